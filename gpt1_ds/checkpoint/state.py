@@ -1,0 +1,149 @@
+"""The tensors of a checkpoint: one safetensors file per writing rank and one JSON index of where every slice lies.
+
+Keys are `<kind>/<parameter>/<start>:<stop>/<offset>` with kind master, exp_avg or exp_avg_sq: canonical name, range
+along the tensor-parallel dimension, first element of the flattened part. Any layout finds the slices it needs in the
+index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from torch import Tensor
+
+from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.parallel.masters import MOMENTS, Fragment
+
+INDEX = "state/index.json"
+KINDS = ("master", *MOMENTS)
+
+
+@dataclass
+class StoredParameter:
+    """What the index says about one parameter; `slices` by kind."""
+
+    shape: list[int]
+    dim: int | None
+    slices: dict[str, list[Slice]] = field(default_factory=dict)
+
+    @property
+    def geometry(self) -> Geometry:
+        return Geometry.of(self.shape, self.dim)
+
+
+Index = dict[str, StoredParameter]
+
+
+def slice_of(fragment: Fragment) -> Slice:
+    info = fragment.info
+    start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
+    return Slice(start, stop, fragment.offset, len(fragment.master))
+
+
+def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
+    """The named tensors that a rank writes, and its part of the index (file names still empty)."""
+    tensors: dict[str, Tensor] = {}
+    index: Index = {}
+    for fragment in fragments:
+        info, part = fragment.info, slice_of(fragment)
+        stored = index.setdefault(info.name, StoredParameter(list(info.shape), info.dim))
+        for kind, values in {"master": fragment.master, **fragment.moments}.items():
+            key = f"{kind}/{info.name}/{part.start}:{part.stop}/{part.offset}"
+            tensors[key] = values
+            stored.slices.setdefault(kind, []).append(Slice(part.start, part.stop, part.offset, part.count, "", key))
+    return tensors, index
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256), hashed while it is written."""
+    header, at = {}, 0
+    for key, tensor in tensors.items():
+        size = tensor.numel() * 4
+        header[key] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        for chunk in (struct.pack("<Q", len(text)), text):
+            digest.update(chunk)
+            file.write(chunk)
+        for tensor in tensors.values():
+            data = tensor.detach().cpu().contiguous().numpy().data.cast("B")
+            digest.update(data)
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(text) + at, digest.hexdigest()
+
+
+def merge(parts: list[tuple[str, dict[str, Any]]]) -> Index:
+    """The ranks' parts of the index as one; each part comes with its file's name."""
+    merged: Index = {}
+    for file, part in parts:
+        for name, entry in part.items():
+            stored = merged.setdefault(name, StoredParameter(entry["shape"], entry["dim"]))
+            for kind, slices in entry["slices"].items():
+                stored.slices.setdefault(kind, []).extend(Slice(**{**item, "file": file}) for item in slices)
+    return merged
+
+
+def to_json(index: Index) -> dict[str, Any]:
+    return {name: asdict(stored) for name, stored in index.items()}
+
+
+class StateReader:
+    """Reads the slices that a rank wants out of a checkpoint folder, whatever layout wrote it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        entries = json.loads((folder / INDEX).read_text())
+        self.index: Index = {
+            name: StoredParameter(
+                entry["shape"],
+                entry["dim"],
+                {kind: [Slice(**item) for item in items] for kind, items in entry["slices"].items()},
+            )
+            for name, entry in entries.items()
+        }
+        self._files: dict[str, Any] = {}
+
+    def has(self, kind: str) -> bool:
+        return all(kind in stored.slices for stored in self.index.values())
+
+    def read(self, kind: str, info: ParameterInfo, offset: int, count: int) -> Tensor:
+        """1-D fp32 [count]: elements `offset` .. of this rank's part of a parameter."""
+        stored = self.index.get(info.name)
+        if stored is None or tuple(stored.shape) != info.shape:
+            found = "does not have it" if stored is None else f"has shape {stored.shape}"
+            raise CheckpointError(
+                f"{self.folder}: the model wants {info.name} {list(info.shape)}, the checkpoint {found}"
+            )
+        start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
+        try:
+            return assemble(stored.geometry, Slice(start, stop, offset, count), stored.slices[kind], self._elements)
+        except (LookupError, safetensors.SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
+
+    def whole(self, kind: str, name: str) -> Tensor:
+        """A parameter at its full shape."""
+        shape = tuple(self.index[name].shape)
+        dim = self.index[name].dim
+        info = ParameterInfo(name, shape, dim, 0, shape[dim] if dim is not None else 0)
+        return self.read(kind, info, 0, self.index[name].geometry.elements).view(shape)
+
+    def _elements(self, part: Slice, first: int, count: int) -> Tensor:
+        file = self._files.get(part.file)
+        if file is None:
+            file = self._files[part.file] = safetensors.safe_open(self.folder / part.file, framework="pt")
+        return file.get_slice(part.key)[first : first + count]  # type: ignore[no-any-return]

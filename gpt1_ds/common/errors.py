@@ -1,0 +1,50 @@
+"""Errors that are for people: one line naming the key or file, the value, and the way out.
+
+The program prints them without a traceback and leaves with exit code 2. Anything else that is raised is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+EXIT_USAGE = 2  # wrong usage, configuration or data
+EXIT_CONTINUE = 75  # EX_TEMPFAIL: everything is saved, run me again to go on
+EXIT_FAILURE = 1
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend. `problems` holds one line each."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+    @classmethod
+    def raise_all(cls, problems: Iterable[str]) -> None:
+        """Raise one error naming every problem, or return when there is none."""
+        found = tuple(problems)
+        if found:
+            raise cls(*found)
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, ...]]:  # crosses process boundaries with its lines
+        return type(self), self.problems
+
+
+class ConfigError(UserError):
+    """A configuration key or a combination of keys that cannot run."""
+
+
+class DataError(UserError):
+    """A corpus, tokenizer or dataset that cannot be used as it is."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, foreign or unsafe."""
+
+
+class LaunchError(UserError):
+    """Processes that cannot be started or cannot find one another."""
+
+
+class TrainingError(Exception):
+    """A run that cannot go on for a reason in the training itself; one line, exit code 1."""

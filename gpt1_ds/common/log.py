@@ -1,0 +1,67 @@
+"""What a run says: a few plain lines for people on rank 0, everything in one file per rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+LOGGER = logging.getLogger("gpt1_ds")
+_HANDLERS: list[logging.Handler] = []
+
+
+def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
+    """Rank 0 speaks on `terminal`; every rank writes `log_file` in full. Libraries' chatter goes to the file alone."""
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    LOGGER.setLevel(logging.DEBUG)
+    file_handler = _LogFile(log_file)
+    file_handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"))
+    _add(root, file_handler)
+    if rank == 0:
+        stream = logging.StreamHandler(terminal)
+        stream.setFormatter(logging.Formatter("%(message)s"))
+        stream.setLevel(logging.INFO)
+        stream.addFilter(lambda record: record.name == LOGGER.name)
+        _add(root, stream)
+    logging.captureWarnings(True)
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """A full disk must not fill the terminal with complaints of the logging module."""
+
+
+def teardown() -> None:
+    """Undo `setup`."""
+    while _HANDLERS:
+        handler = _HANDLERS.pop()
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    logging.captureWarnings(False)
+
+
+def _add(root: logging.Logger, handler: logging.Handler) -> None:
+    root.addHandler(handler)
+    _HANDLERS.append(handler)
+
+
+def say(message: str) -> None:
+    """One line for the person who watches (rank 0) and for the log."""
+    if _HANDLERS:
+        LOGGER.info(message)
+    else:
+        print(message, file=sys.stderr)
+
+
+def terminal() -> IO[str]:
+    """Where rank 0 speaks."""
+    streams = [h.stream for h in _HANDLERS if type(h) is logging.StreamHandler]
+    return streams[0] if streams else sys.stderr
+
+
+def is_terminal() -> bool:
+    """Whether somebody watches live; NO_COLOR and dumb terminals get plain lines."""
+    return terminal().isatty() and os.environ.get("TERM", "") != "dumb" and "NO_COLOR" not in os.environ

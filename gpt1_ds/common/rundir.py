@@ -1,0 +1,71 @@
+"""The run folder: one place that knows the name of every file in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import append
+
+
+class RunDir:
+    """Paths and requests of `<run.dir>/<run.name>/`. Creating an instance touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "env.json"
+        self.metrics = path / "metrics.jsonl"
+        self.events = path / "events.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.latest = self.checkpoints / "latest"
+        self.logs = path / "logs"
+        self.slurm = path / "slurm"
+        self.wandb = path / "wandb"
+        self.evaluation = path / "eval.json"
+        self.report = path / "report.html"
+        self.done = path / "DONE"
+        self.stop = path / "STOP"
+        self.save = path / "SAVE"
+        self.lock = path / ".lock"
+
+    def create(self, share: str = "private") -> None:
+        """Make the folder. `private` is for its owner alone, `group` also lets the group read and write."""
+        os.umask(0o077 if share == "private" else 0o007)
+        for folder in (self.path, self.checkpoints, self.logs, self.slurm):
+            folder.mkdir(parents=True, exist_ok=True)
+        if self.path.stat().st_mode & 0o002:
+            raise ConfigError(f"{self.path}: everybody may write to this run folder; chmod o-w it or choose another")
+
+    def job_stop(self, job: str) -> Path:
+        """The hand-over request of one SLURM job: save, end, let the successor go on."""
+        return self.path / f"STOP.{job}"
+
+    def outcome(self, job: str) -> Path:
+        return self.slurm / f"outcome-{job}.json"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def add_event(self, kind: str, **details: Any) -> None:
+        """Append one line to events.jsonl. Only rank 0 calls this."""
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": kind, **details}
+        append(self.events, json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a JSONL file; a last line cut off by a kill is passed over."""
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)

@@ -1,0 +1,8 @@
+"""Floor 1: the configuration. One file per section; loading and validation never import torch."""
+
+from gpt1_ds.config.load import find_file, load, to_yaml
+from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.schema import Config
+from gpt1_ds.config.validate import world_problems
+
+__all__ = ["Config", "ModelConfig", "find_file", "load", "to_yaml", "world_problems"]

@@ -1,0 +1,32 @@
+"""What is read, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    path: str  # a folder that `gpt1-ds data build` made
+    weight: float = 1.0  # share of the sequences, relative to the other sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
+    unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
+    epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
+
+    def problems(self) -> Iterator[str]:
+        if not self.path:
+            yield "data.path is empty; name a folder made by `gpt1-ds data build`"
+        for source in self.path:
+            if not source.weight > 0:
+                yield f"data.path: weight={source.weight} of {source.path} must be above 0; or leave the source out"
+        if self.unique_tokens is not None and self.unique_tokens < 1:
+            yield f"data.unique_tokens={self.unique_tokens} must be at least 1; leave it out to use all"
+        if self.epochs_limit is not None and not self.epochs_limit > 0:
+            yield f"data.epochs_limit={self.epochs_limit} must be above 0; leave it out for no limit"

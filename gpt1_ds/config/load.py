@@ -1,0 +1,242 @@
+"""From YAML files and `key=value` words to one frozen Config.
+
+Every scalar is read as the letters it is written in and only then turned into its field's type, so `20:00:00`, `no` and
+`012` stay what they are (YAML 1.1 would make them 72000, False and 10). All problems are collected, then raised at
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.units import parse_count
+from gpt1_ds.config.data import DataSource
+from gpt1_ds.config.schedule import WARMUP_KEYS
+from gpt1_ds.config.schema import Config
+from gpt1_ds.config.train import LENGTH_KEYS
+from gpt1_ds.config.validate import problems
+
+SHIPPED = next(
+    folder
+    for folder in (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs", Path())
+    if folder.is_dir()
+)  # in the wheel, in a checkout
+EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
+MAX_FILE_BYTES = 1 << 20
+_RESOLVER = re.compile(r"\$\{[^}]*:")
+_NULLS = ("null", "none", "~", "")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file or all command-line words: nested mappings whose leaves are strings or lists."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+def load(files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
+    """Merge `files` left to right, then `overrides`; a name that is no path is a shipped preset.
+
+    Raises ConfigError naming every problem: unknown keys (with a suggestion), wrong types, keys that exclude each
+    other, and combinations that cannot run.
+    """
+    found: list[str] = []
+    layers = [_read_file(name) for name in files]
+    layers.append(_read_words(overrides, found))
+    merged = OmegaConf.structured(Config)
+    for layer in layers:
+        merged = _merge(merged, layer, found)
+    ConfigError.raise_all(found)
+    try:
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from None
+    assert isinstance(config, Config)
+    if not config.run.name:
+        name = re.sub(r"[^\w.-]", "-", Path(files[-1]).stem) if files else "run"
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
+    ConfigError.raise_all(problems(config))
+    return config
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration as YAML that `load` reads back to an equal Config."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def find_file(name: str) -> Path:
+    """A path as it stands, else `NAME.yaml` among the shipped presets."""
+    candidates = [Path(name), SHIPPED / name, SHIPPED / f"{name}.yaml"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    presets = sorted(str(p.relative_to(SHIPPED).with_suffix("")) for p in SHIPPED.rglob("*.yaml"))
+    raise ConfigError(f"{name}: no such file, and no shipped preset of that name; the presets are {', '.join(presets)}")
+
+
+def _read_file(name: str) -> Layer:
+    path = find_file(name)
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_LiteralLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if values in (None, ""):
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections like `model:` with keys below them, found {values!r:.60}")
+    return Layer(str(path), values)
+
+
+class _LiteralLoader(yaml.BaseLoader):
+    """Scalars stay strings; a key written twice is an error; aliases are off (they can grow a file without bound)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"key {key!r} is written twice")
+        return super().construct_mapping(node, deep)
+
+
+def _read_words(words: Sequence[str], found: list[str]) -> Layer:
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            found.append(f"{word!r} is not key=value; write model.layers=12, for example")
+            continue
+        if key.startswith("-"):
+            found.append(f"{word!r}: keys are written without dashes: {key.lstrip('-')}={text}")
+            continue
+        if "[" in key:
+            found.append(f"{word!r}: one item of a list cannot be set alone; write {key.partition('[')[0]}=[...]")
+            continue
+        try:
+            value = yaml.load(text, Loader=_LiteralLoader) if text[:1] in "[{" and text else text
+        except yaml.YAMLError:
+            value = text
+        node = values
+        *sections, last = key.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+            if not isinstance(node, dict):
+                found.append(f"{word!r}: {section} was given a value by an earlier word")
+                break
+        else:
+            node[last] = value
+    return Layer("command line", values)
+
+
+def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
+    """`config` with `layer` on top. Adds problems to `found` and leaves out what is wrong."""
+    for section, keys in EXCLUSIVE:
+        given = layer.values.get(section)
+        named = [key for key in keys if isinstance(given, dict) and str(given.get(key, "")).lower() not in _NULLS]
+        if len(named) > 1:
+            both = " and ".join(f"{section}.{key}" for key in named)
+            found.append(f"{layer.origin}: {both} exclude each other; keep one")
+        if named:
+            config = _on_top(config, {section: dict.fromkeys(keys)})
+    for key, value in _leaves(Config, layer.values):
+        nested: Any = value
+        for part in reversed(key):
+            nested = {part: nested}
+        try:
+            _refuse_resolvers(value)
+            config = _on_top(config, nested)
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            found.append(f"{layer.origin}: {'.'.join(key)}: {_first_line(error)}")
+    return config
+
+
+def _on_top(config: DictConfig, values: Any) -> DictConfig:
+    merged = OmegaConf.merge(config, values)
+    assert isinstance(merged, DictConfig), "sections are mappings"
+    return merged
+
+
+def _leaves(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
+    if dataclasses.is_dataclass(kind) and isinstance(values, dict):
+        hints = typing.get_type_hints(kind)
+        for key, value in values.items():
+            yield from _leaves(hints.get(key), value, (*prefix, str(key)))
+        return
+    yield prefix, _typed(kind, values)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """`value` as its field wants it where OmegaConf alone would not know: counts, nulls, sources, free mappings."""
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in options and isinstance(value, str) and value.lower() in _NULLS:
+        return None
+    if int in options and isinstance(value, str) and "${" not in value:
+        return _count_or_text(value)
+    if kind == list[DataSource]:
+        listed = value if isinstance(value, list) else [value]
+        return [{"path": item} if isinstance(item, str) else item for item in listed]
+    if typing.get_origin(kind) is dict:
+        return _plain(value)
+    return value
+
+
+def _count_or_text(text: str) -> int | str:
+    try:
+        return parse_count(text)
+    except ValueError:
+        return text  # OmegaConf's type error names the field
+
+
+def _plain(value: Any) -> Any:
+    """A free-form mapping's strings as the JSON values they look like."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value.lower() in _NULLS:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _refuse_resolvers(value: Any) -> None:
+    """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints."""
+    for text in (value,) if isinstance(value, str) else ():
+        if _RESOLVER.search(text):
+            raise ValueError(f"{text!r}: resolvers are off; write the value itself")
+    if isinstance(value, Mapping):
+        for item in value.values():
+            _refuse_resolvers(item)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_resolvers(item)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

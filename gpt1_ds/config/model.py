@@ -1,0 +1,45 @@
+"""The shape of the transformer. Defaults are a model that trains on a laptop; GPT-1 is configs/model/gpt1.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    layers: int = 2  # transformer blocks
+    width: int = 64  # of the hidden state; a multiple of heads
+    heads: int = 4  # attention heads per block
+    context: int = 128  # tokens a block sees, and the number of learned positions
+    ffn: int | None = None  # width of the feed-forward layer; null: 4 * width
+    vocab_size: int | None = None  # token ids the model knows; null: the tokenizer's
+    vocab_multiple: int = 128  # the embedding's rows are padded to a multiple of this (pad rows never win)
+    residual_dropout: float = 0.1  # share of each sub-layer's output dropped before the residual sum
+    embedding_dropout: float = 0.1  # share of token + position embedding dropped
+    attention_dropout: float = 0.1  # share of attention probabilities dropped
+    attention: Literal["exact", "fused"] = "exact"  # exact: same masks on every layout; fused: SDPA's dropout (CUDA)
+
+    @property
+    def ffn_width(self) -> int:
+        return 4 * self.width if self.ffn is None else self.ffn
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    def problems(self) -> Iterator[str]:
+        for key in ("layers", "width", "heads", "context", "vocab_multiple", "ffn_width"):
+            if getattr(self, key) < 1:
+                yield f"model.{key.removesuffix('_width')}={getattr(self, key)} is too small; it must be at least 1"
+        if self.heads > 0 and self.width % self.heads:
+            fits = [n for n in range(1, self.width + 1) if self.width % n == 0]
+            near = sorted(fits, key=lambda n: (abs(n - self.heads), n))[:2]
+            choices = " or ".join(str(n) for n in sorted(near))
+            yield f"model.heads={self.heads} does not divide model.width={self.width}; use {choices} heads"
+        if self.vocab_size is not None and self.vocab_size < 2:
+            yield f"model.vocab_size={self.vocab_size} is too small; leave it out to take the tokenizer's"
+        for key in ("residual_dropout", "embedding_dropout", "attention_dropout"):
+            if not 0 <= getattr(self, key) < 1:
+                yield f"model.{key}={getattr(self, key)} is not a share; choose 0 (off) up to, not including, 1"

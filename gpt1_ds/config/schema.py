@@ -1,0 +1,30 @@
+"""The whole configuration: one frozen dataclass per section, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpt1_ds.config.checkpoint import CheckpointConfig
+from gpt1_ds.config.data import DataConfig
+from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.config.parallel import ParallelConfig
+from gpt1_ds.config.run import RunConfig
+from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.tracking import TrackingConfig
+from gpt1_ds.config.train import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)

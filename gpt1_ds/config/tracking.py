@@ -1,0 +1,19 @@
+"""Where metrics are mirrored; metrics.jsonl in the run folder is always the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    wandb: Literal["off", "offline", "online"] = "off"  # offline: written to the run folder, uploaded later
+    project: str = "gpt1-ds"  # W&B project
+    group: str | None = None  # W&B group, a study's name for example; null: none
+    tags: list[str] = field(default_factory=list)  # W&B tags
+
+    def problems(self) -> Iterator[str]:
+        if self.wandb != "off" and not self.project:
+            yield "tracking.project is empty; name a W&B project or set tracking.wandb=off"

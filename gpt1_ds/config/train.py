@@ -1,0 +1,45 @@
+"""How long, how much at once, how precisely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    steps: int | None = None  # optimizer steps; of steps, tokens and epochs the last one named counts
+    tokens: int | None = None  # training tokens, rounded up to whole steps
+    epochs: float | None = None  # passes over the data, rounded up to whole steps; nothing named: 1 epoch
+    global_batch: int = 16  # sequences per optimizer step, over all ranks
+    micro_batch: int = 8  # sequences per forward pass of one rank
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
+    compile: Literal["auto", "on", "off"] = "auto"  # torch.compile; auto: only where measuring showed that it pays
+    recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
+    log_every: int = 10  # steps between lines in metrics.jsonl
+    eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
+    eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
+
+    def problems(self) -> Iterator[str]:
+        for key in ("global_batch", "micro_batch", "log_every"):
+            if getattr(self, key) < 1:
+                yield f"train.{key}={getattr(self, key)} is too small; it must be at least 1"
+        for key in ("eval_every", "eval_batches"):
+            if getattr(self, key) < 0:
+                yield f"train.{key}={getattr(self, key)} is negative; use 0 or more"
+        for key in LENGTH_KEYS:
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                yield f"train.{key}={value} must be above 0"
+        if self.micro_batch > 0 and self.global_batch % self.micro_batch:
+            yield (
+                f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
+                f"use train.micro_batch={_largest_divisor(self.global_batch, self.micro_batch)}"
+            )
+
+
+def _largest_divisor(number: int, at_most: int) -> int:
+    return next((n for n in range(min(number, at_most), 0, -1) if number % n == 0), 1)

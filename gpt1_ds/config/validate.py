@@ -1,0 +1,56 @@
+"""What no single section can see: combinations that would fail late, or run and be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpt1_ds.config.schema import Config
+
+
+def problems(config: Config) -> Iterator[str]:
+    """One line per problem that holds for every number of ranks: the key, its value, the way out."""
+    sections = (config.run, config.model, config.data, config.train, config.optimizer, config.schedule)
+    for section in (*sections, config.parallel, config.checkpoint, config.guard, config.tracking):
+        yield from section.problems()
+    model, train, parallel = config.model, config.train, config.parallel
+    if parallel.tensor > 0 and model.heads % parallel.tensor:
+        yield (
+            f"parallel.tensor={parallel.tensor} does not divide model.heads={model.heads}: every rank needs whole "
+            f"heads; use a divisor of {model.heads}"
+        )
+    elif parallel.tensor > 0 and model.ffn_width % parallel.tensor:
+        yield f"parallel.tensor={parallel.tensor} does not divide model.ffn={model.ffn_width}; use a divisor"
+    if model.layers < parallel.pipeline:
+        yield (
+            f"parallel.pipeline={parallel.pipeline} leaves ranks without a layer (model.layers={model.layers}); "
+            f"use parallel.pipeline={max(1, model.layers)} or fewer"
+        )
+    if parallel.sequence and model.context % parallel.tensor:
+        yield (
+            f"parallel.sequence=true cuts model.context={model.context} over parallel.tensor={parallel.tensor} "
+            "ranks; use a context that is a multiple of it"
+        )
+    if parallel.zero == 0 and train.precision != "fp32":
+        yield (
+            f"parallel.zero=0 accumulates gradients in {train.precision}; use parallel.zero=1, which keeps them in fp32"
+        )
+    if train.recompute == "block" and model.attention == "fused":
+        yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def world_problems(config: Config, world: int) -> Iterator[str]:
+    """One line per reason why this configuration cannot run on `world` ranks."""
+    parallel, train = config.parallel, config.train
+    replica = parallel.tensor * parallel.pipeline
+    if world % replica:
+        yield (
+            f"parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} = {replica} ranks do not "
+            f"divide the world of {world}; use {replica * max(1, world // replica)} ranks"
+        )
+        return
+    data_ranks = world // replica
+    if train.global_batch % (train.micro_batch * data_ranks):
+        yield (
+            f"train.global_batch={train.global_batch} does not split into {data_ranks} data-parallel ranks x "
+            f"train.micro_batch={train.micro_batch}; use a multiple of {train.micro_batch * data_ranks}"
+        )

@@ -1,0 +1,244 @@
+"""From text to a dataset folder: units are tokenized by worker processes, then joined in order.
+
+`OUT/.parts/KEY/` holds finished parts, KEY naming inputs, tokenizer and options, so a build that was ended at any
+moment goes on where it was and gives the same bytes. `dataset.json` is written last: a folder without it is no dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import published_folder, write_atomic, write_json
+from gpt1_ds.common.log import say
+from gpt1_ds.data import pool
+from gpt1_ds.data.corpus import UNIT_BYTES, Input, Unit, find_inputs, plan_units
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, hash_data
+from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
+from gpt1_ds.data.shards import token_dtype
+from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
+from gpt1_ds.data.tokenizer import METADATA, Tokenizer, load_tokenizer, read_metadata
+
+PARTS = ".parts"
+SHARD_TOKENS = 1 << 30
+_OWN_FILE = re.compile(
+    rf"({TRAIN}|{VALIDATION})-\d{{5}}\.(bin|idx|lengths\.tmp)|{TOKENIZER}|\.({TOKENIZER}|{DESCRIPTION})\.\w+\.tmp"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Bytes of input tokenized, of all, and tokens so far.
+
+    A compressed file counts as it lies on the disk; the embedded corpus counts 0 bytes.
+    """
+
+    bytes_done: int
+    bytes_total: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """What, besides inputs and tokenizer, determines the bytes of a dataset."""
+
+    validation: float
+    unwrap: bool
+    unit_bytes: int = UNIT_BYTES
+    shard_tokens: int = SHARD_TOKENS
+
+
+def build(
+    inputs: Sequence[str | Path],
+    tokenizer_folder: Path | str,
+    out: Path | str,
+    workers: int | None = None,
+    validation: float = 0.01,
+    unwrap: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    unit_bytes: int = UNIT_BYTES,
+    shard_tokens: int = SHARD_TOKENS,
+) -> Dataset:
+    """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
+
+    `validation` is the share of documents that is held out (0: none; a single document gives its tail). A build that
+    was interrupted goes on; a finished one with the same inputs and options is left as it is. Raises DataError for
+    unusable inputs, for a finished `out` of other inputs, and when there is too little text.
+    """
+    if not 0 <= validation < 1:
+        raise DataError(f"--validation={validation} is not a share; choose 0 up to, not including, 1")
+    if workers is not None and workers < 1:
+        raise DataError(f"--workers={workers} is too few; use at least 1, or leave it out for one per core")
+    out, tokenizer_folder = Path(out), Path(tokenizer_folder)
+    if out.exists() and not out.is_dir():
+        raise DataError(f"--out={out} is a file; choose a folder")
+    if tokenizer_folder.resolve() == (out / TOKENIZER).resolve() and not (out / DESCRIPTION).exists():
+        raise DataError(f"--out={out} holds the tokenizer itself; choose another --out")
+    found = find_inputs(inputs)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    options = Options(validation, unwrap, unit_bytes, shard_tokens)
+    job = _Build(found, tokenizer, tokenizer_folder, out, options)
+    out.mkdir(parents=True, exist_ok=True)
+    with _only_writer(out):
+        if (out / DESCRIPTION).exists():
+            return job.finished()
+        return job.run(workers or _cores(), progress)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class _Build:
+    inputs: list[Input]
+    tokenizer: Tokenizer
+    tokenizer_folder: Path
+    out: Path
+    options: Options
+
+    @property
+    def key(self) -> str:
+        """Names inputs (by name, size and time of change), tokenizer and options."""
+        files = [[(file.name, file.size, file.modified_ns) for file in one.files] for one in self.inputs]
+        parts = [FORMAT, [one.name for one in self.inputs], files, self.tokenizer.fingerprint, asdict(self.options)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def parts(self) -> Path:
+        return self.out / PARTS / self.key[:16]
+
+    def finished(self) -> Dataset:
+        """The dataset that is there already, if it is of the same inputs and options."""
+        dataset = Dataset(self.out)
+        if dataset.description.get("key") != self.key:
+            raise DataError(
+                f"{self.out}: holds a dataset of other inputs or options already; choose another --out or remove it"
+            )
+        shutil.rmtree(self.out / PARTS, ignore_errors=True)  # a kill may have come between
+        say(f"{self.out}: up to date, nothing to do")
+        return dataset
+
+    def run(self, workers: int, progress: Callable[[Progress], None] | None) -> Dataset:
+        self._start_clean()
+        units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap)
+        summaries = self._tokenize(units, workers, progress or (lambda _: None))
+        splits = self._join(summaries)
+        if splits[TRAIN]["tokens"] < 2:
+            raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")
+        with published_folder(self.out / TOKENIZER) as folder:
+            for name in (METADATA, *read_metadata(self.tokenizer_folder).files):
+                write_atomic(folder / name, (self.tokenizer_folder / name).read_bytes())
+        write_json(self.out / DESCRIPTION, self._describe(units, summaries, splits))
+        shutil.rmtree(self.out / PARTS)
+        return Dataset(self.out)
+
+    def _start_clean(self) -> None:
+        """Remove what an unfinished build left, except the finished parts of this one. Foreign files stay.
+
+        Raises DataError when files that a build would write are there and no unfinished build left them.
+        """
+        left = sorted(path for path in self.out.iterdir() if _OWN_FILE.fullmatch(path.name))
+        if left and not (self.out / PARTS).exists():
+            raise DataError(f"{left[0]}: is in the way and no unfinished build left it; choose another --out")
+        self.parts.mkdir(parents=True, exist_ok=True)
+        for path in (*left, *(self.out / PARTS).iterdir(), *self.parts.glob(".*.tmp")):
+            if path.is_dir() and path != self.parts:
+                shutil.rmtree(path)
+            elif path.is_file():
+                path.unlink()
+
+    def _tokenize(self, units: Sequence[Unit], workers: int, progress: Callable[[Progress], None]) -> list[PartSummary]:
+        """One summary per unit, in order; parts that are there are not made again."""
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        done = {unit.number: part for unit in units if (part := finished_part(self.parts, unit.number, dtype))}
+        missing = [unit for unit in units if unit.number not in done]
+        for unit in missing:
+            shutil.rmtree(part_folder(self.parts, unit.number), ignore_errors=True)
+        total = sum(unit.size for unit in units)
+        bytes_done = total - sum(unit.size for unit in missing)
+        tokens = sum(part.tokens + part.open_tokens for part in done.values())
+        progress(Progress(bytes_done, total, tokens))
+        task = PartTask(self.tokenizer_folder.resolve(), self.parts.resolve(), self.options.unwrap)
+        with contextlib.closing(pool.run(task, missing, workers)) as results:
+            for unit, part in results:
+                done[unit.number] = part
+                bytes_done += unit.size
+                tokens += part.tokens + part.open_tokens
+                progress(Progress(bytes_done, total, tokens))
+        return [done[unit.number] for unit in units]
+
+    def _join(self, summaries: Sequence[PartSummary]) -> dict[str, Any]:
+        documents = sum(part.documents for part in summaries)
+        if documents == 0:
+            raise DataError(f"{', '.join(one.name for one in self.inputs)}: no text in there; name files with text")
+        dtype, rule = token_dtype(self.tokenizer.vocab_size), SplitRule(self.options.validation, documents)
+        train, validation = (
+            SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)
+        )
+        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes())
+        splits.join(self.parts, summaries)
+        expected = sum(part.tokens + part.open_tokens for part in summaries) + rule.cuts_one_document
+        assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
+        entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}
+        return {name: entry for name, entry in entries.items() if name == TRAIN or entry["tokens"]}
+
+    def _describe(
+        self, units: Sequence[Unit], summaries: Sequence[PartSummary], splits: dict[str, Any]
+    ) -> dict[str, Any]:
+        tokenizer, dtype = self.tokenizer, token_dtype(self.tokenizer.vocab_size)
+        documents = np.zeros(len(self.inputs), dtype=np.int64)
+        for unit, part in zip(units, summaries, strict=True):
+            documents[unit.input] += part.documents
+        return {
+            "format": FORMAT,
+            "data_hash": hash_data(splits, dtype.name, tokenizer.fingerprint),
+            "key": self.key,
+            "dtype": dtype.name,
+            "tokenizer": {
+                "kind": tokenizer.kind,
+                "vocab_size": tokenizer.vocab_size,
+                "eod_id": tokenizer.eod_id,
+                "fingerprint": tokenizer.fingerprint,
+            },
+            "options": asdict(self.options),
+            "inputs": [
+                {"name": one.name, "files": len(one.files), "size": size, "documents": int(count)}
+                for one, count in zip(self.inputs, documents, strict=True)
+                for size in [sum(file.size for file in one.files)]
+            ],
+            "splits": splits,
+        }
+
+
+@contextlib.contextmanager
+def _only_writer(out: Path) -> Iterator[None]:
+    """Keep a second build out of this folder; the system lets go when the process ends, however it ends."""
+    descriptor = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES):
+                raise DataError(
+                    f"{out}: another build writes this folder; wait for it or choose another --out"
+                ) from None
+            # some network file systems cannot lock a folder: go on without
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,190 @@
+"""Where text comes from, and how it is cut into units of work.
+
+An input is a .txt file (one document), a .jsonl file (one document a line, key `text`), either of them compressed as
+.gz or .zst, a folder of such files, or the word `python-docs`. Units do not depend on the number of workers: plain
+files are cut into ranges of about UNIT_BYTES at line ends, small neighbours share a unit, compressed files are read
+whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.data import python_docs
+
+UNIT_BYTES = 16 << 20
+WINDOW_BYTES = 1 << 20  # how far a cut looks for a line end before it settles for a space
+FORMATS = (".txt", ".jsonl")
+COMPRESSIONS = (".gz", ".zst")
+_USABLE = f"{' or '.join(FORMATS)}, plain or with {' or '.join(COMPRESSIONS)} behind it"
+_BLANK_LINE = re.compile(rb"\n[ \t]*\r?\n")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of an input. `name` tells it apart within the input; `size` is in bytes as it lies on the disk."""
+
+    path: str
+    name: str
+    format: str
+    compression: str
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """One --input. The embedded corpus has one file, whose format is `python-docs`."""
+
+    name: str
+    files: tuple[SourceFile, ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Bytes [start, stop) of a file. `previous` is the character before them: empty, a line end, or x for any other."""
+
+    file: SourceFile
+    start: int
+    stop: int
+    previous: str = ""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one worker tokenizes in one go: consecutive segments of input number `input`."""
+
+    number: int
+    input: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.stop - segment.start for segment in self.segments)
+
+    def __str__(self) -> str:
+        others = len(self.segments) - 1
+        return self.segments[0].file.path + (f" and {others} more" if others else "")
+
+
+def find_inputs(words: Sequence[str | Path]) -> list[Input]:
+    """The files behind each --input, in the order given, a folder's by path.
+
+    Raises DataError for what is missing, of an unknown kind, or a folder without usable files, all of them at once.
+    """
+    found: list[Input] = []
+    problems: list[str] = []
+    for word in words:
+        try:
+            found.append(_find(str(word)))
+        except DataError as error:
+            problems += error.problems
+    DataError.raise_all(problems)
+    if not found:
+        raise DataError("--input names nothing; name files, folders or python-docs")
+    return found
+
+
+def _find(word: str) -> Input:
+    if word == EMBEDDED:
+        return Input(word, (SourceFile(word, python_docs.identity(), EMBEDDED, "", 0, 0),))
+    path = Path(word)
+    if path.is_dir():
+        below = [child for child in path.rglob("*") if _kind(child) and child.is_file() and not _hidden(child, path)]
+        if not below:
+            raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
+        ordered = sorted(below, key=lambda child: child.relative_to(path).parts)
+        return Input(
+            path.resolve().name, tuple(_source(child, child.relative_to(path).as_posix()) for child in ordered)
+        )
+    if not path.exists():
+        raise DataError(f"{word}: no such file or folder; --input takes files, folders or {EMBEDDED}")
+    if not _kind(path):
+        raise DataError(f"{word}: of no known kind; rename it to end in {_USABLE}")
+    return Input(path.name, (_source(path, path.name),))
+
+
+def _kind(path: Path) -> tuple[str, str] | None:
+    """(format, compression) by the name's ending, None for other files."""
+    name = path.name.lower()
+    compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
+    stem = name.removesuffix(compression)
+    return next(((ending, compression) for ending in FORMATS if stem.endswith(ending)), None)
+
+
+def _hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+def _source(path: Path, name: str) -> SourceFile:
+    status = path.stat()
+    kind = _kind(path)
+    assert kind is not None, f"{path} was found without a known ending"
+    return SourceFile(str(path.resolve()), name, *kind, status.st_size, status.st_mtime_ns)
+
+
+def plan_units(inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bool = False) -> list[Unit]:
+    """The units of `inputs` in the order of their text. Only looks into files that are larger than one unit."""
+    units: list[Unit] = []
+    for number, one in enumerate(inputs):
+        segments: list[Segment] = []
+        size = 0
+        for file in one.files:
+            for segment in _segments(file, unit_bytes, unwrap):
+                alone = file.compression or (segments and segments[-1].file.compression)
+                if segments and (size >= unit_bytes or alone):
+                    units.append(Unit(len(units), number, tuple(segments)))
+                    segments, size = [], 0
+                segments.append(segment)
+                size += segment.stop - segment.start
+        units.append(Unit(len(units), number, tuple(segments)))
+    return units
+
+
+def _segments(file: SourceFile, unit_bytes: int, unwrap: bool) -> Iterator[Segment]:
+    start, previous = 0, ""
+    if not file.compression and file.size > unit_bytes:
+        with open(file.path, "rb") as stream:
+            while start + unit_bytes < file.size:
+                stop, last = _cut(stream, start + unit_bytes, file, unwrap)
+                if stop >= file.size:
+                    break
+                yield Segment(file, start, stop, previous)
+                start, previous = stop, last
+    yield Segment(file, start, file.size, previous)
+
+
+def _cut(stream: BinaryIO, target: int, file: SourceFile, unwrap: bool) -> tuple[int, str]:
+    """(offset, character before it) of the first good place to cut at or after byte `target`.
+
+    After a blank line when lines are to be joined, else after a line end; never inside a document of a .jsonl file. A
+    .txt without line ends is cut before a space, or at least between characters and not between CR and LF.
+    """
+    stream.seek(target)
+    window = stream.read(WINDOW_BYTES)
+    if unwrap and file.format == ".txt":
+        if blank := _BLANK_LINE.search(window):
+            return target + blank.end(), "\n"
+        if len(window) < WINDOW_BYTES:  # the last paragraph
+            return file.size, ""
+    offset = target
+    while window:
+        if (at := window.find(b"\n")) >= 0:
+            return offset + at + 1, "\n"
+        if file.format == ".txt":
+            return offset + _cut_in_line(window), "x"
+        offset += len(window)
+        window = stream.read(WINDOW_BYTES)
+    return file.size, ""
+
+
+def _cut_in_line(window: bytes) -> int:
+    if (space := window.find(b" ", 1)) > 0:
+        return space
+    return next((at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13), len(window))

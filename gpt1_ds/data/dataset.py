@@ -1,0 +1,164 @@
+"""A dataset folder as `data build` leaves it: `dataset.json`, shards of each split, and the tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.shards import Shard
+
+DESCRIPTION = "dataset.json"
+TOKENIZER = "tokenizer"
+FORMAT = 1
+_BUILD = "make one with `gpt1-ds data build`"
+_AGAIN = "build the dataset again in another folder"
+
+
+class TokenStream:
+    """One split as one long array of tokens, each document followed by `<eod>`, in the order of the inputs."""
+
+    def __init__(self, folder: Path, name: str, entry: Mapping[str, Any], dtype: str) -> None:
+        self.folder, self.name = folder, name
+        self.tokens = int(entry["tokens"])
+        self.documents = int(entry["documents"])
+        self.bytes = int(entry["bytes"])  # UTF-8 bytes of the text
+        self.shards: list[dict[str, Any]] = list(entry["shards"])
+        self.dtype = np.dtype(dtype)
+        self._starts = [0]  # first token of each shard, and the count of all
+        self._first_documents = [0]
+        for shard in self.shards:
+            self._starts.append(self._starts[-1] + shard["tokens"])
+            self._first_documents.append(self._first_documents[-1] + shard["documents"])
+        self._open: dict[int, Shard] = {}
+
+    def read(self, start: int, count: int) -> NDArray[np.integer]:
+        """[count] tokens from token `start` on, read-only. Raises ValueError outside the split."""
+        stop = start + count
+        if not 0 <= start <= stop <= self.tokens:
+            raise ValueError(f"tokens {start} to {stop} are not within the {self.tokens} of {self.folder} {self.name}")
+        pieces = []
+        for number in range(self._shard_at(start), len(self.shards)):
+            base = self._starts[number]
+            if base >= stop:
+                break
+            pieces.append(self.shard(number).tokens[max(start - base, 0) : stop - base])
+        if len(pieces) == 1:
+            return pieces[0]
+        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+
+    def documents_of(self, start: int, count: int) -> range:
+        """Numbers of the documents that tokens [start, start + count) touch, counted from 0 within the split."""
+        if count < 1:
+            return range(0)
+        return range(self._document_at(start), self._document_at(start + count - 1) + 1)
+
+    def document_range(self, document: int) -> tuple[int, int]:
+        """(first token, the token behind its `<eod>`) of a document."""
+        if not 0 <= document < self.documents:
+            raise ValueError(f"document {document} is not one of the {self.documents} of {self.folder} {self.name}")
+        return self._end_of(document - 1) if document else 0, self._end_of(document)
+
+    def shard(self, number: int) -> Shard:
+        """The open shard; opening checks it. Raises DataError for a damaged one."""
+        if number not in self._open:
+            self._open[number] = self._checked(number)
+        return self._open[number]
+
+    def _checked(self, number: int) -> Shard:
+        entry = self.shards[number]
+        shard = Shard(self.folder / entry["name"])
+        found = (len(shard.tokens), shard.sequences, shard.dtype)
+        expected = (entry["tokens"], entry["sequences"], self.dtype)
+        if found != expected:
+            raise DataError(
+                f"{shard.idx_path}: holds {found[0]} tokens in {found[1]} sequences of {found[2]}, but {DESCRIPTION} "
+                f"expects {expected[0]} in {expected[1]} of {expected[2]}; {_AGAIN}"
+            )
+        return shard
+
+    def _shard_at(self, token: int) -> int:
+        return max(0, bisect_right(self._starts, token, hi=len(self.shards)) - 1)
+
+    def _document_at(self, token: int) -> int:
+        if not 0 <= token < self.tokens:
+            raise ValueError(f"token {token} is not within the {self.tokens} of {self.folder} {self.name}")
+        number = self._shard_at(token)
+        return self._first_documents[number] + self.shard(number).sequence_at(token - self._starts[number])
+
+    def _end_of(self, document: int) -> int:
+        number = bisect_right(self._first_documents, document) - 1
+        return self._starts[number] + self.shard(number).end(document - self._first_documents[number])
+
+
+class Dataset:
+    """A dataset folder, opened without reading its shards: only their presence and sizes are checked.
+
+    Raises DataError when the folder is not a dataset, is damaged, or was made by a newer version of this program.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / DESCRIPTION
+        if not self.path.is_file():
+            raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing); {_BUILD}")
+        try:
+            self.description: dict[str, Any] = json.loads(self.path.read_bytes())
+            if self.description["format"] > FORMAT:
+                raise DataError(f"{self.path}: format {self.description['format']} is newer than this program; update")
+            self.data_hash = str(self.description["data_hash"])
+            self.vocab_size = int(self.description["tokenizer"]["vocab_size"])
+            self.tokenizer_fingerprint = str(self.description["tokenizer"]["fingerprint"])
+            dtype = str(self.description["dtype"])
+            splits = self.description["splits"]
+            self._streams = {name: TokenStream(self.folder, name, entry, dtype) for name, entry in splits.items()}
+            files = [
+                (f"{shard['name']}.{kind}", int(shard[f"{kind}_size"]))
+                for stream in self._streams.values()
+                for shard in stream.shards
+                for kind in ("bin", "idx")
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{self.path}: damaged ({type(error).__name__}: {error}); {_AGAIN}") from None
+        for name, expected in files:
+            _check_size(self.folder / name, expected)
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.folder / TOKENIZER
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits: train, and validation unless the dataset was built without."""
+        return list(self._streams)
+
+    def split(self, name: str) -> TokenStream:
+        """Raises DataError when the dataset was built without this split."""
+        if name not in self._streams:
+            raise DataError(f"{self.folder}: has no {name} split; build it with `--validation` above 0")
+        return self._streams[name]
+
+
+def hash_data(splits: Mapping[str, Any], dtype: str, tokenizer_fingerprint: str) -> str:
+    """Hex sha256 of what a model sees of a dataset: the tokens of each split, in order, and what they mean."""
+    digests = {
+        name: [(shard["bin_sha256"], shard["idx_sha256"]) for shard in entry["shards"]]
+        for name, entry in splits.items()
+    }
+    return hashlib.sha256(json.dumps([digests, dtype, tokenizer_fingerprint]).encode()).hexdigest()
+
+
+def _check_size(path: Path, expected: int) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise DataError(f"{path}: this shard of the dataset is missing; {_AGAIN}") from None
+    if size != expected:
+        raise DataError(f"{path}: {size} bytes, but {DESCRIPTION} expects {expected}; {_AGAIN}")

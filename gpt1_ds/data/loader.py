@@ -1,0 +1,129 @@
+"""Batches of token windows for one data-parallel rank.
+
+Shapes: B rows, S context, T = S + 1 tokens of a window (inputs and, shifted by one, labels).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.dataset import TokenStream
+from gpt1_ds.data.windows import Int64s, WindowOrder, blend, fingerprint
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One micro-batch: tokens [B, T] and the number of each row within its global batch. Padding rows have row -1."""
+
+    tokens_BT: Int64s
+    row_B: Int64s
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This rank's micro-batches of one global batch, and its part of the batch's fingerprint."""
+
+    micro_batches: list[Rows]
+    fingerprint: int
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How a global batch falls on ranks: `global_batch` rows over `data_size` ranks, `micro_batch` rows at a time."""
+
+    global_batch: int
+    micro_batch: int
+    data_size: int = 1
+    data_rank: int = 0
+
+    def rows(self) -> list[Int64s]:
+        """Row numbers of each of this rank's micro-batches."""
+        per_rank = self.global_batch // self.data_size
+        first = self.data_rank * per_rank
+        return [np.arange(at, at + self.micro_batch) for at in range(first, first + per_rank, self.micro_batch)]
+
+
+class TrainingData:
+    """Random access to the global batches of a run over one or several datasets."""
+
+    def __init__(
+        self,
+        streams: Sequence[TokenStream],
+        hashes: Sequence[str],
+        weights: Sequence[float],
+        context: int,
+        seed: int,
+        unique_tokens: int | None = None,
+    ) -> None:
+        self.streams, self.weights, self.context = list(streams), list(weights), context
+        self.orders = []
+        for stream, data_hash in zip(streams, hashes, strict=True):
+            windows = count_windows(stream, context)
+            used = windows if unique_tokens is None else min(windows, math.ceil(unique_tokens / context))
+            self.orders.append(WindowOrder(windows, used, data_hash, seed))
+
+    @property
+    def tokens_per_epoch(self) -> int:
+        """Distinct training tokens of all sources together."""
+        return sum(order.used for order in self.orders) * self.context
+
+    def batch(self, step: int, shape: BatchShape) -> Batch:
+        """The rank's share of the batch of optimizer step `step` (1 is the first)."""
+        micro_batches = []
+        total = 0
+        for rows in shape.rows():
+            tokens_BT = self.windows((step - 1) * shape.global_batch + rows)
+            micro_batches.append(Rows(tokens_BT, rows))
+            total += fingerprint(tokens_BT, rows)
+        return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
+
+    def windows(self, sequence: Int64s) -> Int64s:
+        """int64 [len(sequence), T]: the windows of these sequence numbers."""
+        source, number = blend(sequence, self.weights)
+        tokens_BT = np.empty((len(sequence), self.context + 1), dtype=np.int64)
+        for at, (stream, order) in enumerate(zip(self.streams, self.orders, strict=True)):
+            here = np.flatnonzero(source == at)
+            for row, window in zip(here, order.at(number[here]), strict=True):
+                tokens_BT[row] = stream.read(int(window) * self.context, self.context + 1)
+        return tokens_BT
+
+
+class HeldOutData:
+    """The windows of the validation split in one fixed order that samples it evenly; the same for every run."""
+
+    def __init__(self, stream: TokenStream, data_hash: str, context: int) -> None:
+        self.stream, self.context = stream, context
+        windows = count_windows(stream, context)
+        self.order = WindowOrder(windows, windows, data_hash, seed=0)
+
+    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Rows]]:
+        """This rank's micro-batches of the first `limit` global batches (0: all); the last is filled up with row -1."""
+        total = math.ceil(self.order.windows / shape.global_batch)
+        return [self._batch(number, shape) for number in range(min(limit or total, total))]
+
+    def _batch(self, number: int, shape: BatchShape) -> list[Rows]:
+        micro_batches = []
+        for rows in shape.rows():
+            sequence = number * shape.global_batch + rows
+            real = sequence < self.order.windows
+            tokens_BT = np.zeros((len(rows), self.context + 1), dtype=np.int64)
+            for row, window in zip(np.flatnonzero(real), self.order.at(sequence[real]), strict=True):
+                tokens_BT[row] = self.stream.read(int(window) * self.context, self.context + 1)
+            micro_batches.append(Rows(tokens_BT, np.where(real, rows, -1)))
+        return micro_batches
+
+
+def count_windows(stream: TokenStream, context: int) -> int:
+    """Windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
+    windows = (stream.tokens - 1) // context
+    if windows < 1:
+        raise DataError(
+            f"{stream.folder}: its {stream.name} split has {stream.tokens} tokens, too few for one window of "
+            f"model.context={context}; use a shorter context or more text"
+        )
+    return windows

@@ -1,0 +1,209 @@
+"""The vocabulary and text pipeline of the 2018 release (GPT1.md section 1), with an encoder of our own.
+
+ftfy mends the text, text_standardize spaces out punctuation, spaCy splits words, each is lower-cased and merged into
+pieces, the last of which ends in `</w>`. All but ftfy works on what lies between two blanks, so the result of each step
+is remembered; ftfy is left out for lines it cannot change. Both give the ids of the original, much faster.
+
+The original's pattern writes the backslash unescaped, so it matches one more plus sign instead of backslashes, and they
+stay attached to their words; so they do here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.tokenizer import OPENAI, Metadata, SpecialIds, Tokenizer, publish_tokenizer
+from gpt1_ds.data.word_cache import WordCache, ids_as_bytes
+
+if TYPE_CHECKING:
+    from spacy.tokenizer import Tokenizer as SpacyTokenizer
+
+VOCABULARY, MERGES = "encoder_bpe_40000.json", "vocab_40000.bpe"
+TEXT_IDS, MERGE_COUNT = 40478, 40000
+SPECIAL_IDS = SpecialIds(unknown=0, start=40478, delimiter=40479, extract=40480, eod=40481)
+END = "</w>"
+NEWLINE = f"\n{END}"
+MAX_SPACY_WORDS = 1 << 15  # spaCy remembers every word it meets; after this many it is made anew, in 0.06 s
+_DASHES = str.maketrans({"\u2014": "-", "\u2013": "-", "\u2015": "-", "\u2026": "...", "\u00b4": "'"})
+_PUNCTUATION = re.compile(r"""(-+|~+|!+|"+|;+|\?+|\++|,+|\)+|\(+|\/+|\*+|\[+|\]+|}+|{+|\|+|_+)""")
+_FTFY_ASCII = re.compile(r"[&\x00-\x08\x0b-\x1f\x7f]")  # the ASCII characters that ftfy may change
+_MISSING = "the 2018 tokenizer needs ftfy and spaCy; run `pip install 'gpt1-ds[openai]'`"
+
+
+def import_openai(vocab: Path | str, merges: Path | str, out: Path | str) -> Tokenizer:
+    """Publish the released encoder_bpe_40000.json and vocab_40000.bpe as the tokenizer folder `out`.
+
+    Raises DataError when they are missing or not the 40,478 ids and 40,000 merges of the release.
+    """
+    contents = []
+    for path in (Path(vocab), Path(merges)):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; download it from github.com/openai/finetune-transformer-lm/model")
+        contents.append(path.read_bytes())
+    encoder = _read_vocabulary(Path(vocab), contents[0])
+    _check_merges(Path(merges), _read_merges(Path(merges), contents[1]), encoder)
+    files = dict(zip((VOCABULARY, MERGES), contents, strict=True))
+    return publish_tokenizer(Path(out), OPENAI, TEXT_IDS + 4, SPECIAL_IDS, files)
+
+
+class OpenAIBpe(Tokenizer):
+    """Lower-cases, and knows no characters beyond the 238 of the release: decoding gives the gist, not the text."""
+
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._ids = _read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
+        merges = _read_merges(folder / MERGES, (folder / MERGES).read_bytes())
+        self._ranks = {pair: rank for rank, pair in enumerate(merges)}
+        self._texts = self._read_texts()
+        self._words = WordCache(self._encode_word)
+        self._parts = WordCache(self._encode_part)
+        self._tokens = WordCache(self._encode_token)
+        self._newline = ids_as_bytes([self._ids[NEWLINE]])
+        self._split: SpacyTokenizer | None = None
+        self._split_words = 0
+
+    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+        """Line ends leave one newline id however many they are, and none at the beginning and the end of the text.
+
+        A `<` switches ftfy's reading of `&amp;` off for the rest of the piece, where the original did it for the rest
+        of the text. Raises DataError when ftfy or spaCy is not installed.
+        """
+        word, newline = self._words.__getitem__, self._newline
+        ids: list[bytes] = []
+        pending = previous == "\n"
+        for number, line in enumerate(_fix(text).split("\n")):
+            pending = pending or number > 0
+            if words := line.split():
+                if pending and (ids or previous):
+                    ids.append(newline)
+                ids.extend(map(word, words))
+                pending = False
+        return np.frombuffer(bytearray().join(ids), dtype=np.int32)
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        return "".join(map(self._texts.__getitem__, self.checked(ids)))
+
+    def token_bytes(self) -> NDArray[np.int32]:
+        """Of the text that `decode` gives; the original text's layout and capitals are lost."""
+        return np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
+
+    def _read_texts(self) -> list[str]:
+        texts = [""] * self.vocab_size
+        for piece, number in self._ids.items():
+            texts[number] = piece.replace(END, " ")
+        texts[self._ids[NEWLINE]] = "\n"
+        texts[self.unknown_id] = ""
+        return texts
+
+    def _encode_word(self, word: str) -> bytes:
+        """int32 ids of what lies between two blanks."""
+        spaced = _PUNCTUATION.sub(r" \1 ", word.translate(_DASHES))
+        return b"".join(map(self._parts.__getitem__, spaced.split()))
+
+    def _encode_part(self, part: str) -> bytes:
+        """int32 ids of what lies between two blanks of spaced out text."""
+        return b"".join(self._tokens[token.text.lower()] for token in self._spacy()(part))
+
+    def _encode_token(self, token: str) -> bytes:
+        return ids_as_bytes(self._ids.get(piece, self.unknown_id) for piece in merge(token, self._ranks))
+
+    def _spacy(self) -> SpacyTokenizer:
+        if self._split is None or self._split_words >= MAX_SPACY_WORDS:
+            try:
+                from spacy.lang.en import English
+            except ImportError:
+                raise DataError(_MISSING) from None
+            self._split, self._split_words = English().tokenizer, 0
+        self._split_words += 1
+        return self._split
+
+
+def merge(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    """The pieces of a word: neighbours are merged in the order of their rank, equal ranks from left to right.
+
+    The original merges all pairs of the lowest rank in one sweep. Here they come from a heap one by one, which is the
+    same because a merge only uses pieces of earlier merges (checked on import) and makes long words affordable.
+    """
+    pieces = [*word[:-1], word[-1] + END]
+    count = len(pieces)
+    after, before = list(range(1, count + 1)), list(range(-1, count - 1))
+    heap = [(rank, at) for at in range(count - 1) if (rank := ranks.get((pieces[at], pieces[at + 1]))) is not None]
+    heapq.heapify(heap)
+    while heap:
+        rank, at = heapq.heappop(heap)
+        behind = after[at]
+        if behind >= count or ranks.get((pieces[at], pieces[behind])) != rank:
+            continue  # one of the two was merged already
+        pieces[at] += pieces[behind]
+        pieces[behind] = ""
+        after[at] = after[behind]
+        if after[at] < count:
+            before[after[at]] = at
+        for left, right in ((before[at], at), (at, after[at])):
+            if left >= 0 and right < count and (found := ranks.get((pieces[left], pieces[right]))) is not None:
+                heapq.heappush(heap, (found, left))
+    return [piece for piece in pieces if piece]
+
+
+def _fix(text: str) -> str:
+    """ftfy.fix_text(text), calling it only for lines that it might change."""
+    if text.isascii() and not _FTFY_ASCII.search(text):
+        return text
+    try:
+        import ftfy
+    except ImportError:
+        raise DataError(_MISSING) from None
+    fix: Callable[..., str] = ftfy.fix_text
+    unescape: Any = "auto"  # until a `<` is met, `&amp;` is taken for `&`
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if not line.isascii() or _FTFY_ASCII.search(line):
+            end = "\n" if number < len(lines) - 1 else ""
+            lines[number] = fix(line + end, unescape_html=unescape).removesuffix(end)
+        if "<" in line:
+            unescape = False
+    return "\n".join(lines)
+
+
+def _read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
+    try:
+        encoder = json.loads(content)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); download it again") from None
+    if not isinstance(encoder, dict) or sorted(encoder.values(), key=str) != sorted(range(TEXT_IDS), key=str):
+        raise DataError(f"{path}: not the released vocabulary of ids 0 to {TEXT_IDS - 1}; download it again")
+    if NEWLINE not in encoder:
+        raise DataError(f"{path}: has no id for the newline; download it again")
+    return encoder
+
+
+def _read_merges(path: Path, content: bytes) -> list[tuple[str, str]]:
+    """Pairs in the order of their rank. Some pieces hold characters that `splitlines` would split at."""
+    lines = content.decode(errors="replace").split("\n")[1:-1]
+    merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split()) == 2]
+    if len(lines) != MERGE_COUNT or len(merges) != MERGE_COUNT or len(set(merges)) != MERGE_COUNT:
+        raise DataError(f"{path}: {len(lines)} merges, not the released {MERGE_COUNT}; download it again")
+    return merges
+
+
+def _check_merges(path: Path, merges: list[tuple[str, str]], encoder: dict[str, int]) -> None:
+    """Each merge makes one new piece of pieces that are there before it; `merge` relies on it."""
+    made = {first + second for first, second in merges}
+    if len(made) != MERGE_COUNT:
+        raise DataError(f"{path}: two merges make the same piece; download it again")
+    known = encoder.keys() - made
+    for rank, (first, second) in enumerate(merges):
+        if first not in known or second not in known or first + second not in encoder:
+            raise DataError(
+                f"{path}: merge {rank} ({first!r} {second!r}) does not fit the vocabulary; download it again"
+            )
+        known.add(first + second)

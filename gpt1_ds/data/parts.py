@@ -1,0 +1,139 @@
+"""One unit of a corpus, tokenized: a part folder that appears whole or not at all.
+
+`tokens.bin` holds ids, `<eod>` behind each document; `documents.bin` int64 [documents, 2] of tokens (with `<eod>`) and
+UTF-8 bytes of each document that ends in this part; `part.json` the totals. What lies behind the last `<eod>` goes on
+in the next part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.files import published_folder, write_json
+from gpt1_ds.data.corpus import Unit
+from gpt1_ds.data.pool import parent_is_alive
+from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.shards import token_dtype
+from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+
+TOKENS, DOCUMENTS, SUMMARY = "tokens.bin", "documents.bin", "part.json"
+FLUSH_TOKENS = 1 << 20
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """Counts of a part. The `open_` ones are what lies behind its last `<eod>`, and are not in the others."""
+
+    documents: int
+    tokens: int
+    bytes: int
+    open_tokens: int
+    open_bytes: int
+
+
+class PartTask:
+    """Tokenizes units into part folders; made in one process and called in others."""
+
+    def __init__(self, tokenizer_folder: Path, parts: Path, unwrapped: bool) -> None:
+        self.tokenizer_folder, self.parts, self.unwrapped = tokenizer_folder, parts, unwrapped
+        self._tokenizer: Tokenizer | None = None
+
+    def __call__(self, unit: Unit) -> PartSummary:
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.tokenizer_folder)
+        place = part_folder(self.parts, unit.number)
+        try:
+            with published_folder(place) as folder:
+                summary = write_part(folder, unit, self._tokenizer, self.unwrapped)
+                write_json(folder / SUMMARY, asdict(summary))
+        except OSError:  # a worker of a killed build may have published the same part a moment ago
+            finished = finished_part(self.parts, unit.number, token_dtype(self._tokenizer.vocab_size))
+            if finished is None:
+                raise
+            return finished
+        return summary
+
+
+def part_folder(parts: Path, number: int) -> Path:
+    return parts / f"{number:08d}"
+
+
+def finished_part(parts: Path, number: int, dtype: np.dtype[np.integer]) -> PartSummary | None:
+    """The summary of a part that is there and whole, else None."""
+    folder = part_folder(parts, number)
+    try:
+        summary = PartSummary(**json.loads((folder / SUMMARY).read_bytes()))
+        tokens, documents = (folder / TOKENS).stat().st_size, (folder / DOCUMENTS).stat().st_size
+    except (OSError, ValueError, TypeError):
+        return None
+    whole = tokens == (summary.tokens + summary.open_tokens) * dtype.itemsize and documents == 16 * summary.documents
+    return summary if whole else None
+
+
+def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) -> PartSummary:
+    """Tokenize `unit` into the files of `folder`."""
+    with open(folder / TOKENS, "wb") as tokens, open(folder / DOCUMENTS, "wb") as documents:
+        writer = _PartWriter(tokens, documents, tokenizer)
+        for piece in read_unit(unit, unwrapped):
+            ids = tokenizer.encode_part(piece.text, piece.previous)
+            written = writer.add(ids, utf8_bytes(piece.text), piece.ends_document)
+            if written and not parent_is_alive():
+                raise SystemExit("the build that this worker belonged to is gone")
+        summary = writer.finish()
+        for file in (tokens, documents):
+            file.flush()
+            os.fsync(file.fileno())
+    return summary
+
+
+def utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+class _PartWriter:
+    """Gathers pieces and writes them in larger blocks, so that many short documents cost few writes."""
+
+    def __init__(self, tokens: BinaryIO, documents: BinaryIO, tokenizer: Tokenizer) -> None:
+        self._tokens, self._documents = tokens, documents
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._eod = np.array([tokenizer.eod_id], dtype=np.int32)
+        self._ids: list[NDArray[np.int32]] = []
+        self._rows: list[tuple[int, int]] = []
+        self._gathered = 0
+        self._open_tokens = self._open_bytes = 0
+        self._total = np.zeros(3, dtype=np.int64)  # documents, tokens, bytes
+
+    def add(self, ids: NDArray[np.int32], text_bytes: int, ends_document: bool) -> bool:
+        """Take a piece's ids; whether enough had gathered to be written."""
+        self._ids.append(ids)
+        self._open_tokens += len(ids)
+        self._open_bytes += text_bytes
+        self._gathered += len(ids) + 1
+        if ends_document:
+            self._ids.append(self._eod)
+            self._rows.append((self._open_tokens + 1, self._open_bytes))
+            self._total += (1, self._open_tokens + 1, self._open_bytes)
+            self._open_tokens = self._open_bytes = 0
+        full = self._gathered >= FLUSH_TOKENS
+        if full:
+            self._flush()
+        return full
+
+    def finish(self) -> PartSummary:
+        self._flush()
+        documents, tokens, size = (int(number) for number in self._total)
+        return PartSummary(documents, tokens, size, self._open_tokens, self._open_bytes)
+
+    def _flush(self) -> None:
+        if self._ids:
+            self._tokens.write(np.concatenate(self._ids).astype(self._dtype).data)
+        if self._rows:
+            self._documents.write(np.array(self._rows, dtype="<i8").data)
+        self._ids, self._rows, self._gathered = [], [], 0

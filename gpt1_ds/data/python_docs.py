@@ -1,0 +1,70 @@
+"""The corpus inside every Python: the English documentation that CPython carries.
+
+The language reference's topics and the docstrings of the standard library, read from the source files without running
+them. A few megabytes, the same for one version of Python, no network needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import platform
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+SHORTEST = 60  # characters; shorter docstrings say little more than their name
+MOST_CODE = 0.4  # share of lines that are interactive examples; docstrings above it are not prose
+
+
+def documents() -> Iterator[str]:
+    """One text per topic of the language reference, then one per module that has docstrings worth reading."""
+    yield from (topic.strip() + "\n" for topic in _topics())
+    for path in source_files():
+        if text := "\n\n".join(_docstrings(path)):
+            yield text + "\n"
+
+
+def identity() -> str:
+    """Names this corpus: the version of Python and the sizes of the files it is read from."""
+    sizes = [(path.name, path.stat().st_size) for path in source_files()]
+    return f"{platform.python_version()}-{hashlib.sha256(repr(sizes).encode()).hexdigest()[:16]}"
+
+
+def source_files() -> list[Path]:
+    """The standard library's modules in the order of their paths, without its tests."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = [path for path in root.rglob("*.py") if not SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1])]
+    return sorted(found, key=lambda path: path.relative_to(root).parts)
+
+
+def _topics() -> list[str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:  # some distributions leave it out
+        return []
+    return [topics[name] for name in sorted(topics)]
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Docstrings of a file in the order of its lines, cleaned of their indentation."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # a file for another version of Python
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
+        if len(text) >= SHORTEST and _is_prose(text):
+            yield text
+
+
+def _is_prose(text: str) -> bool:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return sum(line.startswith((">>>", "...")) for line in lines) <= MOST_CODE * len(lines)

@@ -1,0 +1,225 @@
+"""Documents of a unit as pieces of text of bounded size: decoded, BOM dropped, CRLF turned into LF, unwrapped."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.data import python_docs
+from gpt1_ds.data.corpus import Segment, SourceFile, Unit
+from gpt1_ds.data.unwrap import unwrap, wrap_width
+
+CHUNK_BYTES = 1 << 20  # of a file, read at once
+PIECE_LETTERS = 1 << 20
+MAX_LINE_BYTES = 32 << 20  # a .jsonl line is parsed whole
+ZSTD_SLICE_BYTES = 1 << 10  # of compressed bytes at once: 1 KiB can hold 32 MiB of text
+BOM = "\ufeff"
+_AGAIN = "make the file again"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of one document, cut after a line end or, in long lines, before a space.
+
+    `previous` is the character before it (empty at the beginning of the document).
+    """
+
+    text: str
+    previous: str
+    ends_document: bool
+
+
+def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
+    """The pieces of a unit in order. Documents without text are passed over.
+
+    Raises DataError naming file and place for bytes that are not UTF-8 text, broken JSON and damaged compression.
+    """
+    for segment in unit.segments:
+        if segment.file.format == ".txt":
+            yield from _read_txt(segment, unwrapped)
+        else:
+            texts = python_docs.documents() if segment.file.format == EMBEDDED else _read_jsonl(segment)
+            for text in texts:
+                text = text.removeprefix(BOM).replace("\r\n", "\n")
+                width = wrap_width(text) if unwrapped else None
+                yield from _pieces(unwrap([text], width), "", ends_document=True)
+
+
+def _read_txt(segment: Segment, unwrapped: bool) -> Iterator[Piece]:
+    texts: Iterable[str] = _decode(_chunks(segment), segment)
+    if unwrapped:
+        texts = unwrap(texts, wrap_width(_head(segment.file)))
+    yield from _pieces(texts, segment.previous, ends_document=segment.stop == segment.file.size)
+
+
+def _pieces(texts: Iterable[str], previous: str, ends_document: bool) -> Iterator[Piece]:
+    held: str | None = None  # one piece is held back, because the last one ends the document
+    for text in _cut(texts):
+        if held is not None:
+            yield Piece(held, previous, False)
+            previous = held[-1]
+        held = text
+    if held is not None or (previous and ends_document):
+        yield Piece(held or "", previous, ends_document)
+
+
+def _cut(texts: Iterable[str]) -> Iterator[str]:
+    """The same text in pieces of at most PIECE_LETTERS, none empty."""
+    rest = ""
+    for text in texts:
+        rest += text
+        start = 0
+        while len(rest) - start > PIECE_LETTERS:
+            limit = start + PIECE_LETTERS
+            at = rest.rfind("\n", start, limit) + 1 or max(rest.rfind(" ", start + 1, limit), 0) or limit
+            yield rest[start:at]
+            start = at
+        rest = rest[start:]
+    if rest:
+        yield rest
+
+
+def _decode(chunks: Iterable[bytes], segment: Segment) -> Iterator[str]:
+    """Chunks as text with LF line ends. Raises DataError naming the first byte that is not UTF-8 text."""
+    path = segment.file.path
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset, held, at_beginning = segment.start, "", segment.start == 0
+    for chunk, final in _with_final(chunks):
+        if (null := chunk.find(b"\0")) >= 0:
+            raise DataError(f"{path}: byte {offset + null} is NUL: a binary or UTF-16 file; convert it to UTF-8 text")
+        try:
+            text = held + decoder.decode(chunk, final)
+        except UnicodeDecodeError as error:
+            at = offset + len(chunk) - len(error.object) + error.start
+            raise DataError(f"{path}: byte {at} is not UTF-8 ({error.reason}); convert it to UTF-8 text") from None
+        offset += len(chunk)
+        if at_beginning and text:
+            text, at_beginning = text.removeprefix(BOM), False
+        held = "\r" if text.endswith("\r") and not final else ""
+        yield text.removesuffix(held).replace("\r\n", "\n")
+
+
+def _with_final(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    for chunk in chunks:
+        yield chunk, False
+    yield b"", True
+
+
+def _head(file: SourceFile) -> str:
+    """The beginning of a file's text, to measure its width on."""
+    segment = Segment(file, 0, file.size)
+    return next(_decode(_chunks(segment), segment))
+
+
+def _read_jsonl(segment: Segment) -> Iterator[str]:
+    """The value of `text` of each line. Raises DataError naming file and line."""
+    for number, line in enumerate(_lines(segment), start=1):
+        if line.strip():
+            try:
+                yield _text_of(line.removeprefix(codecs.BOM_UTF8) if number == 1 and segment.start == 0 else line)
+            except (ValueError, TypeError, RecursionError) as error:
+                raise DataError(_explain(error, segment, number)) from None
+
+
+def _text_of(line: bytes) -> str:
+    """Raises ValueError, TypeError, or RecursionError for absurdly nested values."""
+    value = json.loads(line.decode())
+    if not isinstance(value, dict) or "text" not in value:
+        raise ValueError("the key `text` is missing")
+    text = value["text"]
+    if not isinstance(text, str):
+        raise TypeError(f"`text` is {type(text).__name__}, not a string")
+    if b"\\u" in line:
+        text.encode()  # escapes can spell half of a surrogate pair, which is no character
+    return text
+
+
+def _explain(error: Exception, segment: Segment, number: int) -> str:
+    """One line for a line of a .jsonl file that cannot be read; `number` counts from the segment's first line."""
+    before = Segment(segment.file, 0, segment.start)
+    line = number + (sum(chunk.count(b"\n") for chunk in _chunks(before)) if segment.start else 0)
+    reason = " ".join(str(error).split())
+    if isinstance(error, UnicodeDecodeError):
+        reason = f"byte {error.start} of the line is not UTF-8 ({error.reason})"
+    elif isinstance(error, UnicodeEncodeError):
+        reason = "`text` holds half of a surrogate pair"
+    return f'{segment.file.path}: line {line}: {reason}; each line must be like {{"text": "..."}}'
+
+
+def _lines(segment: Segment) -> Iterator[bytes]:
+    parts: list[bytes] = []  # of a line that goes on in the next chunk
+    size = 0
+    for chunk in _chunks(segment):
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join([*parts, line])
+            parts, size = [], 0
+        parts.append(rest)
+        size += len(rest)
+        if size > MAX_LINE_BYTES:
+            raise DataError(
+                f"{segment.file.path}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; cut the document, or write "
+                "it as a .txt file"
+            )
+    yield b"".join(parts)
+
+
+def _chunks(segment: Segment) -> Iterator[bytes]:
+    """The bytes of a segment, decompressed. Raises DataError when the file changed or its compression is damaged."""
+    file = segment.file
+    with open(file.path, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.modified_ns):
+            raise DataError(f"{file.path}: changed while it was being read; run again")
+        if file.compression == ".gz":
+            yield from _gzip_chunks(stream, file)
+        elif file.compression == ".zst":
+            yield from _zstd_chunks(stream, file)
+        else:
+            stream.seek(segment.start)
+            left = segment.stop - segment.start
+            while left and (chunk := stream.read(min(left, CHUNK_BYTES))):
+                left -= len(chunk)
+                yield chunk
+
+
+def _gzip_chunks(stream: BinaryIO, file: SourceFile) -> Iterator[bytes]:
+    with gzip.open(stream) as unpacked:
+        while True:
+            try:
+                chunk = unpacked.read(CHUNK_BYTES)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise DataError(f"{file.path}: damaged gzip file ({error}); {_AGAIN}") from None
+            if not chunk:
+                return
+            yield chunk
+
+
+def _zstd_chunks(stream: BinaryIO, file: SourceFile) -> Iterator[bytes]:
+    """zstandard's own stream reader does not notice a file that was cut off, so frames are followed one by one."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor()
+    frame = None
+    while data := stream.read(ZSTD_SLICE_BYTES):
+        while data:
+            frame = frame or decompressor.decompressobj()
+            try:
+                chunk = frame.decompress(data)
+            except zstandard.ZstdError as error:
+                raise DataError(f"{file.path}: damaged zstd file ({error}); {_AGAIN}") from None
+            if chunk:
+                yield chunk
+            data = frame.unused_data if frame.eof else b""
+            if frame.eof:
+                frame = None
+    if frame is not None:
+        raise DataError(f"{file.path}: damaged zstd file (it ends in the middle); {_AGAIN}")

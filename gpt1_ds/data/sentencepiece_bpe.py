@@ -1,0 +1,90 @@
+"""A reversible SentencePiece BPE: decode(encode(text)) == text for every text.
+
+SentencePiece writes a space as U+2581, so it would read a genuine U+2581 as a space: here that character, like every
+other one outside the vocabulary, becomes the ids of its UTF-8 bytes. No piece holds a space after its first character,
+so a line's ids are those of its words, each with the space before it; words are encoded once and remembered, which is
+several times faster than encoding line by line and gives the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.tokenizer import Metadata, Tokenizer
+from gpt1_ds.data.word_cache import WordCache, ids_as_bytes
+
+MODEL = "tokenizer.model"
+CONTROL_SYMBOLS = {"<eod>": 1, "<start>": 2, "<delimiter>": 3, "<extract>": 4}  # `<unk>` is 0, the bytes follow
+FIRST_BYTE_ID = 5
+SPACE = "\u2581"
+
+
+class SentencePieceBpe(Tokenizer):
+    """Every id is a control symbol, one byte, or a piece of text with at most one space, at its beginning."""
+
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        import sentencepiece
+
+        sentencepiece.SetMinLogLevel(3)  # its C++ log would spill on the terminal
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            self._model.LoadFromSerializedProto((folder / MODEL).read_bytes())
+        except RuntimeError:
+            raise DataError(f"{folder / MODEL}: not a SentencePiece model; copy the folder again") from None
+        self._pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
+        self._space_ids = [FIRST_BYTE_ID + byte for byte in SPACE.encode()]
+        self._newline = ids_as_bytes([FIRST_BYTE_ID + ord("\n")])
+        self._at_line_start = WordCache(self._encode_words)
+        self._after_space = WordCache(lambda word: self._encode_words(f" {word}"))
+
+    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+        at_line_start, after_space, newline = self._at_line_start, self._after_space.__getitem__, self._newline
+        ids: list[bytes] = []
+        for line in text.split("\n"):
+            first, *rest = line.split(" ")
+            ids.append(at_line_start[first])
+            ids.extend(map(after_space, rest))
+            ids.append(newline)
+        ids.pop()  # the last line has no line end
+        return np.frombuffer(bytearray().join(ids), dtype=np.int32)
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """Bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
+        return b"".join(map(self._pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
+
+    def token_bytes(self) -> NDArray[np.int32]:
+        return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
+
+    def _encode_words(self, text: str) -> bytes:
+        """int32 ids of a text without a line end, by SentencePiece itself."""
+        first, *rest = text.split(SPACE)
+        ids: list[int] = self._model.EncodeAsIds(first)
+        for part in rest:
+            ids += self._space_ids
+            ids += self._model.EncodeAsIds(part)
+        return ids_as_bytes(ids)
+
+    def _read_pieces(self, path: Path) -> list[bytes]:
+        model = self._model
+        if model.GetPieceSize() != self.vocab_size:
+            raise DataError(f"{path}: has {model.GetPieceSize()} pieces, not {self.vocab_size}; copy the folder again")
+        specials = [model.PieceToId(symbol) for symbol in CONTROL_SYMBOLS]
+        bytes_at = [model.PieceToId(f"<0x{byte:02X}>") for byte in range(256)]
+        pieces = [model.IdToPiece(number) for number in range(self.vocab_size)]
+        if (
+            specials != list(CONTROL_SYMBOLS.values())
+            or specials != [self.eod_id, self.start_id, self.delimiter_id, self.extract_id]
+            or bytes_at != list(range(FIRST_BYTE_ID, FIRST_BYTE_ID + 256))
+            or any(SPACE in piece[1:] for piece in pieces)
+        ):
+            raise DataError(f"{path}: not a model of this program; make one with `gpt1-ds tokenizer train`")
+        texts = [piece.replace(SPACE, " ").encode() for piece in pieces]
+        texts[FIRST_BYTE_ID : FIRST_BYTE_ID + 256] = [bytes([byte]) for byte in range(256)]
+        texts[:FIRST_BYTE_ID] = [b""] * FIRST_BYTE_ID
+        return texts

@@ -1,0 +1,210 @@
+"""Megatron's indexed dataset: `NAME.bin` holds tokens, `NAME.idx` where sequences and documents begin.
+
+The index is little-endian: 9 bytes of magic, int64 version, one byte of dtype code, int64 counts of sequences S and of
+document borders D, then int32 [S] lengths in tokens, int64 [S] byte offsets into the .bin, int64 [D] sequence numbers
+at which documents begin, and S at the end. This program writes one sequence per document; a document that does not fit
+a shard goes on in the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import sha256_file
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+DTYPE_CODES: dict[np.dtype[np.integer], int] = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
+BLOCK = 1 << 20  # sequences whose index entries are written at once
+
+Tokens = NDArray[np.integer]
+Int64s = NDArray[np.int64]
+
+
+def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
+    """The dtype Megatron chooses for a vocabulary."""
+    return np.dtype(np.uint16 if vocab_size < 65500 else np.int32)
+
+
+@dataclass(frozen=True)
+class ShardSummary:
+    """What a closed shard holds; digests are hex sha256, sizes are in bytes."""
+
+    tokens: int
+    sequences: int
+    bin_size: int
+    bin_sha256: str
+    idx_size: int
+    idx_sha256: str
+
+
+class ShardWriter:
+    """Writes `PREFIX.bin` and, when closed, `PREFIX.idx`, in memory that does not grow with the shard.
+
+    As a context manager it closes the shard, or removes its files when the block fails.
+    """
+
+    def __init__(self, prefix: Path, dtype: np.dtype[np.integer]) -> None:
+        self.prefix, self.dtype = prefix, dtype
+        self.tokens = 0
+        self.sequences = 0
+        self._open_tokens = 0  # of the sequence that has not ended yet
+        self._hash = hashlib.sha256()
+        self._bin = open(_bin(prefix), "wb")  # noqa: SIM115 - lives as long as the writer
+        self._lengths = open(_lengths(prefix), "w+b")  # noqa: SIM115
+
+    def write(self, tokens: Tokens, ends: Int64s) -> None:
+        """Append tokens. `ends` are the places in `tokens`, ascending, behind which a sequence ends."""
+        data = np.ascontiguousarray(tokens, dtype=self.dtype)
+        self._bin.write(data.data)
+        self._hash.update(data.data)
+        self.tokens += len(data)
+        if len(ends):
+            self._add_lengths(np.diff(ends, prepend=-self._open_tokens))
+            self._open_tokens = len(data) - int(ends[-1])
+        else:
+            self._open_tokens += len(data)
+
+    def close(self) -> ShardSummary:
+        """Write the index and flush both files to the disk. Tokens behind the last end become a last sequence."""
+        if self._open_tokens:
+            self._add_lengths(np.array([self._open_tokens]))
+        with open(_idx(self.prefix), "wb") as file:
+            self._write_index(file)
+            _flush(file)
+        _flush(self._bin)
+        self._discard()
+        idx_size = _idx(self.prefix).stat().st_size
+        size = self.tokens * self.dtype.itemsize
+        idx_sha256 = sha256_file(_idx(self.prefix))
+        return ShardSummary(self.tokens, self.sequences, size, self._hash.hexdigest(), idx_size, idx_sha256)
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._discard()
+            _bin(self.prefix).unlink(missing_ok=True)
+            _idx(self.prefix).unlink(missing_ok=True)
+        elif not self._bin.closed:
+            self.close()
+
+    def _discard(self) -> None:
+        self._bin.close()
+        self._lengths.close()
+        _lengths(self.prefix).unlink(missing_ok=True)
+
+    def _add_lengths(self, lengths: Int64s) -> None:
+        assert lengths.max() < 2**31, f"{self.prefix}: a sequence of {lengths.max()} tokens does not fit the index"
+        self._lengths.write(lengths.astype("<i4").tobytes())
+        self.sequences += len(lengths)
+
+    def _write_index(self, file: BinaryIO) -> None:
+        file.write(HEADER.pack(MAGIC, VERSION, DTYPE_CODES[self.dtype], self.sequences, self.sequences + 1))
+        self._lengths.seek(0)
+        shutil.copyfileobj(self._lengths, file, BLOCK)
+        self._lengths.seek(0)
+        offset = 0
+        while block := self._lengths.read(4 * BLOCK):
+            ends = offset + np.cumsum(np.frombuffer(block, "<i4").astype(np.int64) * self.dtype.itemsize)
+            file.write(np.concatenate([[offset], ends[:-1]]).astype("<i8").tobytes())
+            offset = int(ends[-1])
+        for first in range(0, self.sequences + 1, BLOCK):
+            file.write(np.arange(first, min(first + BLOCK, self.sequences + 1), dtype="<i8").tobytes())
+
+
+class Shard:
+    """A shard on disk, mapped into memory. Opening it checks that both files fit each other.
+
+    Raises DataError naming the file, what was expected and what was found.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.bin_path, self.idx_path = _bin(prefix), _idx(prefix)
+        for path in (self.bin_path, self.idx_path):
+            if not path.is_file():
+                raise DataError(f"{path}: missing; build the dataset again")
+        self.dtype, self.sequences, borders = self._read_header()
+        at = HEADER.size
+        self.lengths: NDArray[np.int32] = _map(self.idx_path, np.dtype("<i4"), at, self.sequences)
+        at += 4 * self.sequences
+        self._offsets: Int64s = _map(self.idx_path, np.dtype("<i8"), at, self.sequences)
+        self.documents: Int64s = _map(self.idx_path, np.dtype("<i8"), at + 8 * self.sequences, borders)
+        """int64 [documents + 1]: the sequence at which each document begins, and the count of sequences."""
+        last = self.end(self.sequences - 1) * self.dtype.itemsize if self.sequences else 0
+        size = self.bin_path.stat().st_size
+        if size != last:
+            raise DataError(f"{self.bin_path}: {size} bytes, but its index expects {last}; build the dataset again")
+        self.tokens: Tokens = _map(self.bin_path, self.dtype, 0, size // self.dtype.itemsize)
+
+    def start(self, sequence: int) -> int:
+        """The first token of a sequence."""
+        return int(self._offsets[sequence]) // self.dtype.itemsize
+
+    def end(self, sequence: int) -> int:
+        """The token behind a sequence's last one."""
+        return self.start(sequence) + int(self.lengths[sequence])
+
+    def ends(self, first: int, last: int) -> Int64s:
+        """int64 [last - first]: `end` of sequences first to last - 1."""
+        return np.array(self._offsets[first:last]) // self.dtype.itemsize + self.lengths[first:last]
+
+    def sequence_at(self, token: int) -> int:
+        """The sequence that holds a token."""
+        return bisect_right(self._offsets, token * self.dtype.itemsize) - 1
+
+    def _read_header(self) -> tuple[np.dtype[np.integer], int, int]:
+        path, size = self.idx_path, self.idx_path.stat().st_size
+        with open(path, "rb") as file:
+            header = file.read(HEADER.size)
+        if len(header) < HEADER.size:
+            raise DataError(f"{path}: {size} bytes, too short for its header of {HEADER.size}; build the dataset again")
+        magic, version, code, sequences, borders = HEADER.unpack(header)
+        dtypes = {number: dtype for dtype, number in DTYPE_CODES.items()}
+        if magic != MAGIC or version != VERSION or code not in dtypes:
+            raise DataError(
+                f"{path}: not an index of tokens (magic {magic!r}, version {version}, dtype code {code}); "
+                "build the dataset again"
+            )
+        expected = HEADER.size + 12 * sequences + 8 * borders
+        if size != expected:
+            raise DataError(f"{path}: {size} bytes, but its header expects {expected}; build the dataset again")
+        return dtypes[code], sequences, borders
+
+
+def _map(path: Path, dtype: np.dtype, offset: int, count: int) -> NDArray:  # type: ignore[type-arg]
+    if count == 0:  # an empty range cannot be mapped
+        return np.empty(0, dtype)
+    mapped = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,))
+    return mapped.view(np.ndarray)  # slicing a memmap object itself is ten times slower
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _bin(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".bin")
+
+
+def _idx(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".idx")
+
+
+def _lengths(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".lengths.tmp")

@@ -1,0 +1,157 @@
+"""Which documents are held out, and the joining of parts into the shards of each split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.data.parts import DOCUMENTS, TOKENS, PartSummary, part_folder
+from gpt1_ds.data.shards import Int64s, ShardWriter, Tokens
+
+TRAIN, VALIDATION = "train", "validation"
+COPY_TOKENS = 1 << 22
+COPY_DOCUMENTS = 1 << 20
+
+
+class SplitWriter:
+    """Writes one split as shards of at most `shard_tokens` tokens, cut at any token."""
+
+    def __init__(self, out: Path, name: str, dtype: np.dtype[np.integer], shard_tokens: int) -> None:
+        self.out, self.name, self.dtype, self.shard_tokens = out, name, dtype, shard_tokens
+        self.tokens = self.documents = self.bytes = 0
+        self.shards: list[dict[str, Any]] = []
+        self._writer: ShardWriter | None = None
+        self._ended = 0  # documents that end in the open shard
+
+    def write(self, tokens: Tokens, ends: Int64s) -> None:
+        """Append tokens; `ends` are the places behind which a document ends, ascending."""
+        self.tokens += len(tokens)
+        self.documents += len(ends)
+        while len(tokens):
+            if self._writer is None:
+                self._writer = ShardWriter(self.out / f"{self.name}-{len(self.shards):05d}", self.dtype)
+            take = min(self.shard_tokens - self._writer.tokens, len(tokens))
+            here = ends[: np.searchsorted(ends, take, side="right")]
+            self._writer.write(tokens[:take], here)
+            self._ended += len(here)
+            tokens, ends = tokens[take:], ends[len(here) :] - take
+            if self._writer.tokens == self.shard_tokens:
+                self._close_shard()
+
+    def finish(self) -> dict[str, Any]:
+        """This split's entry in dataset.json."""
+        if self._writer is not None:
+            self._close_shard()
+        return {"tokens": self.tokens, "documents": self.documents, "bytes": self.bytes, "shards": self.shards}
+
+    def _close_shard(self) -> None:
+        assert self._writer is not None, "there is no open shard"
+        summary = asdict(self._writer.close())
+        self.shards.append({"name": self._writer.prefix.name, "documents": self._ended, **summary})
+        self._writer, self._ended = None, 0
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """Which of `documents` documents are held out: a systematic sample of share `fraction`, at least one of several.
+
+    Document i is held out when floor((i+1) * fraction) > floor(i * fraction): every prefix holds its exact share. Where
+    that picks none, the last document is held out.
+    """
+
+    fraction: float
+    documents: int
+    _ratio: Fraction = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ratio", Fraction(str(self.fraction)).limit_denominator(1_000_000))
+
+    @property
+    def cuts_one_document(self) -> bool:
+        return self.documents == 1 and self.fraction > 0
+
+    def held_out(self, first: int, count: int) -> NDArray[np.bool_]:
+        """bool [count]: for documents first, first + 1, ..."""
+        numbers = np.arange(first, first + count, dtype=np.int64)
+        above, below = self._ratio.numerator, self._ratio.denominator
+        if self.fraction > 0 and self.documents * above < below:
+            return np.equal(numbers, self.documents - 1)
+        return np.greater((numbers + 1) * above // below, numbers * above // below)
+
+
+@dataclass
+class Splits:
+    """The writers of both splits; `rule` says which document goes where."""
+
+    train: SplitWriter
+    validation: SplitWriter
+    rule: SplitRule
+    eod_id: int
+    bytes_per_token: NDArray[np.int32]
+
+    def join(self, parts: Path, summaries: Sequence[PartSummary]) -> None:
+        """Copy the parts in order."""
+        if self.rule.cuts_one_document:
+            self._cut_document(parts, summaries)
+            return
+        document = 0
+        for number, summary in enumerate(summaries):
+            with open(part_folder(parts, number) / TOKENS, "rb") as tokens:
+                for block in _document_blocks(part_folder(parts, number), summary):
+                    self._copy(tokens, document, block)
+                    document += len(block)
+                if summary.open_tokens:  # the document goes on in the next part
+                    writer = self._writer(bool(self.rule.held_out(document, 1)[0]))
+                    self._copy_run(tokens, writer, np.empty(0, dtype=np.int64), summary.open_tokens)
+                    writer.bytes += summary.open_bytes
+
+    def _writer(self, held_out: bool) -> SplitWriter:
+        return self.validation if held_out else self.train
+
+    def _copy(self, file: Any, first: int, block: Int64s) -> None:
+        """Copy the documents `block` [documents, 2] (tokens, bytes), in runs of documents of the same split."""
+        held_out = self.rule.held_out(first, len(block))
+        borders = np.flatnonzero(np.diff(held_out)) + 1
+        for begin, end in zip([0, *borders.tolist()], [*borders.tolist(), len(block)], strict=True):
+            ends = np.cumsum(block[begin:end, 0])
+            writer = self._writer(bool(held_out[begin]))
+            self._copy_run(file, writer, ends, int(ends[-1]))
+            writer.bytes += int(block[begin:end, 1].sum())
+
+    def _copy_run(self, file: Any, writer: SplitWriter, ends: Int64s, tokens: int) -> None:
+        """Copy the next `tokens` tokens of a part, in which documents end behind `ends`."""
+        for start in range(0, tokens, COPY_TOKENS):
+            block = np.fromfile(file, writer.dtype, min(COPY_TOKENS, tokens - start))
+            low, high = np.searchsorted(ends, [start, start + len(block)], side="right")
+            writer.write(block, ends[low:high] - start)
+
+    def _cut_document(self, parts: Path, summaries: Sequence[PartSummary]) -> None:
+        """The only document: its tail is held out, both ends are closed by its `<eod>`."""
+        total = sum(one.tokens + one.open_tokens for one in summaries) - 1  # without <eod>
+        left = total - min(max(1, round(total * self.rule.fraction)), total)  # tokens that training still gets
+        text_bytes = sum(one.bytes + one.open_bytes for one in summaries)
+        for number in range(len(summaries)):
+            with open(part_folder(parts, number) / TOKENS, "rb") as file:
+                while len(block := np.fromfile(file, self.train.dtype, COPY_TOKENS)):
+                    head, tail = block[:left], block[left:]
+                    left -= len(head)
+                    self.train.write(head, np.empty(0, dtype=np.int64))
+                    self.validation.write(tail, np.flatnonzero(tail == self.eod_id) + 1)
+                    self.validation.bytes += int(self.bytes_per_token[tail].sum())
+        self.train.write(np.array([self.eod_id]), np.ones(1, dtype=np.int64))
+        self.validation.bytes = min(self.validation.bytes, text_bytes)
+        self.train.bytes = text_bytes - self.validation.bytes
+
+
+def _document_blocks(folder: Path, summary: PartSummary) -> Iterator[Int64s]:
+    """int64 [documents, 2]: tokens and bytes of a part's documents, some at a time."""
+    with open(folder / DOCUMENTS, "rb") as file:
+        for start in range(0, summary.documents, COPY_DOCUMENTS):
+            count = min(COPY_DOCUMENTS, summary.documents - start)
+            yield np.fromfile(file, np.int64, 2 * count).reshape(count, 2)

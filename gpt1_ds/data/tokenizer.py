@@ -1,0 +1,162 @@
+"""What every tokenizer can do, and the folder that one lives in.
+
+A tokenizer folder holds the model files and `gpt1_tokenizer.json`: their kind, vocabulary size, special ids and sha256.
+Nothing heavy is imported here; the kinds bring their own libraries when a folder of theirs is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import published_folder, sha256_file, write_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+METADATA = "gpt1_tokenizer.json"
+FORMAT = 1
+SENTENCEPIECE = "sentencepiece-bpe"
+OPENAI = "openai-bpe"
+MAX_METADATA_BYTES = 1 << 20
+_MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids that text never encodes to, except `unknown` in vocabularies that do not cover every character."""
+
+    unknown: int
+    eod: int  # end of a document
+    start: int  # the three of fine-tuning inputs: start, delimiter, extract
+    delimiter: int
+    extract: int
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The contents of `gpt1_tokenizer.json`. `files` maps a file's name to its sha256."""
+
+    kind: str
+    vocab_size: int
+    special_ids: SpecialIds
+    files: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex sha256 of everything that determines the ids."""
+        parts = [self.kind, self.vocab_size, asdict(self.special_ids), sorted(self.files.items())]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+class Tokenizer(ABC):
+    """Text to ids and back."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.kind = metadata.kind
+        self.vocab_size = metadata.vocab_size
+        self.fingerprint = metadata.fingerprint
+        self.unknown_id = metadata.special_ids.unknown
+        self.eod_id = metadata.special_ids.eod
+        self.start_id = metadata.special_ids.start
+        self.delimiter_id = metadata.special_ids.delimiter
+        self.extract_id = metadata.special_ids.extract
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """int32 [tokens]: the ids of a whole text, without any control symbol."""
+        return self.encode_part(text, "")
+
+    @abstractmethod
+    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+        """int32 [tokens]: the ids of a piece of a longer text that was cut after a line end or before a space.
+
+        `previous` is the character before the piece, empty at the beginning of the text. Pieces joined give the ids of
+        the whole.
+        """
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """The text that `ids` stand for; control symbols stand for none. Raises ValueError for an id out of range."""
+
+    def checked(self, ids: Sequence[int] | NDArray[np.integer]) -> list[int]:
+        """`ids` as a list. Raises ValueError for an id outside the vocabulary."""
+        numbers = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocab_size:
+            raise ValueError(f"an id is not in the vocabulary of {self.vocab_size}: {min(numbers)} to {max(numbers)}")
+        return numbers
+
+    @abstractmethod
+    def token_bytes(self) -> NDArray[np.int32]:
+        """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`."""
+
+
+def load_tokenizer(folder: Path | str) -> Tokenizer:
+    """The tokenizer that lives in `folder`, its files checked against their hashes.
+
+    Raises DataError when there is none, when a file was changed, or when a newer version of this program made it.
+    """
+    folder = Path(folder)
+    metadata = read_metadata(folder)
+    for name, expected in metadata.files.items():
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name}: this file of the tokenizer is missing; copy the folder again")
+        if sha256_file(folder / name) != expected:
+            raise DataError(f"{folder / name}: differs from the sha256 in {METADATA}; copy the folder again")
+    if metadata.kind == SENTENCEPIECE:
+        from gpt1_ds.data.sentencepiece_bpe import SentencePieceBpe
+
+        return SentencePieceBpe(folder, metadata)
+    from gpt1_ds.data.openai_bpe import OpenAIBpe
+
+    return OpenAIBpe(folder, metadata)
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """`gpt1_tokenizer.json` of `folder`, without looking at the model files. Raises DataError as `load_tokenizer`."""
+    path = folder / METADATA
+    if not path.is_file():
+        raise DataError(f"{folder}: not a tokenizer folder ({METADATA} is missing); {_MAKE_ONE}")
+    if path.stat().st_size > MAX_METADATA_BYTES:
+        raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; {_MAKE_ONE}")
+    try:
+        values: dict[str, Any] = json.loads(path.read_bytes())
+        if values["format"] > FORMAT:
+            raise DataError(f"{path}: format {values['format']} is newer than this program; update gpt1-ds")
+        metadata = Metadata(
+            kind=str(values["kind"]),
+            vocab_size=int(values["vocab_size"]),
+            special_ids=SpecialIds(**{name: int(number) for name, number in values["special_ids"].items()}),
+            files={str(name): str(digest) for name, digest in values["files"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); copy the folder again") from None
+    if metadata.kind not in (SENTENCEPIECE, OPENAI):
+        raise DataError(f"{path}: kind {metadata.kind!r} is not {SENTENCEPIECE} or {OPENAI}; update gpt1-ds")
+    if any(Path(name).name != name for name in metadata.files):
+        raise DataError(f"{path}: names a file outside the folder; copy the folder again")
+    return metadata
+
+
+def publish_tokenizer(
+    out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
+) -> Tokenizer:
+    """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+    if out.exists():
+        raise DataError(f"{out}: is there already; choose another --out or remove it")
+    with published_folder(out) as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        metadata = Metadata(kind, vocab_size, special_ids, digests)
+        write_json(folder / METADATA, {"format": FORMAT, **asdict(metadata)})
+        load_tokenizer(folder)  # nothing is published that could not be read back
+    return load_tokenizer(out)

@@ -1,0 +1,99 @@
+"""Proof that a dataset folder is what it was when it was built."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import sha256_file
+from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
+from gpt1_ds.data.shards import Shard
+from gpt1_ds.data.tokenizer import load_tokenizer
+
+BLOCK_TOKENS = 1 << 22
+_AGAIN = "build the dataset again in another folder"
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """Counts of one verified split; `bytes` are UTF-8 bytes of its text."""
+
+    tokens: int
+    documents: int
+    bytes: int
+    shards: int
+
+
+def verify(folder: Path | str) -> dict[str, SplitSummary]:
+    """Re-read every token of a dataset; the summary of each split.
+
+    Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the
+    tokenizer. Raises DataError naming the file and, for a bad token, its byte offset.
+    """
+    dataset = Dataset(folder)
+    tokenizer = load_tokenizer(dataset.tokenizer_folder)
+    if tokenizer.fingerprint != dataset.tokenizer_fingerprint:
+        raise DataError(f"{dataset.tokenizer_folder}: not the tokenizer this dataset was built with; {_AGAIN}")
+    for name in dataset.splits:
+        stream = dataset.split(name)
+        for number in range(len(stream.shards)):
+            _verify_shard(stream, number, dataset.vocab_size, tokenizer.eod_id)
+        _compare(dataset, name, "tokens", sum(shard["tokens"] for shard in stream.shards), stream.tokens)
+        _compare(dataset, name, "documents", sum(shard["documents"] for shard in stream.shards), stream.documents)
+    description = dataset.description
+    if hash_data(description["splits"], description["dtype"], tokenizer.fingerprint) != dataset.data_hash:
+        raise DataError(f"{dataset.path}: data_hash does not fit the shards it lists; {_AGAIN}")
+    return {
+        name: SplitSummary(stream.tokens, stream.documents, stream.bytes, len(stream.shards))
+        for name in dataset.splits
+        for stream in [dataset.split(name)]
+    }
+
+
+def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:
+    entry, shard = stream.shards[number], stream.shard(number)
+    _verify_tokens(shard, vocab_size, entry)
+    if sha256_file(shard.idx_path) != entry["idx_sha256"]:
+        raise DataError(f"{shard.idx_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+    goes_on = shard.sequences - entry["documents"]  # of a document that the next shard continues
+    if goes_on not in (0, 1) or (goes_on and number == len(stream.shards) - 1):
+        raise DataError(
+            f"{shard.idx_path}: {shard.sequences} documents, but dataset.json expects {entry['documents']}; {_AGAIN}"
+        )
+    for first in range(0, entry["documents"], BLOCK_TOKENS):
+        ends = shard.ends(first, min(first + BLOCK_TOKENS, entry["documents"])) - 1
+        wrong = np.flatnonzero(shard.tokens[ends] != eod_id)
+        if len(wrong):
+            offset = int(ends[wrong[0]]) * shard.dtype.itemsize
+            raise DataError(
+                f"{shard.bin_path}: byte {offset}: document {first + wrong[0]} does not end with <eod>; {_AGAIN}"
+            )
+
+
+def _verify_tokens(shard: Shard, vocab_size: int, entry: dict[str, Any]) -> None:
+    """Range and hash of all tokens, in blocks of bounded memory."""
+    digest = hashlib.sha256()
+    with open(shard.bin_path, "rb") as file:
+        start = 0
+        while len(block := np.fromfile(file, shard.dtype, BLOCK_TOKENS)):
+            wrong = np.flatnonzero((block < 0) | (block >= vocab_size))
+            if len(wrong):
+                at = int(wrong[0])
+                raise DataError(
+                    f"{shard.bin_path}: byte {(start + at) * shard.dtype.itemsize}: token id {block[at]} is not in the "
+                    f"vocabulary of {vocab_size}; {_AGAIN}"
+                )
+            digest.update(block.data)
+            start += len(block)
+    if digest.hexdigest() != entry["bin_sha256"]:
+        raise DataError(f"{shard.bin_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+
+
+def _compare(dataset: Dataset, split: str, what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise DataError(f"{dataset.path}: {split} lists {found} {what} in its shards, {expected} in all; {_AGAIN}")

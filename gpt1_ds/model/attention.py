@@ -1,0 +1,141 @@
+"""Causal attention, three ways of computing the same thing.
+
+`exact`   our own blocked kernel; dropout from the hashed mask, so every layout drops the same probabilities
+`fused`   torch's scaled_dot_product_attention with its own dropout (CUDA); same-layout resume is exact, layouts agree
+          statistically
+`cached`  one or a few new positions against a key/value cache (sampling; no dropout)
+
+The probabilities are never held as a whole: a block is a few heads times a few rows, sized to stay in the processor's
+cache, and the backward pass computes it again from the saved log-sum-exp.
+
+Shapes: G = B rows x N local heads, S positions, T keys, H head width, R rows of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt1_ds.model import dropout
+
+ROWS = 128  # query rows of a block; keys right of its last row are skipped, as causality allows
+BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # probabilities held at once
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The hashed dropout mask of one attention call: two int32[G] keys and the 16-bit drop limit."""
+
+    key_G: Tensor
+    second_G: Tensor
+    limit: int
+    scale: float
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # its loop over blocks is already fused by hand; a compiler would unroll it
+def exact(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, mask: Mask | None) -> Tensor:
+    """Causal attention [G, S, H] with the hashed mask, or without dropout when `mask` is None."""
+    if mask is None:
+        return _Exact.apply(q_GSH, k_GSH, v_GSH, None, None, 0, 1.0)  # type: ignore[no-any-return]
+    arguments = (mask.key_G, mask.second_G, mask.limit, mask.scale)
+    return _Exact.apply(q_GSH, k_GSH, v_GSH, *arguments)  # type: ignore[no-any-return]
+
+
+def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float) -> Tensor:
+    """SDPA on [G, S, H], causal; the caller has seeded the device's generator."""
+    q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GSH, v_GSH))
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=probability, is_causal=True).squeeze(0)
+
+
+def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor) -> Tensor:
+    """The last S of T positions attend to all before them and themselves; no dropout."""
+    positions, keys = q_GSH.shape[1], k_GTH.shape[1]
+    visible_ST = torch.ones(positions, keys, dtype=torch.bool, device=q_GSH.device).tril(keys - positions)
+    q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_ST).squeeze(0)
+
+
+class _Exact(torch.autograd.Function):
+    """softmax(q k' / sqrt(H)) with causal mask and hashed dropout, times v; block by block, both ways."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, key_G, second_G, limit, scale):  # type: ignore[no-untyped-def]
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        out_GSH = torch.empty_like(q)
+        logsumexp_GS = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        for heads, rows in _blocks(q):
+            scores_GRT = _scores(q, k, heads, rows)
+            logsumexp_GR = torch.logsumexp(scores_GRT, dim=-1)
+            logsumexp_GS[heads, rows] = logsumexp_GR
+            weights_GRT = scores_GRT.sub_(logsumexp_GR.unsqueeze(-1)).exp_()
+            if key_G is not None:
+                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit)).mul_(scale)
+            torch.bmm(weights_GRT.to(v.dtype), v[heads, : rows.stop], out=out_GSH[heads, rows])
+        ctx.save_for_backward(q, k, v, out_GSH, logsumexp_GS, key_G, second_G)
+        ctx.limit, ctx.scale = limit, scale
+        return out_GSH
+
+    @staticmethod
+    def backward(ctx, grad_GSH):  # type: ignore[no-untyped-def]
+        q, k, v, out_GSH, logsumexp_GS, key_G, second_G = ctx.saved_tensors
+        grad_GSH = grad_GSH.contiguous()
+        grad_q = torch.empty_like(q)
+        grad_k, grad_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
+        # sum over keys of probability * its gradient, which dropout leaves equal to output . its gradient
+        delta_GS = (out_GSH.float() * grad_GSH.float()).sum(-1)
+        for heads, rows in _blocks(q):
+            keys = slice(0, rows.stop)
+            scores_GRT = _scores(q, k, heads, rows)
+            probability_GRT = scores_GRT.sub_(logsumexp_GS[heads, rows].unsqueeze(-1)).exp_()
+            grad_GRT = torch.bmm(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2)).float()
+            weights_GRT = probability_GRT
+            if key_G is not None:
+                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit)
+                weights_GRT = (probability_GRT * keep_GRT).mul_(ctx.scale)
+                grad_GRT.mul_(keep_GRT).mul_(ctx.scale)
+            grad_v[heads, keys] += torch.bmm(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows])
+            grad_GRT.sub_(delta_GS[heads, rows].unsqueeze(-1)).mul_(probability_GRT).mul_(_inverse_root(q))
+            grad_scores_GRT = grad_GRT.to(q.dtype)
+            torch.bmm(grad_scores_GRT, k[heads, keys], out=grad_q[heads, rows])
+            grad_k[heads, keys] += torch.bmm(grad_scores_GRT.transpose(1, 2), q[heads, rows])
+        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
+
+
+def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
+    """(heads, rows) of every block: as many heads as keep a block within BLOCK_ELEMENTS."""
+    groups, positions, _ = q_GSH.shape
+    limit = BLOCK_ELEMENTS[q_GSH.device.type]
+    blocks = []
+    for first_row in range(0, positions, ROWS):
+        rows = slice(first_row, min(first_row + ROWS, positions))
+        heads = max(1, limit // ((rows.stop - rows.start) * rows.stop))
+        blocks += [(slice(g, min(g + heads, groups)), rows) for g in range(0, groups, heads)]
+    return blocks
+
+
+def _scores(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
+    """fp32 [g, R, T] scaled scores, -inf where a key lies after its query; T ends at the block's last row."""
+    scores_GRT = torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
+    square = scores_GRT[..., rows]
+    square.masked_fill_(_after(square.shape[-1], q.device), -math.inf)
+    return scores_GRT
+
+
+def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:
+    """bool [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
+    pairs, used = (positions + 1) // 2, (rows.stop + 1) // 2
+    counter_RT = dropout.counters(0, positions * pairs, key_G.device).view(positions, pairs)[rows, :used]
+    keep = dropout.keep_mask(counter_RT, key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1), limit)
+    return keep[..., : rows.stop]
+
+
+def _after(rows: int, device: torch.device) -> Tensor:
+    return torch.ones(rows, rows, dtype=torch.bool, device=device).triu(1)
+
+
+def _inverse_root(q: Tensor) -> float:
+    return 1.0 / math.sqrt(q.shape[-1])

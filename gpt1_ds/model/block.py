@@ -1,0 +1,113 @@
+"""GPT-1's post-LayerNorm block: n = LN(x + attention(x)); LN(n + mlp(n)).
+
+Shapes: S positions, B rows, D width, N heads on this rank (read off the tensors), H head width, G = B x N.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import attention, dropout, names
+from gpt1_ds.model.layers import ColumnParallel, LayerNorm, RowParallel, TensorParallel
+
+SITES = 3  # dropout sites of a block: attention probabilities, attention output, mlp output
+
+
+class KeyValueCache:
+    """Keys and values of the positions seen so far, for sampling; grows along T."""
+
+    def __init__(self) -> None:
+        self.key_GTH: Tensor | None = None
+        self.value_GTH: Tensor | None = None
+
+    @property
+    def positions(self) -> int:
+        return 0 if self.key_GTH is None else self.key_GTH.shape[1]
+
+    def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
+        if self.key_GTH is not None and self.value_GTH is not None:
+            key_GSH = torch.cat([self.key_GTH, key_GSH], dim=1)
+            value_GSH = torch.cat([self.value_GTH, value_GSH], dim=1)
+        self.key_GTH, self.value_GTH = key_GSH, value_GSH
+        return key_GSH, value_GSH
+
+
+class Attention(nn.Module):
+    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.qkv = ColumnParallel(model.width, 3 * model.width, tensor)
+        self.out = RowParallel(model.width, model.width, tensor)
+        self.kind, self.head_width, self.probability = model.attention, model.head_width, model.attention_dropout
+        self.tensor = tensor
+
+    def forward(self, x_SBD: Tensor, keys_B: Tensor, site: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        qkv_SBO = self.qkv(x_SBD)
+        positions, rows, _ = qkv_SBO.shape
+        qkv = qkv_SBO.view(positions, rows, -1, 3, self.head_width)  # S B N 3 H: whole heads, however many are here
+        heads = qkv.shape[2]
+        q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
+        if cache is not None:
+            out_GSH = attention.cached(q_GSH, *cache.extend(k_GSH, v_GSH))
+        elif self.kind == "exact":
+            out_GSH = attention.exact(q_GSH, k_GSH, v_GSH, self._mask(keys_B, site, heads))
+        else:
+            out_GSH = attention.fused(q_GSH, k_GSH, v_GSH, self.probability if self.training else 0.0)
+        out_SBD = out_GSH.view(rows, heads, positions, -1).permute(2, 0, 1, 3).reshape(positions, rows, -1)
+        return self.out(out_SBD)  # type: ignore[no-any-return]
+
+    def _mask(self, keys_B: Tensor, site: Tensor, heads: int) -> attention.Mask | None:
+        if not self.training or self.probability == 0.0:
+            return None
+        key_BN, second_BN = dropout.site_keys(keys_B, site, self.tensor.rank * heads, heads)
+        limit, scale = dropout.threshold(self.probability), dropout.scale(self.probability)
+        return attention.Mask(key_BN.flatten(), second_BN.flatten(), limit, scale)
+
+
+class Mlp(nn.Module):
+    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.up = ColumnParallel(model.width, model.ffn_width, tensor)
+        self.down = RowParallel(model.ffn_width, model.width, tensor)
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_SBD), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """(hidden [S, B, D], keys) -> (hidden, keys)."""
+
+    def __init__(self, model: ModelConfig, index: int, tensor: TensorParallel, recompute: bool = False) -> None:
+        super().__init__()
+        self.attention = Attention(model, tensor)
+        self.attention_norm = LayerNorm(model.width, tensor)
+        self.mlp = Mlp(model, tensor)
+        self.mlp_norm = LayerNorm(model.width, tensor)
+        self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
+        self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
+        self.register_buffer("site", torch.tensor(SITES * index + 1), persistent=False)
+        names.label(self, f"blocks.{index}", tensor)
+
+    def forward(self, inputs: tuple[Tensor, Tensor], cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor]:
+        hidden_SBD, keys_B = inputs
+        if self.recompute and self.training:
+            # reentrant checkpointing would silently cut the gradient behind integer inputs
+            hidden_SBD = checkpoint(self._forward, hidden_SBD, keys_B, use_reentrant=False, preserve_rng_state=False)
+        else:
+            hidden_SBD = self._forward(hidden_SBD, keys_B, cache)
+        return hidden_SBD, keys_B
+
+    def _forward(self, x_SBD: Tensor, keys_B: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        n_SBD = self.attention_norm(
+            x_SBD + self._drop(self.attention(x_SBD, keys_B, self.site, cache), keys_B, self.site + 1)
+        )
+        return self.mlp_norm(n_SBD + self._drop(self.mlp(n_SBD), keys_B, self.site + 2))  # type: ignore[no-any-return]
+
+    def _drop(self, y_SBD: Tensor, keys_B: Tensor, site: Tensor) -> Tensor:
+        if not self.training:
+            return y_SBD
+        first_position = self.tensor.rank * y_SBD.shape[0] if self.tensor.sequence else 0
+        return dropout.dropout(y_SBD, keys_B, site, self.probability, first_position)

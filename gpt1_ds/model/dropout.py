@@ -1,0 +1,106 @@
+"""Dropout without a generator.
+
+A mask is a pure function of (seed, step, site, global row, head or position, channel). It is therefore the same on
+every layout, at every micro-batch size and when a block is recomputed, and there is no state to save.
+
+    host     row_keys(seed, step, rows)            -> int64[B], travels behind the hidden states
+    device   site_keys(keys_B, site)               -> two int32[B] per dropout site (and head)
+             keep_mask(counters, keys, threshold)  -> bool, 16 random bits per element
+
+Two neighbouring elements share one 32-bit hash, a half each: counter c gives the bits of elements 2c (low) and 2c + 1
+(high). The drop probability is therefore a multiple of 2**-16, and the scale is that of the probability really used.
+
+Shapes: B rows of the micro-batch, S positions, D channels, N heads on this rank.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_STEP_64 = 0x9E3779B97F4A7C15  # splitmix64: golden-ratio increment and finaliser (Steele, Lea, Flood 2014)
+_MIX_64 = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_COUNTER_32 = 0x9E3779B1
+_MIX_32 = (0x85EBCA6B, 0xC2B2AE35)  # murmur3's finaliser (Appleby 2011), a second key between its multiplications
+_LANES = 1 << 16
+
+
+def row_keys(seed: int, step: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[B], 62 bits each: one key per global row of the batch at `step`."""
+    state = _splitmix(np.uint64(seed) + np.zeros(len(rows), np.uint64))
+    for part in (np.uint64(step), rows.astype(np.uint64)):
+        state = _splitmix(state ^ part)
+    return (state >> np.uint64(2)).astype(np.int64)
+
+
+def _splitmix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        state = state + np.uint64(_STEP_64)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(_MIX_64[0])
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(_MIX_64[1])
+        return state ^ (state >> np.uint64(31))
+
+
+def site_keys(keys_B: Tensor, site: int | Tensor, first_head: int = 0, heads: int = 1) -> tuple[Tensor, Tensor]:
+    """Two int32[B, heads] keys for one dropout site; `first_head` is this rank's first head among all of the
+    model's.
+    """
+    head_N = torch.arange(first_head, first_head + heads, device=keys_B.device, dtype=torch.int64)
+    state = keys_B[:, None] ^ ((site << 20) + head_N)[None, :] * _signed(_STEP_64, 64)
+    for shift, factor in ((30, _MIX_64[0]), (27, _MIX_64[1])):
+        state = (state ^ _shift_right(state, shift, 64)) * _signed(factor, 64)
+    state = state ^ _shift_right(state, 31, 64)
+    return state.to(torch.int32), _shift_right(state, 32, 64).to(torch.int32)
+
+
+def threshold(probability: float) -> int:
+    """The 16-bit value below which an element is dropped."""
+    return round(probability * _LANES)
+
+
+def scale(probability: float) -> float:
+    """1 / keep probability, of the probability that `threshold` really gives."""
+    return _LANES / (_LANES - threshold(probability))
+
+
+@lru_cache(maxsize=16)
+def counters(first: int, count: int, device: torch.device) -> Tensor:
+    """int32[count]: the hash's starting points first .. first + count - 1, spread by a multiplication."""
+    counter = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    return (counter * _COUNTER_32).to(torch.int32)
+
+
+def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int) -> Tensor:
+    """bool of `counter + key`'s broadcast shape, its last axis doubled: True where an element is kept."""
+    bits = counter + key
+    for shift, factor in zip((16, 13), _MIX_32, strict=True):
+        bits.bitwise_xor_(_shift_right(bits, shift, 32)).mul_(_signed(factor, 32))
+        if shift == 16:
+            bits.bitwise_xor_(second_key)
+    bits.bitwise_xor_(_shift_right(bits, 16, 32))
+    return bits.view(torch.int16) >= limit - _LANES // 2  # signed lanes: the same order, shifted by half the range
+
+
+def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: float, first_position: int = 0) -> Tensor:
+    """`x` with a share of its elements zeroed and the rest scaled up; `first_position` is that of this rank's x[0]."""
+    if probability == 0.0:
+        return x_SBD
+    positions, rows, channels = x_SBD.shape
+    pairs = (channels + 1) // 2
+    key_B1, second_B1 = site_keys(keys_B, site)
+    counter_SC = counters(first_position * pairs, positions * pairs, x_SBD.device).view(positions, 1, pairs)
+    keep_SBD = keep_mask(counter_SC, key_B1.view(1, rows, 1), second_B1.view(1, rows, 1), threshold(probability))
+    return x_SBD * keep_SBD[..., :channels] * scale(probability)
+
+
+def _shift_right(x: Tensor, shift: int, width: int) -> Tensor:
+    """Logical shift: torch's is arithmetic on signed integers and would smear the sign bit."""
+    return (x >> shift).bitwise_and_((1 << (width - shift)) - 1)
+
+
+def _signed(value: int, width: int) -> int:
+    return value - (1 << width) if value >> (width - 1) else value

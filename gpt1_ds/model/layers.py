@@ -1,0 +1,96 @@
+"""Megatron-core's tensor-parallel layers as this model uses them: groups passed in, initialised by name, safe on a CPU.
+
+Shapes: S positions (of this rank, under sequence parallelism), B rows, D width, O outputs on this rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from megatron.core import tensor_parallel
+from megatron.core.model_parallel_config import ModelParallelConfig
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+
+@dataclass(frozen=True)
+class TensorParallel:
+    """The ranks that share each matrix, and whether they also cut the sequence between matrices."""
+
+    group: ProcessGroup
+    sequence: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank()
+
+    @cached_property
+    def config(self) -> ModelParallelConfig:
+        # Real values are written by name later (init.py). Initialising to zero keeps the attributes that tell shards
+        # from replicas, and vocabulary pad rows stay zero for ever: garbage there would turn 0 * NaN into NaN
+        # gradients.
+        return ModelParallelConfig(
+            tensor_model_parallel_size=self.size,
+            sequence_parallel=self.sequence,
+            use_cpu_initialization=True,
+            params_dtype=torch.float32,
+        )
+
+    def replicated(self, parameter: Tensor) -> Tensor:
+        """`parameter` as a sequence-parallel rank must use it: its gradient is summed over the ranks' positions."""
+        if not self.sequence:
+            return parameter
+        return tensor_parallel.copy_to_tensor_model_parallel_region(parameter, group=self.group)  # type: ignore[no-any-return]
+
+
+class ColumnParallel(tensor_parallel.ColumnParallelLinear):
+    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
+
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+        super().__init__(inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, tp_group=tensor.group)
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
+
+
+class RowParallel(tensor_parallel.RowParallelLinear):
+    """x [S, B, inputs on this rank] -> [S, B, D]: partial sums are reduced over the ranks, then the bias is added."""
+
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            config=tensor.config,
+            init_method=nn.init.zeros_,
+            bias=True,
+            input_is_parallel=True,
+            skip_bias_add=True,
+            tp_group=tensor.group,
+        )
+        self.tensor = tensor
+
+    def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
+        # Megatron passes tp_group=None here, which warns on rank 0 alone and so compiles other graphs there
+        return super()._forward_impl(input, weight, **{**arguments, "tp_group": self.tp_group})
+
+    def forward(self, x_SBI: Tensor) -> Tensor:
+        output_SBD, bias_D = super().forward(x_SBI)
+        return output_SBD + self.tensor.replicated(bias_D)  # type: ignore[no-any-return]
+
+
+class LayerNorm(nn.LayerNorm):
+    """Over the last axis, biased variance, eps 1e-5 inside the root: the paper's code and torch's default agree."""
+
+    def __init__(self, width: int, tensor: TensorParallel) -> None:
+        super().__init__(width)
+        self.tensor = tensor
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
+        return nn.functional.layer_norm(x_SBD, self.normalized_shape, weight, bias, self.eps)

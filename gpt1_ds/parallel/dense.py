@@ -1,0 +1,86 @@
+"""The dense assembly: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.config import Config
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.stages import DenseModel, compile_blocks
+from gpt1_ds.parallel.ds_config import ds_config
+from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.parallel.libraries import quiet
+from gpt1_ds.parallel.optimizer import make_optimizer
+
+
+class DenseEngine(Engine):
+    def __init__(self, config: Config, vocab_size: int, grid: Grid) -> None:
+        self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
+        model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence))
+        if config.train.compile == "on":
+            compile_blocks(model)
+        optimizer = make_optimizer(model, config.optimizer)
+        with quiet():
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
+            )
+
+    def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
+        self.set_learning_rate(learning_rate)
+        self.deepspeed.train()
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            loss = self._loss(batch)
+            self.deepspeed.backward(loss)
+            total += loss.detach()
+            if self.zero == 0 and number == len(batches) - 1:
+                norm = self._clip_gradients()
+            self.deepspeed.step()
+        if self.zero:
+            norm = float(self.deepspeed.get_global_grad_norm())
+        applied = self.deepspeed.was_step_applied() and norm != float("inf")
+        return StepResult(self._mean(total, len(batches)), norm, applied, self.loss_scale())
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        self.deepspeed.eval()
+        total = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            for batch in batches:
+                total += self._loss(batch)
+        return self._mean(total, len(batches))
+
+    def _loss(self, batch: MicroBatch) -> torch.Tensor:
+        parts = (batch.tokens_SB, batch.keys_B, batch.labels_SB, batch.weights_SB)
+        return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
+
+    def _mean(self, total: torch.Tensor, batches: int) -> float:
+        mean = total / batches
+        if self.grid.layout.data > 1:
+            dist.all_reduce(mean, group=self.grid.data_group)
+        return float(mean) / self.grid.layout.data
+
+    def _clip_gradients(self) -> float:
+        """ZeRO 0: the global norm, gradients scaled to `clip`; a step whose norm is not finite loses its gradients."""
+        owned = [
+            parameter.grad
+            for parameter in self.module.parameters()
+            if parameter.grad is not None
+            and (getattr(parameter, "tensor_model_parallel", False) or self.grid.tensor_rank == 0)
+        ]
+        norms = torch._foreach_norm(owned)
+        square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=self.device)
+        dist.all_reduce(square, group=self.grid.tensor_group)
+        norm = float(square.sqrt())
+        gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
+        if not torch.isfinite(square):
+            for parameter in self.module.parameters():
+                parameter.grad = None
+            return float("inf")
+        if self.clip and norm > self.clip:
+            torch._foreach_mul_(gradients, self.clip / (norm + 1e-6))
+        return norm

@@ -1,0 +1,151 @@
+"""`doctor`: what is installed, what will and will not work on this machine, and how to mend it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+REQUIRED = {
+    "torch": "2.11",
+    "deepspeed": "0.19.8",
+    "megatron-core": "0.16.1",
+    "omegaconf": "2.4",
+    "sentencepiece": "0.2",
+}
+OPTIONAL = {
+    "wandb": "tracking in Weights & Biases",
+    "matplotlib": "report pages (pip install 'gpt1-ds[report]')",
+    "transformers": "comparison with Hugging Face (pip install 'gpt1-ds[hf]')",
+    "spacy": "GPT-1's own tokenizer of 2018 (pip install 'gpt1-ds[openai]')",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `ok`, `note` (a choice or a limit) or `problem` (training will not work)."""
+
+    level: str
+    text: str
+
+
+def report() -> int:
+    """Print every finding; exit code 0 when training works here, 2 otherwise."""
+    findings = list(_packages())
+    if not any(finding.level == "problem" for finding in findings):
+        for check in (_devices, _backends, _compiler, _collective):
+            findings += _guarded(check)
+    findings += list(_disk())
+    for finding in findings:
+        print(f"{finding.level:8}{finding.text}")
+    works = not any(finding.level == "problem" for finding in findings)
+    print("training works here" if works else "training will not work until the problems are mended")
+    return 0 if works else 2
+
+
+def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except Exception as error:
+        return [Finding("problem", f"{check.__name__.strip('_')}: {type(error).__name__}: {error}")]
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name, least in REQUIRED.items():
+        version = _version(name)
+        if version is None:
+            yield Finding("problem", f"{name} is missing: pip install '{name}>={least}'")
+        elif _numbers(version) < _numbers(least):
+            yield Finding("problem", f"{name} {version} is too old: pip install '{name}>={least}'")
+        else:
+            yield Finding("ok", f"{name} {version}")
+    for name, purpose in OPTIONAL.items():
+        version = _version(name)
+        yield Finding("ok", f"{name} {version}") if version else Finding("note", f"no {name}: no {purpose}")
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    cores = len(os.sched_getaffinity(0))
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            memory = torch.cuda.get_device_properties(index).total_memory / 2**30
+            yield Finding("ok", f"GPU {index}: {torch.cuda.get_device_name(index)}, {memory:.0f} GiB")
+    else:
+        yield Finding("note", f"no GPU: training runs on {cores} CPU cores over gloo")
+        capability = torch.backends.cpu.get_cpu_capability()
+        amx = "with" if torch.cpu._is_amx_tile_supported() else "without"
+        fast = "fast" if amx == "with" or torch.cpu._is_avx512_bf16_supported() else "slower than fp32"
+        yield Finding("note", f"CPU kernels: {capability} {amx} AMX: train.precision=bf16 is {fast} here")
+    if "OMP_NUM_THREADS" not in os.environ:
+        yield Finding("ok", f"threads: {cores} cores are shared out over local ranks (OMP_NUM_THREADS overrides)")
+
+
+def _backends() -> Iterator[Finding]:
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from deepspeed.accelerator import get_accelerator
+
+    yield Finding("ok", f"DeepSpeed runs on {get_accelerator()._name}; no extension of it is compiled")
+    if torch.cuda.is_available() and not dist.is_nccl_available():
+        yield Finding("problem", "this torch has no NCCL: install a CUDA build of torch")
+    attention = "exact; fused too" if torch.cuda.is_available() else "exact (fused needs CUDA)"
+    yield Finding(
+        "ok", f"attention: {attention}; sequence parallelism: {'yes' if torch.cuda.is_available() else 'CUDA only'}"
+    )
+
+
+def _compiler() -> Iterator[Finding]:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if found:
+        yield Finding("ok", f"C++ compiler {found}: train.compile=on is possible")
+    else:
+        yield Finding("note", "no C++ compiler: train.compile stays off, everything else works")
+
+
+def _collective() -> Iterator[Finding]:
+    from gpt1_ds.parallel import launch
+
+    total = launch.run("gpt1_ds.parallel.doctor:add_up", (), 2)
+    level = "ok" if total == [3.0, 3.0] else "problem"
+    yield Finding(level, f"two local ranks meet and add up over gloo: {total[0]:g}")
+
+
+def add_up() -> float:
+    """1 + 2 by an all-reduce over the ranks; run on two local ranks."""
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import connect
+
+    connect(60, backend="gloo")
+    value = torch.tensor(float(dist.get_rank() + 1))
+    dist.all_reduce(value)
+    dist.destroy_process_group()
+    return float(value)
+
+
+def _disk() -> Iterator[Finding]:
+    free = shutil.disk_usage(".").free / 2**30
+    yield Finding("ok" if free > 5 else "note", f"{free:.1f} GiB free in this folder (host {socket.gethostname()})")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("+")[0].split(".") if part.isdigit())

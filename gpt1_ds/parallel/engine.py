@@ -1,0 +1,63 @@
+"""What both assemblies give the training loop."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.parallel.grid import Grid
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One forward pass's rows: S positions, B rows. Weights are those of losses.token_loss."""
+
+    tokens_SB: Tensor
+    keys_B: Tensor
+    labels_SB: Tensor
+    weights_SB: Tensor
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step as every rank sees it. `grad_norm` is before clipping; infinite when the step was skipped."""
+
+    loss: float
+    grad_norm: float
+    applied: bool
+    loss_scale: float = 1.0
+
+
+class Engine(ABC):
+    """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath."""
+
+    grid: Grid
+    deepspeed: Any
+
+    @abstractmethod
+    def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
+        """Forward, backward and update on this rank's micro-batches of one global batch."""
+
+    @abstractmethod
+    def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.deepspeed.device)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self.deepspeed.module  # type: ignore[no-any-return]
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self.deepspeed.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def loss_scale(self) -> float:
+        return float(getattr(self.deepspeed.optimizer, "loss_scale", 1.0))

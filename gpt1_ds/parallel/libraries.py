@@ -1,0 +1,63 @@
+"""Import torch, DeepSpeed and Megatron-core quietly, once, and with DeepSpeed's compiler traps defused.
+
+`deepspeed.init_distributed` would build a C++ extension on a CPU host: slow, impossible without a compiler, and hanging
+for ever on a lock file that a killed build left behind. Nothing here needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+
+def load() -> None:
+    """Import the three libraries. Takes seconds the first time, nothing afterwards."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # gloo's chatter while ranks meet
+    logging.disable(logging.WARNING)  # DeepSpeed logs to stdout before its logger can be told not to
+    with warnings.catch_warnings(), quiet(), _silenced():
+        warnings.simplefilter("ignore")  # missing Apex and Transformer Engine, which are not used
+        import deepspeed
+        import deepspeed.ops
+        import deepspeed.runtime.pipe.engine
+        import megatron.core.tensor_parallel
+        from deepspeed.utils import logger
+    logging.disable(logging.NOTSET)
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.propagate = True  # into the rank's log file
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
+    # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Send what a library prints to standard output into the log."""
+    with contextlib.redirect_stdout(_LogWriter()):  # type: ignore[type-var]
+        yield
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """DeepSpeed tries out compilers while it is imported; their complaints are written straight to descriptor 2."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+class _LogWriter:
+    def write(self, text: str) -> None:
+        if text.strip():
+            logging.getLogger("libraries").info(text.rstrip())
+
+    def flush(self) -> None:
+        pass

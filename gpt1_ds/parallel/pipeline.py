@@ -1,0 +1,155 @@
+"""The pipelined assembly: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import Tensor
+
+from gpt1_ds.config import Config
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.losses import token_loss
+from gpt1_ds.model.stages import TIED, Stage, compile_blocks, stage_list
+from gpt1_ds.parallel.ds_config import ds_config
+from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.parallel.libraries import quiet
+from gpt1_ds.parallel.optimizer import make_optimizer
+from gpt1_ds.plan.count import stage_flops
+from gpt1_ds.plan.layout import balance
+
+
+class BalancedPipeline(PipelineModule):
+    """Stages cut by FLOPs. (Named so on purpose: DeepSpeed treats modules called GPT2ModelPipe differently.)"""
+
+    def __init__(self, costs: Sequence[float], **arguments: Any) -> None:
+        self.costs = costs
+        with quiet(), torch.no_grad():  # it prints its topology, and broadcasts tied weights in autograd's sight
+            super().__init__(**arguments)
+
+    def _partition_layers(self, method: str = "flops") -> None:
+        self.parts = balance(self.costs, self.num_stages)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+
+class PipelineEngine(Engine):
+    def __init__(self, config: Config, vocab_size: int, grid: Grid) -> None:
+        self.grid = grid
+        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        layout = grid.layout
+        model = BalancedPipeline(
+            stage_flops(config.model, vocab_size),
+            layers=[_specification(stage) for stage in stage_list(config, vocab_size, tensor)],
+            topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
+            loss_fn=partial(_loss, tensor),
+        )
+        self._check_groups(model)
+        if config.train.compile == "on":
+            compile_blocks(model)
+        optimizer = make_optimizer(model, config.optimizer)
+        with quiet():
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=ds_config(config, layout.data)
+            )
+        self._mend()
+
+    def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
+        self.set_learning_rate(learning_rate)
+        loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
+        norm = float(self.deepspeed.get_global_grad_norm())
+        applied = self.deepspeed.was_step_applied() and norm != float("inf")
+        return StepResult(loss, norm, applied, self.loss_scale())
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
+        return float(loss)
+
+    def _check_groups(self, model: PipelineModule) -> None:
+        """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
+        theirs = model.mpu()
+        pairs = (
+            (theirs.get_data_parallel_group(), self.grid.data_group),
+            (theirs.get_slice_parallel_group(), self.grid.tensor_group),
+            (theirs.get_model_parallel_group(), self.grid.model_group),
+        )
+        for their_group, our_group in pairs:
+            same = dist.get_process_group_ranks(their_group) == dist.get_process_group_ranks(our_group)
+            assert same, "DeepSpeed's rank order differs from the grid's"
+
+    def _mend(self) -> None:
+        """What in DeepSpeed's pipeline is wrong for this model, replaced on this engine alone."""
+        engine = self.deepspeed
+        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
+        if hasattr(engine.optimizer, "scaled_global_norm"):
+            engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
+        if engine.using_bf16_optimizer:
+            engine.optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, engine.optimizer)
+
+
+def _reduce_tied_gradients(engine: Any) -> None:
+    """Sum the tied embedding's gradient over its two copies, wherever the optimizer keeps it.
+
+    With fp32 accumulation outside BF16_Optimizer DeepSpeed looks at `.grad`, finds None, and the copies drift apart.
+    """
+    for weight, group in engine.module.get_tied_weights_and_groups():
+        if engine.using_bf16_optimizer:
+            gradient = weight._hp_grad
+        elif getattr(engine.optimizer, "use_grad_accum_attribute", False):
+            gradient = weight.grad_accum
+        else:
+            gradient = weight.grad
+        if gradient is not None:
+            dist.all_reduce(gradient, group=group)
+
+
+def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:
+    """ZeRO 1's gradient norm with one reduction over the stages.
+
+    DeepSpeed reduces once per parameter group; a stage that holds the head alone has no bias, hence one group less than
+    the others, and would hang them.
+    """
+    everyone, optimizer.model_parallel_group = optimizer.model_parallel_group, None
+    try:
+        norms = [
+            optimizer.get_grad_norm_direct(optimizer.averaged_gradients[index], optimizer.params_in_partition[index])
+            for index in range(len(optimizer.bit16_groups))
+        ]
+    finally:
+        optimizer.model_parallel_group = everyone
+    stacked = torch.stack([norm.float() for norm in norms])  # -1 marks a norm that is not finite
+    square = torch.where((stacked < 0).any(), torch.inf, stacked.square().sum())
+    dist.all_reduce(square, group=everyone)
+    return torch.where(torch.isfinite(square), square.sqrt(), -1.0)
+
+
+def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
+    """BF16_Optimizer's gradients. A stage that holds the tied head alone owns none, and DeepSpeed stacks nothing."""
+    found = BF16_Optimizer.get_grads_for_norm(optimizer, for_clipping)
+    if for_clipping or found[0]:
+        return found
+    return [torch.zeros(1, device=optimizer.fp32_groups_gradients_flat[0].device)], found[1]
+
+
+def _specification(stage: Stage) -> LayerSpec:
+    if stage.tied:
+        return TiedLayerSpec(TIED, stage.module, *stage.arguments, forward_fn=stage.apply)
+    return LayerSpec(stage.module, *stage.arguments)
+
+
+def _loss(tensor: TensorParallel, logits_SBV: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
+    return token_loss(logits_SBV, *labels, tensor)
+
+
+def _feed(batches: Sequence[MicroBatch]) -> Any:
+    return iter([((b.tokens_SB, b.keys_B), (b.labels_SB, b.weights_SB)) for b in batches])

@@ -1,0 +1,56 @@
+"""Parameters and floating-point operations, by formula.
+
+Conventions for operations per trained token (forward + backward = 3 x forward, multiply and add counted apart):
+
+    PaLM      6 N + 12 L T D        N = weights used in matrix products (embedding once, as the head); nanoGPT's too
+    Megatron  6 N + 6 L T D         attention counted for the causal half only
+
+L layers, T context, D width. Recomputation is not counted: these are model, not hardware, operations.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpt1_ds.config import ModelConfig
+
+
+def parameter_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """Canonical name -> shape of every parameter, without vocabulary padding."""
+    width, ffn = model.width, model.ffn_width
+    shapes: dict[str, tuple[int, ...]] = {
+        "tokens.weight": (vocab_size, width),
+        "positions.weight": (model.context, width),
+    }
+    linear = {
+        "attention.qkv": (3 * width, width),
+        "attention.out": (width, width),
+        "mlp.up": (ffn, width),
+        "mlp.down": (width, ffn),
+    }
+    for layer in range(model.layers):
+        for name, (outputs, inputs) in linear.items():
+            shapes[f"blocks.{layer}.{name}.weight"] = (outputs, inputs)
+            shapes[f"blocks.{layer}.{name}.bias"] = (outputs,)
+        for name in ("attention_norm", "mlp_norm"):
+            shapes[f"blocks.{layer}.{name}.weight"] = (width,)
+            shapes[f"blocks.{layer}.{name}.bias"] = (width,)
+    return shapes
+
+
+def parameters(model: ModelConfig, vocab_size: int) -> int:
+    """All parameters, padding apart; GPT-1 has 116,534,784."""
+    return sum(math.prod(shape) for shape in parameter_shapes(model, vocab_size).values())
+
+
+def flops_per_token(model: ModelConfig, vocab_size: int, causal: bool = False) -> int:
+    """Operations to train on one token: PaLM's convention, or Megatron's with `causal`."""
+    return 3 * round(sum(stage_flops(model, vocab_size, causal)))
+
+
+def stage_flops(model: ModelConfig, vocab_size: int, causal: bool = False) -> list[float]:
+    """Forward operations per token of every stage of model/stages.py: tokens, positions, blocks, head."""
+    width = model.width
+    attention = (2 if causal else 4) * model.context * width
+    block = 2 * (4 * width * width + 2 * width * model.ffn_width) + attention
+    return [0.0, 0.0, *([float(block)] * model.layers), 2.0 * width * vocab_size]

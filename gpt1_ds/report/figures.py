@@ -1,0 +1,91 @@
+"""The figures of a report, one function each, all against training tokens."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.units import count
+from gpt1_ds.report.runs import RunStory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GRAMS = {1: "unigram", 2: "bigram", 3: "trigram"}
+
+
+def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
+    """Name -> matplotlib figure. Raises UserError where matplotlib is not installed."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise UserError("matplotlib is not installed: pip install 'gpt1-ds[report]'") from None
+    mpl.use("Agg")
+    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"})
+    plots: dict[str, Callable[[Axes, RunStory, str], None]] = {
+        "loss": _loss,
+        "learning_rate": _line("learning_rate", "learning rate"),
+        "gradient_norm": _line("grad_norm", "gradient norm before clipping"),
+        "throughput": _line("tokens_per_second", "tokens per second, all ranks"),
+    }
+    return {name: _figure(plot, stories, tall=name == "loss") for name, plot in plots.items()}
+
+
+def as_svg(figure: Any) -> str:
+    """The figure as an <svg> element to put into a page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def save(figure: Any, stem: Path) -> None:
+    """`stem`.png and `stem`.svg."""
+    figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
+    figure.savefig(stem.with_suffix(".svg"), bbox_inches="tight", metadata={"Date": None})
+
+
+def _figure(plot: Callable[[Axes, RunStory, str], None], stories: Sequence[RunStory], tall: bool) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(7.2, 4.0 if tall else 2.4))
+    axes = figure.subplots()
+    for number, story in enumerate(stories):
+        plot(axes, story, f"C{number}")
+    axes.set_xlabel("training tokens")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _loss(axes: Axes, story: RunStory, colour: str) -> None:
+    """Training and held-out loss, with what counting n-grams achieves on the same held-out text."""
+    axes.plot(*_columns(story.train, "loss"), color=colour, alpha=0.45, lw=1, label=f"{story.name}: training batch")
+    if story.held_out:
+        axes.plot(*_columns(story.held_out, "loss"), color=colour, marker="o", ms=3, label=f"{story.name}: held out")
+    for baseline in story.baselines:
+        height = baseline["loss"]
+        axes.axhline(height, color="0.5", linestyle=":", linewidth=1)
+        label = f"{GRAMS[baseline['order']]} {height:.2f}"
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+        axes.annotate(label, (1, height), color="0.4", **place)
+    axes.set_ylabel("nats per token")
+
+
+def _line(key: str, label: str) -> Callable[[Axes, RunStory, str], None]:
+    def plot(axes: Axes, story: RunStory, colour: str) -> None:
+        axes.plot(*_columns(story.train, key), color=colour, linewidth=1, label=story.name)
+        axes.set_ylabel(label, fontsize=8)
+
+    return plot
+
+
+def _columns(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    kept = [(record["tokens"], record[key]) for record in records if record[key] is not None]
+    return [tokens for tokens, _ in kept], [value for _, value in kept]

@@ -1,0 +1,53 @@
+"""What a run folder tells: metrics, configuration, events, samples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config, load
+from gpt1_ds.plan.count import parameters
+
+Records = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RunStory:
+    """One run, read from its folder."""
+
+    name: str
+    config: Config
+    train: Records
+    held_out: Records
+    events: Records
+    samples: Records
+    baselines: list[dict[str, Any]] = field(default_factory=list)  # n-gram scores of the run's dataset, if counted
+
+    @property
+    def parameters(self) -> int:
+        return parameters(self.config.model, self.config.model.vocab_size or 0)
+
+
+def read(folder: Path) -> RunStory:
+    """Raises DataError for a folder that is no run, or one that has not logged a step yet."""
+    run_dir = RunDir(folder)
+    if not run_dir.config.exists():
+        raise DataError(f"{folder}: not a run folder (config.yaml is missing)")
+    lines = list(read_jsonl(run_dir.metrics))
+    if not lines:
+        raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")
+    config = load([str(run_dir.config)])
+    baselines = Path(config.data.path[0].path) / "ngrams.json"
+    return RunStory(
+        name=config.run.name,
+        config=config,
+        train=[line for line in lines if line["kind"] == "train"],
+        held_out=[line for line in lines if line["kind"] == "eval"],
+        events=list(read_jsonl(run_dir.events)),
+        samples=list(read_jsonl(folder / "samples.jsonl")),
+        baselines=json.loads(baselines.read_text()) if baselines.exists() else [],
+    )

@@ -1,0 +1,84 @@
+"""metrics.jsonl: the truth of a run. One JSON object a line, units in the keys, floats never rounded."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.files import append
+from gpt1_ds.common.log import say
+from gpt1_ds.common.rundir import read_jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRecord:
+    """One logged optimizer step. Throughput and waits are of the interval since the last logged step."""
+
+    step: int  # 1 is the first update
+    tokens: int  # trained on so far
+    loss: float  # nats per token of the global batch, under the weights before this step
+    learning_rate: float
+    grad_norm: float  # global, before clipping; null when the update was skipped
+    applied: bool  # false: gradients were not finite and the update was skipped
+    tokens_per_second: float  # all ranks together, without evaluation and saves
+    step_seconds: float
+    data_wait_seconds: float  # per step, waiting for the next batch
+    model_tflops_per_rank: float  # PaLM convention, recomputation not counted
+    mfu: float | None  # share of the device's peak; null where the peak is unknown
+    peak_memory_gib: float  # largest of all ranks
+    batch_fingerprint: str  # hash over the tokens that all ranks consumed in this step
+    loss_scale: float | None = None  # fp16 only
+    kind: str = "train"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRecord:
+    """Held-out loss under the weights after `step` updates."""
+
+    step: int
+    tokens: int
+    loss: float  # nats per token
+    perplexity: float  # per token
+    bits_per_byte: float  # of the text's UTF-8 bytes; the end-of-document token has none
+    kind: str = "eval"
+
+
+class MetricsFile:
+    """Appends records; rank 0 only. What a full disk does not take is kept and written when there is space again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pending: list[str] = []
+
+    def rewind(self, step: int) -> None:
+        """Drop what lies after `step`: a run that resumes there writes those lines again."""
+        if not self.path.exists():
+            return
+        kept = [line for line in read_jsonl(self.path) if line["step"] <= step]
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(_line(record) for record in kept))
+        os.replace(temporary, self.path)
+
+    def add(self, record: TrainRecord | EvalRecord) -> None:
+        self._pending.append(_line(asdict(record)))
+        try:
+            append(self.path, "".join(self._pending))
+        except OSError as error:
+            if len(self._pending) == 1:
+                say(f"{self.path}: {error.strerror}: metrics are kept in memory until there is space")
+            return
+        self._pending.clear()
+
+
+def _line(record: dict[str, Any]) -> str:
+    """One JSON line; JSON has no infinity, so what is not finite is null."""
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+        if key != "loss_scale" or value is not None
+    }
+    return json.dumps({"kind": finite.pop("kind"), **finite}) + "\n"

@@ -1,0 +1,59 @@
+"""From a configuration to the objects that train: data, grid, engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from gpt1_ds.config import Config
+from gpt1_ds.data.loader import BatchShape, Rows
+from gpt1_ds.model import dropout
+from gpt1_ds.model.init import initial_value
+from gpt1_ds.parallel import masters
+from gpt1_ds.parallel.engine import Engine, MicroBatch
+from gpt1_ds.parallel.grid import Grid
+
+
+def batch_shape(config: Config, grid: Grid) -> BatchShape:
+    return BatchShape(config.train.global_batch, config.train.micro_batch, grid.layout.data, grid.data_rank)
+
+
+def build_engine(config: Config, vocab_size: int, grid: Grid) -> Engine:
+    """The assembly that the configuration asks for, with initial weights."""
+    if config.parallel.pipelined:
+        from gpt1_ds.parallel.pipeline import PipelineEngine as Assembly
+    else:
+        from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
+    engine: Engine = Assembly(config, vocab_size, grid)
+    for fragment in masters.fragments(engine):
+        value = initial_value(fragment.info, config.run.seed).reshape(-1)
+        fragment.master.copy_(value[fragment.offset : fragment.offset + len(fragment.master)])
+    masters.publish(engine)
+    return engine
+
+
+def training_batches(rows: Sequence[Rows], seed: int, step: int) -> list[MicroBatch]:
+    """A rank's micro-batches with dropout keys; every token of the global batch counts alike."""
+    return [_micro_batch(part, dropout_seed=(seed, step)) for part in rows]
+
+
+def evaluation_batches(rows: Sequence[Rows]) -> list[MicroBatch]:
+    """Like `training_batches` for evaluation: rows numbered -1 weigh nothing."""
+    return [_micro_batch(part) for part in rows]
+
+
+def _micro_batch(rows: Rows, dropout_seed: tuple[int, int] = (0, 0)) -> MicroBatch:
+    tokens_TB = torch.from_numpy(rows.tokens_BT.T.copy())
+    keys_B = torch.from_numpy(dropout.row_keys(*dropout_seed, rows.row_B))
+    labels_SB = tokens_TB[1:].contiguous()
+    weight = torch.from_numpy(rows.row_B >= 0).float() / labels_SB.numel()
+    return MicroBatch(tokens_TB[:-1].contiguous(), keys_B, labels_SB, weight.expand_as(labels_SB).contiguous())
+
+
+def with_vocabulary(config: Config, vocab_size: int) -> Config:
+    """`config` with `model.vocab_size` filled in from the tokenizer, as it is saved."""
+    if config.model.vocab_size is not None:
+        return config
+    return replace(config, model=replace(config.model, vocab_size=vocab_size))

@@ -1,0 +1,117 @@
+"""A checkpoint as a model in this process, whatever layout wrote it; and text from it.
+
+Shapes: S positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.config import Config
+from gpt1_ds.config import load as load_config
+from gpt1_ds.config.parallel import ParallelConfig
+from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.model import names
+from gpt1_ds.model.block import KeyValueCache
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.parallel.grid import connect_alone
+from gpt1_ds.training.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model on the CPU or GPU in evaluation mode, with what it was trained with."""
+
+    model: DenseModel
+    tokenizer: Tokenizer
+    config: Config
+    step: int
+    folder: Path
+
+
+def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
+    """The model of CKPT (a run folder, its newest; or a checkpoint folder), verified. Raises CheckpointError."""
+    folder = find(Path(path))
+    facts = manifest.read(folder)
+    manifest.verify_files(folder, facts)
+    config = checkpoint_config(folder)
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    group = connect_alone()
+    assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
+    model = DenseModel(config, config.model.vocab_size, TensorParallel(group))
+    reader = StateReader(folder)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            info = names.info(parameter)
+            rows = slice(0, info.shape[0])  # pad rows behind stay zero
+            parameter[rows] = reader.whole("master", info.name)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Loaded(model.to(device).eval(), tokenizer, config, int(facts["step"]), folder)
+
+
+def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:
+    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB, keys_B)` gives next-token logits [S, B, V]."""
+    loaded = load_checkpoint(path)
+    return loaded.model, loaded.tokenizer
+
+
+def checkpoint_config(folder: Path) -> Config:
+    """The configuration a checkpoint was written under, for one rank."""
+    path = folder / "config.yaml"
+    try:
+        config = load_config([str(path)])
+    except UserError as error:
+        raise CheckpointError(f"{path}: {error.problems[0]}") from None
+    return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
+
+
+@torch.no_grad()
+def sample(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
+    """A continuation of `prompt` (not repeated), ended early by the end of a document."""
+    tokenizer, context = loaded.tokenizer, loaded.config.model.context
+    device = next(loaded.model.parameters()).device
+    generator = torch.Generator().manual_seed(sampling.seed)
+    forbidden = [tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]
+    sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
+    begin, pending, caches = len(sequence), sequence[-context:], _caches(loaded)
+    while len(sequence) < begin + sampling.tokens:
+        if caches[0].positions + len(pending) > context:  # learned positions end here: go on from the later half
+            pending, caches = sequence[-(context // 2) :], _caches(loaded)
+        tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
+        logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
+        logits_V[forbidden] = -torch.inf
+        token = choose(logits_V.float().cpu(), sampling, generator)
+        if token == tokenizer.eod_id:
+            break
+        sequence.append(token)
+        pending = [token]
+    return tokenizer.decode(sequence[begin:])
+
+
+def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One token id: the likeliest at temperature 0, else drawn from the top_k and top_p that are left."""
+    if sampling.temperature == 0:
+        return int(logits_V.argmax())
+    logits_V = logits_V / sampling.temperature
+    if sampling.top_k:
+        logits_V = logits_V.masked_fill(
+            logits_V < logits_V.topk(min(sampling.top_k, len(logits_V))).values[-1], -torch.inf
+        )
+    if sampling.top_p < 1:
+        ordered, order = logits_V.sort(descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of likelier tokens
+        logits_V = logits_V.index_fill(0, order[before >= sampling.top_p], -torch.inf)
+    return int(torch.multinomial(logits_V.softmax(-1), 1, generator=generator))
+
+
+def _caches(loaded: Loaded) -> list[KeyValueCache]:
+    return [KeyValueCache() for _ in loaded.model.blocks]

@@ -1,0 +1,36 @@
+"""The step loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt1_ds.training.run import Run
+from gpt1_ds.training.stop import HANDOVER, USER
+
+DONE = "done"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `done`, `user` (STOP file) or `handover` (saved, to be continued), after `step` steps."""
+
+    reason: str
+    step: int
+
+
+def train(run: Run) -> Outcome:
+    """Train from the step the run stands at to its last, or until a stop is agreed on."""
+    for step in range(run.step + 1, run.steps + 1):
+        with run.watch.waiting():
+            batch = run.batch(step)
+        result = run.engine.step(batch.micro_batches, run.learning_rate(step))
+        decision = run.requests.agree(batch.fingerprint)
+        run.finish_step(step, result, decision)
+        if run.is_due(run.config.train.eval_every, step):
+            run.evaluate()
+        if run.is_due(run.config.checkpoint.every, step) or decision.save or decision.stop:
+            run.save()
+        run.requests.honoured(decision)
+        if decision.stop in (USER, HANDOVER):
+            return Outcome(decision.stop, step)
+    return Outcome(DONE, run.step)

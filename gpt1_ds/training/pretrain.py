@@ -1,0 +1,134 @@
+"""The life of a pre-training run on one rank: prepare the folder, build, resume, train, say how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import CheckpointError, ConfigError, TrainingError
+from gpt1_ds.common.files import write_atomic, write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, load, to_yaml
+from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.plan.count import parameters
+from gpt1_ds.tracking.wandb import Mirror
+from gpt1_ds.training import provenance, resume
+from gpt1_ds.training.build import build_engine, with_vocabulary
+from gpt1_ds.training.loop import DONE, Outcome, train
+from gpt1_ds.training.reporter import Reporter
+from gpt1_ds.training.run import Run
+from gpt1_ds.training.session import exit_code, joined, opened, run_folder
+from gpt1_ds.training.stop import HANDOVER
+
+
+def pretrain(config: Config) -> int:
+    """Train on this rank until the run is done or asked to stop; the process's exit code."""
+    run_dir = run_folder(config)
+    with joined(config) as grid, opened(run_dir, config, grid):
+        data = grid.agree(lambda: open_data(config))
+        config = with_vocabulary(config, data.tokenizer.vocab_size)
+        grid.on_rank_0(lambda: _prepare(run_dir, config))
+        run = _build(config, run_dir, data, grid)
+        begin = time.monotonic()
+        try:
+            outcome = train(run)
+            if not run.is_saved:
+                raise TrainingError(f"{run_dir.path}: its last state could not be saved; free some space and run again")
+        except TrainingError as failure:
+            _record(grid, run_dir, "failed", run.step, reason=str(failure))
+            raise
+        finally:
+            run.reporter.finish()
+        return _finish(run, outcome, time.monotonic() - begin)
+
+
+def _prepare(run_dir: RunDir, config: Config) -> None:
+    """Rank 0: refuse a folder of another run, note what changed, write config.yaml and env.json."""
+    if config.checkpoint.resume == "never" and steps_in(run_dir.checkpoints):
+        raise ConfigError(f"checkpoint.resume=never: {run_dir.path} holds checkpoints; choose another run.name")
+    if run_dir.config.exists():
+        changed = resume.changes(load([str(run_dir.config)]), config)
+        resume.check(str(run_dir.path), changed)
+        for key, (before, now) in changed.items():
+            run_dir.add_event("changed", key=key, before=before, now=now)
+    write_atomic(run_dir.config, to_yaml(config))
+    environment = provenance.environment(config.train.compile == "on")
+    if run_dir.environment.exists():
+        for difference in provenance.differences(json.loads(run_dir.environment.read_text()), environment):
+            log.say(f"the last segment of this run had another {difference}: results may differ in the last bits")
+    write_json(run_dir.environment, environment)
+
+
+def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid) -> Run:
+    """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
+    engine = build_engine(config, data.tokenizer.vocab_size, grid)
+    reporter = Reporter(Mirror(config, run_dir.path, _facts(config, data)) if grid.rank == 0 else None)
+    run = Run(config, run_dir, data, engine, reporter)
+    if grid.rank == 0:
+        run.store.sweep()
+    folder, weights_only = _beginning(run)
+    if folder is not None:
+        run.load(folder, weights_only)
+    if grid.rank == 0:
+        run.metrics.rewind(run.step)
+        run_dir.done.unlink(missing_ok=True)
+        begun = f"from step {run.step} of {folder.name}" if folder else "from scratch"
+        run_dir.add_event("started", step=run.step, steps=run.steps, ranks=grid.world, job=_job())
+        log.say(f"{run_dir.path}: training {run.steps} steps {begun} on {grid.world} rank{'s' * (grid.world > 1)}")
+        reporter.begin(run.step, run.steps)
+    return run
+
+
+def _beginning(run: Run) -> tuple[Path | None, bool]:
+    """(checkpoint to begin from or None, whether only its weights are taken)."""
+    settings = run.config.checkpoint
+    newest = run.store.newest()
+    if newest is not None:
+        return newest, False
+    wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
+    if wanted is None:
+        return None, False
+    folder = run.grid.on_rank_0(lambda: find(Path(wanted)))
+    problem = run.store.verify(folder)
+    if problem is not None:
+        raise CheckpointError(problem)
+    return folder, settings.init_from is not None
+
+
+def _finish(run: Run, outcome: Outcome, seconds: float) -> int:
+    handover = outcome.reason == HANDOVER
+    code = exit_code(handover)
+    if run.grid.rank == 0:
+        run_dir = run.run_dir
+        if outcome.reason == DONE:
+            write_json(run_dir.done, {"step": outcome.step})
+        words = {DONE: "done", "user": "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
+        log.say(f"{run_dir.path}: {words} after step {outcome.step}")
+        _record(run.grid, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
+        if _job():
+            outcome_code = 75 if handover else 0
+            write_json(run_dir.outcome(_job()), {"code": outcome_code, "reason": outcome.reason, "step": outcome.step})
+    return code
+
+
+def _record(grid: Grid, run_dir: RunDir, event: str, step: int, **details: Any) -> None:
+    if grid.rank == 0:
+        run_dir.add_event(event, step=step, **details)
+
+
+def _facts(config: Config, data: Data) -> dict[str, Any]:
+    """What W&B shows beside a run: the configuration and the counts derived from it."""
+    from dataclasses import asdict
+
+    vocab_size = data.tokenizer.vocab_size
+    return {**asdict(config), "parameters": parameters(config.model, vocab_size), "provenance": provenance.provenance()}
+
+
+def _job() -> str:
+    return os.environ.get("SLURM_JOB_ID", "")

@@ -1,0 +1,71 @@
+"""What a run was made with: for manifests and for env.json. Only what is listed here is ever written; no secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import socket
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gpt1_ds
+
+PACKAGES = ("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "numpy", "safetensors", "wandb")
+VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "SLURM_JOB_ID", "SLURM_JOB_NAME")
+PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK", "NCCL_", "GLOO_")
+# a resume is promised to be bit-identical only when these are what they were
+DECIDING = ("torch", "numpy", "threads", "processor", "device")
+
+
+@cache
+def provenance() -> dict[str, str]:
+    """Hash of this package's source and its version."""
+    package = Path(gpt1_ds.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return {"code": digest.hexdigest()[:16], "version": gpt1_ds.__version__}
+
+
+def environment(compiled: bool) -> dict[str, Any]:
+    """Versions, devices and the few environment variables that explain a run."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    variables = {
+        name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith(PREFIXES)
+    }
+    return {
+        "host": socket.gethostname(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "gpt1_ds": provenance(),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "device": device,
+        "compiled": compiled,
+        "variables": variables,
+    }
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What changed of the things that decide the last bit of a result."""
+    return [f"{key} {before[key]} -> {now[key]}" for key in DECIDING if key in before and before[key] != now[key]]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,55 @@
+"""Which keys a run may change when it goes on in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import Config
+
+MAY_CHANGE = (
+    "run.name",
+    "run.dir",
+    "run.share",
+    "parallel.",
+    "train.micro_batch",
+    "train.recompute",
+    "train.compile",
+    "train.steps",
+    "train.tokens",
+    "train.epochs",
+    "train.log_every",
+    "train.eval_every",
+    "train.eval_batches",
+    "checkpoint.",
+    "guard.",
+    "tracking.",
+    "data.epochs_limit",
+)
+
+
+def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
+    """Key -> (before, now) of everything that differs."""
+    old, new = _flat(asdict(before)), _flat(asdict(now))
+    return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
+
+
+def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
+    """Raise ConfigError naming every changed key that would make it another run."""
+    ConfigError.raise_all(
+        f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; set it back, or choose "
+        "another run.name"
+        for key, (old, new) in changed.items()
+        if not key.startswith(MAY_CHANGE)
+    )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,190 @@
+"""One training run: its parts, and what the loop asks of them."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.checkpoint.store import Contents, Store
+from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, to_yaml
+from gpt1_ds.data.sources import Data
+from gpt1_ds.parallel import masters
+from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
+from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
+from gpt1_ds.training import schedule
+from gpt1_ds.training.build import batch_shape, evaluation_batches, training_batches
+from gpt1_ds.training.held_out import held_out_loss
+from gpt1_ds.training.provenance import provenance
+from gpt1_ds.training.reporter import Reporter
+from gpt1_ds.training.stop import Decision, Requests
+
+SKIPS_ALLOWED = {"fp32": 5, "bf16": 5, "fp16": 30}  # skipped updates in a row; fp16 searches its loss scale that way
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    micro_batches: list[MicroBatch]
+    fingerprint: int
+
+
+class Run:
+    """The state of a run on this rank. `step` is the number of finished steps."""
+
+    def __init__(self, config: Config, run_dir: RunDir, data: Data, engine: Engine, reporter: Reporter) -> None:
+        self.config, self.run_dir, self.data, self.engine, self.reporter = config, run_dir, data, engine, reporter
+        self.grid = engine.grid
+        self.store = Store(run_dir, engine)
+        self.metrics = MetricsFile(run_dir.metrics)
+        self.requests = Requests(run_dir, self.grid)
+        self.watch = Stopwatch()
+        self.shape = batch_shape(config, self.grid)
+        self.tokens_per_step = config.train.global_batch * config.model.context
+        self.steps = schedule.total_steps(
+            config.train, config.data, config.model.context, data.training.tokens_per_epoch
+        )
+        self.step = 0
+        self._skipped = 0
+        self._saved_step = -1
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._ahead: tuple[int, Future[StepBatch]] | None = None
+
+    def batch(self, step: int) -> StepBatch:
+        """The batch of `step`; the next one is read meanwhile."""
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = (step, self._loader.submit(self._read, step))
+        batch = self._ahead[1].result()
+        self._ahead = (step + 1, self._loader.submit(self._read, step + 1))
+        return batch
+
+    def _read(self, step: int) -> StepBatch:
+        batch = self.data.training.batch(step, self.shape)
+        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage  # each row once, of all ranks that read it
+        micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
+        return StepBatch(micro_batches, batch.fingerprint if counted else 0)
+
+    def learning_rate(self, step: int) -> float:
+        return schedule.learning_rate(self.config.schedule, self.config.optimizer.lr, step, self.steps)
+
+    def is_due(self, every: int, step: int) -> bool:
+        return step == self.steps or (every > 0 and step % every == 0)
+
+    def finish_step(self, step: int, result: StepResult, decision: Decision) -> None:
+        """Count the step, notice skipped updates, and log when it is time."""
+        self.step = step
+        self.watch.step()
+        self._skipped = 0 if result.applied else self._skipped + 1
+        if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
+            self._log(result, decision)
+        limit = SKIPS_ALLOWED[self.config.train.precision]
+        if self._skipped > limit:
+            raise TrainingError(
+                f"step {step}: the gradients were not finite {self._skipped} times in a row; the last checkpoint is "
+                "intact: lower optimizer.lr, lengthen the warm-up or look at the data of these steps"
+            )
+
+    def _log(self, result: StepResult, decision: Decision) -> None:
+        speed = self.watch.lap(self.tokens_per_step)
+        model_tflops = speed.tokens_per_second * self.flops_per_token / self.grid.world / 1e12
+        record = TrainRecord(
+            step=self.step,
+            tokens=self.step * self.tokens_per_step,
+            loss=result.loss,
+            learning_rate=self.learning_rate(self.step),
+            grad_norm=result.grad_norm,
+            applied=result.applied,
+            tokens_per_second=speed.tokens_per_second,
+            step_seconds=speed.step_seconds,
+            data_wait_seconds=speed.data_wait_seconds,
+            model_tflops_per_rank=model_tflops,
+            mfu=model_tflops / self.peak_tflops if self.peak_tflops else None,
+            peak_memory_gib=self._peak_memory_gib(),
+            batch_fingerprint=decision.fingerprint,
+            loss_scale=result.loss_scale if self.config.train.precision == "fp16" else None,
+        )
+        if self.grid.rank == 0:
+            self.metrics.add(record)
+            self.reporter.train(record)
+
+    def evaluate(self) -> EvalRecord | None:
+        """Held-out loss over `train.eval_batches`, logged; None without held-out data."""
+        if self.data.held_out is None:
+            return None
+        with self.watch.pause():
+            limit = self.config.train.eval_batches
+            record = held_out_loss(self.engine, self.data, self.shape, self.step, self.tokens_per_step, limit)
+        if self.grid.rank == 0:
+            self.metrics.add(record)
+            self.reporter.evaluation(record)
+        return record
+
+    def save(self) -> None:
+        """Publish a checkpoint of this step, once."""
+        if self._saved_step == self.step:
+            return
+        with self.watch.pause():
+            contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
+            folder = self.store.save(contents)
+            if folder is not None:
+                self._saved_step = self.step
+                self.store.prune(self.config.checkpoint)
+        if self.grid.rank == 0 and folder is not None:
+            self.run_dir.add_event("saved", step=self.step)
+            self.reporter.saved(folder)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a checkpoint of the present step was published, or read."""
+        return self._saved_step == self.step
+
+    def load(self, folder: Path, weights_only: bool = False) -> None:
+        """Go on from a checkpoint (or, with `weights_only`, begin with its weights)."""
+        facts = self.store.load(folder, weights_only)
+        if not weights_only:
+            self.step = int(facts["step"])
+            self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
+
+    def _facts(self) -> dict[str, Any]:
+        layout, parallel = self.grid.layout, self.config.parallel
+        return {
+            "step": self.step,
+            "tokens": self.step * self.tokens_per_step,
+            "updates": masters.updates(self.engine),
+            "layout": {**asdict(layout), "zero": parallel.zero, "pipelined": parallel.pipelined},
+            "precision": self.config.train.precision,
+            "seed": self.config.run.seed,
+            "hashes": {**provenance(), "data": self.data.data_hash, "tokenizer": self.data.tokenizer_hash},
+            "loss_scaler": masters.loss_scaler(self.engine),
+            "probe": {"batch": 1, "loss": self.probe_loss()},
+        }
+
+    def probe_loss(self) -> float:
+        """Loss of the run's first training batch without dropout: one number that any later load can repeat."""
+        batch = self.data.training.batch(1, self.shape)
+        return self.engine.evaluate(evaluation_batches(batch.micro_batches))
+
+    def _peak_memory_gib(self) -> float:
+        cuda = self.engine.device.type == "cuda"
+        here = torch.cuda.max_memory_allocated() / 2**30 if cuda else peak_process_gib()
+        most = torch.tensor(here, dtype=torch.float64)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.grid.control_group)
+        return float(most)
+
+    @cached_property
+    def flops_per_token(self) -> int:
+        return flops_per_token(self.config.model, self.data.tokenizer.vocab_size)
+
+    @cached_property
+    def peak_tflops(self) -> float | None:
+        if self.engine.device.type != "cuda":
+            return None
+        return peak_tflops(torch.cuda.get_device_name())

@@ -1,0 +1,30 @@
+"""How text is drawn from a model; checked before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt1_ds.common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn. temperature 0 takes the likeliest; top_k 0 and top_p 1 keep all."""
+
+    tokens: int = 100
+    temperature: float = 0.8
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.tokens < 1:
+            problems.append(f"--tokens={self.tokens} must be at least 1")
+        if self.temperature < 0:
+            problems.append(f"--temperature={self.temperature} must not be negative; 0 takes the likeliest token")
+        if self.top_k < 0:
+            problems.append(f"--top-k={self.top_k} must not be negative; 0 keeps every token")
+        if not 0 < self.top_p <= 1:
+            problems.append(f"--top-p={self.top_p} must be above 0 and at most 1; 1 keeps every token")
+        UserError.raise_all(problems)

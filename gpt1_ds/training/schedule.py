@@ -1,0 +1,56 @@
+"""Learning rate and length of a run, as pure functions."""
+
+from __future__ import annotations
+
+import math
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.data import DataConfig
+from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.train import TrainConfig
+
+DEFAULT_WARMUP_FRACTION = 0.02
+
+
+def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: int) -> float:
+    """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape."""
+    warmup = warmup_steps(schedule, steps)
+    if step < warmup:
+        return highest * step / warmup
+    final = schedule.final_fraction
+    progress = (step - warmup) / max(1, steps - warmup)  # 0 at the end of the warm-up, 1 at the last step
+    if schedule.kind == "cosine":
+        share = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+    elif schedule.kind == "linear":
+        share = final + (1 - final) * (1 - progress)
+    elif schedule.kind == "wsd":
+        decay = max(1, round(schedule.decay_fraction * steps))
+        share = final + (1 - final) * min(1.0, (steps - step) / decay)
+    else:
+        share = 1.0
+    return highest * share
+
+
+def warmup_steps(schedule: ScheduleConfig, steps: int) -> int:
+    if schedule.warmup_steps is not None:
+        return min(schedule.warmup_steps, steps)
+    fraction = DEFAULT_WARMUP_FRACTION if schedule.warmup_fraction is None else schedule.warmup_fraction
+    return math.ceil(fraction * steps)
+
+
+def total_steps(train: TrainConfig, data: DataConfig, context: int, tokens_per_epoch: int) -> int:
+    """Optimizer steps of the whole run. Raises ConfigError when they pass over the data more often than allowed."""
+    tokens_per_step = train.global_batch * context
+    if train.steps is not None:
+        steps = train.steps
+    elif train.tokens is not None:
+        steps = math.ceil(train.tokens / tokens_per_step)
+    else:
+        steps = math.ceil((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
+    epochs = steps * tokens_per_step / tokens_per_epoch
+    if data.epochs_limit is not None and epochs > data.epochs_limit:
+        raise ConfigError(
+            f"data.epochs_limit={data.epochs_limit}: {steps} steps pass {epochs:.2f} times over the "
+            f"{tokens_per_epoch} training tokens; train shorter, add data or raise the limit"
+        )
+    return steps

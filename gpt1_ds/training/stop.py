@@ -1,0 +1,69 @@
+"""Requests to stop or save, and how all ranks come to the same answer at the same step.
+
+A signal only sets a flag. Files in the run folder are looked at by rank 0. At every step boundary one small reduction
+over all ranks decides, so no rank saves or leaves alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.parallel.grid import Grid
+
+USER, HANDOVER = "user", "handover"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What all ranks do after this step. `stop`: None, `user` (end) or `handover` (end, to be continued)."""
+
+    stop: str | None
+    save: bool
+    fingerprint: str  # of the batch that all ranks together consumed
+
+
+class Requests:
+    """Collects what was asked of this rank; installs the signal handlers."""
+
+    def __init__(self, run_dir: RunDir, grid: Grid) -> None:
+        self.run_dir, self.grid = run_dir, grid
+        self.job = os.environ.get("SLURM_JOB_ID", "")
+        self._signalled = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: Any) -> None:
+        if self._signalled and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signalled = True
+
+    def agree(self, fingerprint: int) -> Decision:
+        """Called by all ranks after each step; `fingerprint` is this rank's part of the batch's, 0 where it is not
+        due.
+        """
+        user = handover = save = False
+        if self.grid.rank == 0:
+            user, save = self.run_dir.stop.exists(), self.run_dir.save.exists()
+            handover = bool(self.job) and self.run_dir.job_stop(self.job).exists()
+        votes = torch.tensor([fingerprint, user, handover or self._signalled, save], dtype=torch.int64)
+        dist.all_reduce(votes, group=self.grid.control_group)
+        total, users, handovers, saves = (int(vote) for vote in votes)
+        stop = USER if users else HANDOVER if handovers else None
+        return Decision(stop, saves > 0, f"{total % 2**64:016x}")
+
+    def honoured(self, decision: Decision) -> None:
+        """Remove the request files that this decision answered."""
+        if self.grid.rank == 0:
+            if decision.save:
+                self.run_dir.save.unlink(missing_ok=True)
+            if decision.stop == USER:
+                self.run_dir.stop.unlink(missing_ok=True)
+            if decision.stop and self.job:
+                self.run_dir.job_stop(self.job).unlink(missing_ok=True)

@@ -1,0 +1,119 @@
+"""What the larger verbs do before any rank starts: read the configuration, check it, and decide who runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.log import say
+from gpt1_ds.config import Config, load, to_yaml, world_problems
+from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.parallel import launch
+from gpt1_ds.plan.dryrun import describe
+
+
+def plan(options: argparse.Namespace) -> int:
+    config = load(options.config, options.overrides)
+    world = options.world or config.parallel.tensor * config.parallel.pipeline
+    ConfigError.raise_all(world_problems(config, world))
+    _print_plan(config, world)
+    return 0
+
+
+def pretrain(options: argparse.Namespace) -> int:
+    config = load(options.config, options.overrides)
+    if options.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    world = launch.world(options.nproc)
+    ConfigError.raise_all(world_problems(config, world))
+    if options.dry_run:
+        _print_plan(config, world)
+        return 0
+    config = _with_embedded_corpus(config)
+    _check_data(config)
+    return launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    from gpt1_ds.checkpoint.folders import find
+
+    folder = find(Path(options.checkpoint))
+    layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
+    words = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
+    config = load([str(folder / "config.yaml"), *options.config], words)
+    ConfigError.raise_all(world_problems(config, launch.world(options.nproc)))
+    config = _with_embedded_corpus(config)
+    _check_data(config)
+    run = folder.parent.parent
+    default = run / "eval.json" if (run / "config.yaml").exists() else None
+    out = Path(options.out) if options.out else default
+    return launch.start("gpt1_ds.training.evaluate:evaluate", (config, folder, out), options.nproc)
+
+
+def sample(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+    from gpt1_ds.training.sampling import Sampling
+
+    sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    libraries.load()
+    from gpt1_ds.training import inference
+
+    loaded = inference.load_checkpoint(options.checkpoint)
+    text = inference.sample(loaded, options.prompt, sampling)
+    print(options.prompt + text)
+    run = loaded.folder.parent.parent
+    if (run / "config.yaml").exists():  # the run's report shows its samples
+        with open(run / "samples.jsonl", "a") as file:
+            file.write(json.dumps({"step": loaded.step, "prompt": options.prompt, "text": text}) + "\n")
+    return 0
+
+
+def build_data(options: argparse.Namespace) -> int:
+    from gpt1_ds.data.build import build
+    from gpt1_ds.data.progress import shown
+
+    with shown() as progress:
+        dataset = build(
+            options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap, progress
+        )
+    for name in dataset.splits:
+        split = dataset.split(name)
+        print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text")
+    return 0
+
+
+def _with_embedded_corpus(config: Config) -> Config:
+    """`python-docs` as a data source, when it is no folder of that name, is the corpus inside Python."""
+    if not any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path):
+        return config
+    from gpt1_ds.data.embedded import ensure
+
+    folder = str(ensure())
+    path = [replace(source, path=folder if source.path == EMBEDDED else source.path) for source in config.data.path]
+    return replace(config, data=replace(config.data, path=path))
+
+
+def _check_data(config: Config) -> None:
+    """Say what is wrong with the data once, before ranks start."""
+    from gpt1_ds.data.sources import open_data
+
+    open_data(config)
+
+
+def _print_plan(config: Config, world: int) -> None:
+    from gpt1_ds.data.dataset import Dataset
+
+    vocab_size, tokens = config.model.vocab_size, None
+    try:
+        datasets = [Dataset(source.path) for source in config.data.path]
+        vocab_size = vocab_size or datasets[0].vocab_size
+        tokens = sum(dataset.split("train").tokens for dataset in datasets)
+    except DataError as error:
+        if config.data.path[0].path != EMBEDDED:
+            say(f"not there yet: {error}")
+    for line in describe(config, world, vocab_size, tokens):
+        print(line)

@@ -1,0 +1,46 @@
+"""Fixtures of all tests. Ranks are forked from one server with the libraries loaded: a two-rank test takes a second."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).parents[1]
+# forked ranks would otherwise import pytest's own main module again
+main = sys.modules["__main__"]
+main.__spec__ = None
+main.__dict__.pop("__file__", None)
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small real dataset: some of Python's own documentation, 500 pieces."""
+    from tools.layouts import make_data
+
+    return make_data(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `gpt1-ds` as a person would, in an empty folder."""
+
+    def run(
+        *words: str, timeout: float = 120, cwd: Path = tmp_path, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        command = [sys.executable, "-m", "gpt1_ds", *words]
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,111 @@
+"""Promise 4: a run that was stopped goes on bit for bit, however it was stopped, on every kind of layout."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.rundir import RunDir
+from tests.helpers import runs
+
+LAYOUTS = {
+    "one": (1, []),
+    "tp2": (2, ["parallel.tensor=2"]),
+    "pp2": (2, ["parallel.pipeline=2"]),
+    "dp2-zero1": (2, []),
+    "dp2-zero3": (2, ["parallel.zero=3"]),
+}
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path):  # type: ignore[no-untyped-def]
+    """40 steps in one go: (losses by step, hashes of the final weights)."""
+
+    @cache
+    def run(layout: str, precision: str) -> tuple[dict[int, float], dict[str, str]]:
+        words = words_for(layout, precision, tiny_data, tmp_path_factory.mktemp("whole"))
+        assert runs.pretrain(words, LAYOUTS[layout][0]) == 0
+        return runs.losses(runs.folder(words)), runs.weights(runs.folder(words))
+
+    return run
+
+
+def words_for(layout: str, precision: str, data: Path, folder: Path) -> list[str]:
+    return [
+        *LAYOUTS[layout][1],
+        *(f"train.precision={precision}", f"data.path={data}", f"run.dir={folder}", f"train.steps={STEPS}"),
+    ]
+
+
+def interrupt(words: list[str], ranks: int, how: str, draw: random.Random) -> None:
+    run = runs.Background(words, ranks)
+    run.wait_for_step(20 if how != "kill" else draw.randint(1, 20))
+    if how == "stop-file":
+        run.run_dir.stop.touch()
+    elif how == "sigterm":
+        run.signal(signal.SIGTERM)
+    else:
+        time.sleep(draw.random() * 0.3)
+        run.signal(signal.SIGKILL, [draw.randrange(ranks)])
+    run.join()
+    if how == "kill":
+        assert isinstance(run.error, LaunchError) or runs.last_step(run.run_dir) == STEPS
+        return
+    assert run.error is None
+    assert run.result == {"stop-file": 0, "sigterm": 75}[how]
+    stopped = runs.events(run.run_dir, "stopped")[-1]
+    assert stopped["reason"] == {"stop-file": "user", "sigterm": "handover"}[how]
+    assert not run.run_dir.stop.exists(), "a request is removed when honoured"
+    assert 20 <= stopped["step"] < STEPS
+
+
+@pytest.mark.parametrize("how", ["stop-file", "sigterm", "kill"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_goes_on_bit_for_bit(
+    layout: str, precision: str, how: str, undisturbed, tiny_data: Path, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    ranks = LAYOUTS[layout][0]
+    words = words_for(layout, precision, tiny_data, tmp_path)
+    interrupt(words, ranks, how, random.Random(f"{layout} {precision}"))
+    before = runs.last_step(runs.folder(words))
+    assert runs.pretrain(words, ranks) == 0
+    run_dir = runs.folder(words)
+    if how == "kill" and before < STEPS:
+        assert before - runs.events(run_dir, "started")[-1]["step"] <= 5, "at most one save interval is lost"
+    wanted_losses, wanted_weights = undisturbed(layout, precision)
+    assert runs.losses(run_dir) == wanted_losses
+    assert runs.weights(run_dir) == wanted_weights
+    assert not list(run_dir.checkpoints.glob(".*")), "nothing is left behind"
+
+
+def test_twenty_restarts_of_one_step(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("dp2-zero1", "fp32", tiny_data, tmp_path)
+    for step in range(1, 21):
+        assert runs.pretrain([*words, f"train.steps={step}", "schedule.kind=constant"], 2) == 0
+    whole = tmp_path / "whole"
+    steady = [*words, "train.steps=20", "schedule.kind=constant", f"run.dir={whole}"]
+    assert runs.pretrain(steady, 2) == 0
+    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(steady))
+    assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(steady))
+
+
+def test_save_now(tiny_data: Path, tmp_path: Path) -> None:
+    words = [*words_for("one", "fp32", tiny_data, tmp_path), "checkpoint.every=0", "train.steps=3000"]
+    run = runs.Background(words, 1)
+    run.wait_for_step(3)
+    run.run_dir.save.touch()
+    run.wait_for(lambda: not run.run_dir.save.exists())
+    saved = runs.events(run.run_dir, "saved")
+    assert len(saved) == 1
+    assert RunDir(run.run_dir.path).checkpoint(saved[0]["step"]).is_dir()
+    run.run_dir.stop.touch()
+    run.join()
+    assert run.error is None

@@ -1,0 +1,139 @@
+"""The house rules of the code base, held by reading the code."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gpt1_ds"
+FILES = sorted(PACKAGE.rglob("*.py"))
+FLOORS = {
+    **{"common": 0, "config": 1, "plan": 2, "data": 3, "model": 3, "tracking": 3, "parallel": 4},
+    **{"checkpoint": 5, "tasks": 5, "training": 6, "cli": 9, "verbs": 8, "__main__": 10, "__init__": -1},
+}
+WINGS = ("slurm", "scaling", "report")  # may import floors 0-2 and one another, later ones from earlier ones
+# who may import the library at all
+WALLS = {
+    "megatron": ("model/layers.py", "model/heads.py", "model/losses.py", "parallel/grid.py", "parallel/libraries.py"),
+    "deepspeed": ("parallel/",),
+    "wandb": ("tracking/wandb.py",),
+    "torch": ("model/", "parallel/", "checkpoint/", "training/", "tasks/"),
+}
+LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
+READING_PATH = [
+    *("config/train.py", "training/pretrain.py", "training/build.py", "training/loop.py", "data/loader.py"),
+    *("model/stages.py", "model/layers.py", "model/block.py", "parallel/pipeline.py", "model/losses.py"),
+    "checkpoint/store.py",
+]
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            yield node.lineno, node.module or ""
+            yield from (
+                (node.lineno, f"{node.module}.{alias.name}") for alias in node.names if node.module == "gpt1_ds"
+            )
+
+
+def may_import(here: str, there: str) -> bool:
+    if here == there or FLOORS.get(there) == -1 or here in ("cli", "verbs", "__main__"):
+        return True
+    if here in WINGS:
+        return FLOORS.get(there, 99) <= 2 or (there in WINGS and WINGS.index(there) < WINGS.index(here))
+    return there not in WINGS and FLOORS[there] < FLOORS[here]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_the_floors(path: Path) -> None:
+    for line, name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "gpt1_ds" and len(parts) > 1 and not (len(parts) == 2 and parts[1] == "__version__"):
+            assert may_import(room(path), parts[1]), f"{path}:{line}: {room(path)} must not import {parts[1]}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_libraries_stay_behind_their_walls(path: Path) -> None:
+    place = path.relative_to(PACKAGE).as_posix()
+    for line, name in imports(path):
+        library = name.split(".")[0]
+        if library in WALLS:
+            assert place.startswith(WALLS[library]), f"{place}:{line}: {library} is imported outside its rooms"
+        if library in LIBRARIES_OF_DATA:
+            assert place.startswith("data/"), f"{place}:{line}: {library} is imported outside data/"
+
+
+@pytest.mark.parametrize(
+    "path", [*FILES, *sorted((ROOT / "tools").rglob("*.py"))], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 300, f"{path} has {text.count(chr(10))} lines"
+    assert path.name != "utils.py"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= 60, f"{path}:{node.lineno}: {node.name} has {length} lines"
+
+
+def test_the_reading_path_stays_short() -> None:
+    lines = {name: (PACKAGE / name).read_text().count("\n") for name in READING_PATH}
+    assert sum(lines.values()) <= 1700, lines
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_unpickled_and_no_shell_is_used(path: Path) -> None:
+    assert not [name for _, name in imports(path) if name.split(".")[0] in ("pickle", "dill", "cloudpickle", "joblib")]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "os.system", "os.popen", "torch.load"), (
+                f"{path}:{node.lineno}: {called}"
+            )
+            words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            assert words.get("shell", "False") == "False", f"{path}:{node.lineno}: a shell"
+            assert words.get("allow_pickle", "False") == "False", f"{path}:{node.lineno}: pickles"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_names_have_docstrings_where_files_say_what_they_are(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if path.name != "__main__.py":
+        assert ast.get_docstring(tree), f"{path}: no docstring says what this file is"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["pretrain", "--help"],
+        ["pretrain", "--print-config"],
+        ["pretrain", "--dry-run", "-c", "pretrain/gpt1_117m"],
+        ["plan", "-c", "pretrain/gpt1_117m", "--world", "8"],
+        ["pretrain", "model.nonsense=1"],
+    ],
+    ids=" ".join,
+)
+def test_no_heavy_library_is_loaded(words: list[str]) -> None:
+    code = (
+        "import sys; from gpt1_ds.cli import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'deepspeed', 'megatron', 'wandb', 'transformers', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]

@@ -1,0 +1,73 @@
+"""Things that ranks do in parallel tests. Every function here runs on each rank; results are plain numpy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.config import load
+
+
+def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any], *arguments: Any) -> Any:
+    """Build the engine that `overrides` describe on this rank and call `action(engine, config, *arguments)`."""
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.training.build import build_engine
+    from tools.layouts import sequence_parallel_on_cpu
+
+    config = load([], overrides)
+    with contextlib.ExitStack() as stack:
+        if config.parallel.sequence:
+            stack.enter_context(sequence_parallel_on_cpu())
+        torch.set_num_threads(1)
+        connect(120)
+        engine = build_engine(config, vocab_size, Grid(config))
+        result = action(engine, config, *arguments)
+        dist.destroy_process_group()
+    return result
+
+
+def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
+    """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
+    from gpt1_ds.checkpoint.state import slice_of
+    from gpt1_ds.parallel import masters
+
+    found = []
+    for fragment in masters.fragments(engine):
+        if not owned or masters.is_saved_here(engine, fragment.info):
+            values = fragment.master if kind == "master" else fragment.moments[kind]
+            found.append((fragment.info, slice_of(fragment), values.numpy().copy()))
+    return found
+
+
+def gradients(
+    engine: Any, config: Any, rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]], step: int
+) -> dict[str, Any]:
+    """One step on a global batch given as (tokens, labels, weights) arrays [B, S]; gradients are read off Adam's first
+    moment, which after the first update is (1 - beta1) x gradient on every layout and ZeRO stage."""
+    import torch
+
+    from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.parallel.engine import MicroBatch
+    from gpt1_ds.training.build import batch_shape
+
+    tokens, labels, weights = rows
+    shape = batch_shape(config, engine.grid)
+    batches = []
+    for numbers in shape.rows():
+        part = [torch.from_numpy(np.ascontiguousarray(array[numbers].T)) for array in (tokens, labels, weights)]
+        keys = torch.from_numpy(row_keys(config.run.seed, step, numbers))
+        batches.append(MicroBatch(part[0], keys, part[1], part[2]))
+    result = engine.step(batches, 1e-3)
+    scale = 1 / (1 - config.optimizer.betas[0])
+    return {
+        "loss": result.loss,
+        "norm": result.grad_norm,
+        "applied": result.applied,
+        "gradients": [(info, part, values * scale) for info, part, values in pieces(engine, "exp_avg")],
+    }

@@ -1,0 +1,98 @@
+"""Local ranks: results, errors, kills, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.parallel import launch
+
+HERE = "tests.parallel.test_launch"
+
+
+def add(number: int) -> int:
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import connect
+
+    connect(60)
+    value = torch.tensor(number + dist.get_rank())
+    dist.all_reduce(value)
+    dist.destroy_process_group()
+    return int(value)
+
+
+def misbehave(kind: str, rank: int) -> int:
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import connect
+
+    connect(60)
+    dist.barrier()
+    if dist.get_rank() == rank:
+        if kind == "raise":
+            raise RuntimeError("this is the culprit")
+        if kind == "user":
+            raise ConfigError("model.layers=0 is too small")
+        if kind == "exit":
+            os._exit(7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    time.sleep(60)
+    return 0
+
+
+def test_every_rank_answers() -> None:
+    assert launch.run(f"{HERE}:add", (10,), 3) == [33, 33, 33]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("raise", "this is the culprit"), ("kill", "rank 1 failed:\nit was killed by SIGKILL"), ("exit", "exit code 7")],
+)
+def test_the_failing_rank_is_shown_and_the_others_end(kind: str, words: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError) as caught:
+        launch.run(f"{HERE}:misbehave", (kind, 1), 3)
+    assert words in str(caught.value)
+    assert str(caught.value).count("failed:") == 1
+    assert time.monotonic() - began < 10
+    assert not [p for p in psutil.Process().children(recursive=True) if "rank-" in p.name()]
+
+
+def test_what_a_person_can_mend_arrives_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"model.layers=0"):
+        launch.run(f"{HERE}:misbehave", ("user", 1), 2)
+
+
+def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
+    marks = tmp_path / "pids"
+    code = f"from gpt1_ds.parallel import launch; launch.run('{HERE}:wait_for_ever', ({str(marks)!r},), 2)"
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    deadline = time.monotonic() + 60
+    while (not marks.exists() or len(marks.read_text().split()) < 2) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    pids = [int(word) for word in marks.read_text().split()]
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def wait_for_ever(marks: str) -> int:
+    with open(marks, "a") as file:
+        file.write(f"{os.getpid()} ")
+    time.sleep(300)
+    return 0

@@ -1,0 +1,47 @@
+"""Promise 1: one model, every layout, the same numbers (dropout on, clipping that bites)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
+
+STEPS = 20
+BF16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "tp2 pp2", "zero3", "tp2 sequence", "pp2 recompute mb2")]
+FP16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "pp2", "tp2 zero2")]
+
+
+@pytest.fixture(scope="module")
+def one(tiny_data: Path) -> Trace:
+    return trace(ONE, tiny_data, STEPS)
+
+
+def test_training_learns(one: Trace) -> None:
+    assert one.losses[-1] < one.losses[0] - 0.5
+    assert min(one.norms) > 0.5, "clipping must bite for the norm to matter"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.ranks}-{layout.name.replace(' ', '-')}")
+def test_fp32_equals_one_process(layout: Layout, one: Trace, tiny_data: Path) -> None:
+    apart = compare(one, trace(layout, tiny_data, STEPS))
+    assert apart.same_batches
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4, apart.worst
+
+
+@pytest.mark.parametrize("layout", BF16, ids=lambda layout: f"{layout.ranks}-{layout.name.replace(' ', '-')}")
+def test_bf16_stays_close_to_fp32(layout: Layout, one: Trace, tiny_data: Path) -> None:
+    apart = compare(one, trace(layout, tiny_data, STEPS, ["train.precision=bf16"]))
+    assert apart.same_batches
+    assert 0 < apart.loss <= 1e-2
+
+
+@pytest.mark.parametrize("layout", FP16, ids=lambda layout: f"{layout.ranks}-{layout.name.replace(' ', '-')}")
+def test_fp16_layouts_skip_and_train_alike(layout: Layout, tiny_data: Path) -> None:
+    fp16 = ["train.precision=fp16"]
+    alone, other = trace(ONE, tiny_data, STEPS, fp16), trace(layout, tiny_data, STEPS, fp16)
+    assert [norm == float("inf") for norm in alone.norms] == [norm == float("inf") for norm in other.norms]
+    assert max(abs(a - b) for a, b in zip(alone.losses, other.losses, strict=True)) <= 1e-2

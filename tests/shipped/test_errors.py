@@ -1,0 +1,153 @@
+"""What people get wrong: one line that names the key or file and the way out, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import main
+from gpt1_ds.common.lock import RunLock
+from tests.helpers.runs import TINY
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+        self.lines = [line for line in err.splitlines() if line]
+
+
+@pytest.fixture
+def gpt1(in_folder: Path, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run the program in an empty folder of its own, in this process; ranks come from the warm fork server."""
+
+    def run(*words: str) -> Result:
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capfd.readouterr()
+        return Result(code, out, err)
+
+    return run
+
+
+def refused(result: Result, *words: str, lines: int = 1) -> None:
+    assert result.code == 2, result.err
+    assert "Traceback" not in result.err
+    assert len(result.lines) == lines, result.err
+    for word in words:
+        assert word in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["model.layer=3"], ["model.layer", "Did you mean: 'layers'"]),
+        (["model.layers=many"], ["model.layers", "'many'"]),
+        (["--model.layers", "3"], ["keys are written without dashes: model.layers=3"]),
+        (["model.heads=7"], ["model.heads=7 does not divide model.width=64"]),
+        (["train.micro_batch=5"], ["train.global_batch=16 is not a multiple of train.micro_batch=5"]),
+        (["parallel.tensor=3"], ["parallel.tensor=3 does not divide model.heads=4"]),
+        (["parallel.pipeline=3", "--nproc", "3"], ["parallel.pipeline=3 leaves ranks without a layer"]),
+        (["parallel.pipeline=2", "parallel.zero=2"], ["use parallel.zero=1"]),
+        (["parallel.tensor=2", "--nproc", "3"], ["do not divide the world of 3"]),
+        (["--nproc", "0"], ["--nproc=0"]),
+        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "gpt1_117m"]),
+        (["data.path=nowhere"], ["nowhere: not a dataset", "gpt1-ds data build"]),
+        (["--frobnicate"], ["--frobnicate"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_words(gpt1, words: list[str], says: list[str]) -> None:  # type: ignore[no-untyped-def]
+    refused(gpt1("pretrain", *words), *says)
+
+
+def test_all_problems_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
+    refused(gpt1("pretrain", "model.heads=7", "optimizer.lr=-1", "train.steps=0"), "heads", "lr", "steps", lines=3)
+
+
+def test_context_longer_than_the_data(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
+    refused(gpt1("pretrain", f"data.path={tiny_data}", "model.context=1M"), "too few for one window")
+
+
+def test_data_of_two_tokenizers(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    from gpt1_ds.data.build import build
+    from gpt1_ds.data.sentencepiece_train import train
+
+    train([tiny_data.parent / "text"], tmp_path / "other", 400)
+    build([tiny_data.parent / "text"], tmp_path / "other", tmp_path / "data2", workers=1)
+    refused(gpt1("pretrain", f"data.path=[{tiny_data},{tmp_path}/data2]"), "another tokenizer", "data2")
+
+
+def test_a_truncated_shard(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    shutil.copytree(tiny_data, tmp_path / "data")
+    shard = tmp_path / "data" / "train-00000.bin"
+    os.truncate(shard, shard.stat().st_size - 2)
+    refused(gpt1("pretrain", f"data.path={tmp_path}/data"), "train-00000.bin", "bytes")
+
+
+def pretrain(gpt1, data: Path, *words: str) -> Result:  # type: ignore[no-untyped-def]
+    return gpt1("pretrain", *TINY, f"data.path={data}", "train.steps=2", "--nproc", "1", *words)  # type: ignore[no-any-return]
+
+
+def test_a_folder_of_another_run(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
+    assert pretrain(gpt1, tiny_data).code == 0
+    result = pretrain(gpt1, tiny_data, "model.layers=3", "optimizer.lr=5")
+    refused(result, "model.layers was 2 and is now 3", "optimizer.lr was 0.001 and is now 5.0", lines=2)
+    refused(pretrain(gpt1, tiny_data, "checkpoint.resume=never"), "checkpoint.resume=never", "choose another run.name")
+
+
+def test_a_folder_that_another_process_writes(gpt1, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    Path("runs/run").mkdir(parents=True)
+    with RunLock(Path("runs/run/.lock")):
+        refused(pretrain(gpt1, tiny_data, "guard.lock_timeout=0.5"), f"pid {os.getpid()}", "another process writes")
+
+
+def test_no_permission(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
+    refused(pretrain(gpt1, tiny_data, "run.dir=/sys/runs"), "/sys/runs", "choose a place you may write to")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 200 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_no_space_left(gpt1, tiny_data: Path, small_disk: Path) -> None:  # type: ignore[no-untyped-def]
+    result = pretrain(gpt1, tiny_data, f"run.dir={small_disk}", "train.steps=3", "checkpoint.every=1")
+    assert result.code == 1, "what could not be saved in the end is a failure"
+    assert "its last state could not be saved" in result.err
+    log = (small_disk / "run" / "logs" / "rank-0.log").read_text()
+    assert "was not saved" in log
+    assert "no space left on the device" in log
+    assert "step 3/3" in log, "a run goes on without its checkpoint"
+    assert not list(small_disk.glob("run/checkpoints/*"))
+    (small_disk / "fill").write_bytes(b"x" * (shutil.disk_usage(small_disk).free))
+    refused(pretrain(gpt1, tiny_data, f"run.dir={small_disk}", "run.name=second"), "no space left on the device")
+
+
+@pytest.mark.parametrize(
+    "words", [["--tokens", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "-1"]], ids=" ".join
+)
+def test_sampling_numbers(gpt1, words: list[str]) -> None:  # type: ignore[no-untyped-def]
+    refused(gpt1("sample", "--checkpoint", "x", "--prompt", "y", *words), words[0])
+
+
+def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
+    for verb in (["checkpoint", "inspect"], ["checkpoint", "verify"], ["evaluate", "--checkpoint"]):
+        refused(gpt1(*verb, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder")
+
+
+def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]
+    refused(gpt1("report", str(in_folder)), "not a run folder")

@@ -1,0 +1,30 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+
+
+def test_private_by_default(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "a")
+    run.create()
+    run.add_event("started", step=0)
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(run.events.stat().st_mode) == 0o600
+
+
+def test_a_folder_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "a")
+    run.create()
+    run.path.chmod(0o777)
+    with pytest.raises(ConfigError, match="everybody may write"):
+        run.create()
+
+
+def test_a_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    assert [line["step"] for line in read_jsonl(path)] == [1, 2]
+    assert list(read_jsonl(tmp_path / "none")) == []

@@ -1,0 +1,136 @@
+"""Configuration files and words: literal strings, counts, layers, and every problem at once."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load, to_yaml
+from gpt1_ds.config.load import SHIPPED
+
+
+def problems(*words: str, text: str | None = None, tmp_path: Path | None = None) -> list[str]:
+    files = []
+    if text is not None and tmp_path is not None:
+        (tmp_path / "x.yaml").write_text(text)
+        files = [str(tmp_path / "x.yaml")]
+    with pytest.raises(ConfigError) as caught:
+        load(files, words)
+    return list(caught.value.problems)
+
+
+def test_defaults_are_valid_and_round_trip(tmp_path: Path) -> None:
+    config = load()
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
+    assert load([str(tmp_path / "c.yaml")], ["run.name=run"]) == config
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.rglob("*.yaml")), ids=lambda path: str(path.relative_to(SHIPPED)))
+def test_shipped_presets_load(path: Path) -> None:
+    config = load([str(path)])
+    assert config.run.name == path.stem
+    assert load([str(path.relative_to(SHIPPED).with_suffix(""))]) == config, "by name, without the suffix, too"
+
+
+@pytest.mark.parametrize("word", ["no", "off", "012", "12e5", "1_000", "20.00", "true", "~x", "null"])
+def test_strings_stay_as_they_are_written(word: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"run:\n  dir: {word}\n")
+    assert load([str(tmp_path / "c.yaml")]).run.dir == word
+    assert load([], [f"run.dir={word}"]).run.dir == word
+
+
+def test_times_are_not_base_60(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("tracking: {project: 20:00:00, tags: [12:30:45, 0123]}\n")
+    tracking = load([str(tmp_path / "c.yaml")]).tracking
+    assert tracking.project == "20:00:00"
+    assert tracking.tags == ["12:30:45", "0123"]
+
+
+def test_counts_and_nulls() -> None:
+    config = load([], ["train.tokens=10B", "model.layers=1e1", "model.ffn=null", "optimizer.lr=1e-3"])
+    assert (config.train.tokens, config.model.layers, config.model.ffn, config.optimizer.lr) == (10**10, 10, None, 1e-3)
+
+
+def test_layers_merge_left_to_right(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: {layers: 3, width: 32}\ntrain: {tokens: 1M}\n")
+    (tmp_path / "b.yaml").write_text("model: {layers: 5}\ntrain: {epochs: 2}\n")
+    config = load([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], ["model.heads=2"])
+    assert (config.model.layers, config.model.width, config.model.heads) == (5, 32, 2)
+    assert (config.train.tokens, config.train.epochs, config.train.steps) == (None, 2.0, None)
+    assert config.run.name == "b"
+
+
+def test_keys_that_exclude_each_other_in_one_layer() -> None:
+    found = problems("train.steps=5", "train.tokens=1M", "schedule.warmup_steps=1", "schedule.warmup_fraction=0.1")
+    assert found == [
+        "command line: train.steps and train.tokens exclude each other; keep one",
+        "command line: schedule.warmup_steps and schedule.warmup_fraction exclude each other; keep one",
+    ]
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    text = "model: {layer: 3, heads: four}\ntrain: {precision: fp33}\nschedul: {kind: linear}\n"
+    found = problems("model.width=x", text=text, tmp_path=tmp_path)
+    assert len(found) == 5
+    assert "model.layer" in found[0]
+    assert "Did you mean: 'layers'" in found[0]
+    assert all("x.yaml" in line for line in found[:4])
+    assert "command line: model.width" in found[4]
+
+
+def test_data_sources_in_every_form() -> None:
+    for words in (["data.path=a"], ["data.path=[a]"], ["data.path=[{path: a}]"]):
+        assert [source.path for source in load([], words).data.path] == ["a"]
+    sources = load([], ["data.path=[{path: a, weight: 2}, b]"]).data.path
+    assert [(source.path, source.weight) for source in sources] == [("a", 2.0), ("b", 1.0)]
+
+
+def test_deepspeed_settings_pass_through_with_types() -> None:
+    settings = load(
+        [], ["parallel.deepspeed.zero_optimization.reduce_bucket_size=5e8", "parallel.deepspeed.dump_state=true"]
+    )
+    assert settings.parallel.deepspeed == {"zero_optimization": {"reduce_bucket_size": 5e8}, "dump_state": True}
+
+
+@pytest.mark.parametrize(
+    "word", ["run.name=${oc.env:HOME}", "tracking.tags=['${oc.env:HOME}']", "parallel.deepspeed.x=${oc.decode:1}"]
+)
+def test_resolvers_are_off(word: str) -> None:
+    (line,) = problems(word)
+    assert "resolvers are off" in line
+
+
+def test_words_in_the_wrong_form() -> None:
+    (line,) = problems("--model.layers=3")
+    assert line == "'--model.layers=3': keys are written without dashes: model.layers=3"
+    (line,) = problems("optimizer.betas[1]=.95")
+    assert "write optimizer.betas=[...]" in line
+    (line,) = problems("model.layers")
+    assert "not key=value" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: [1, 2", "not readable as YAML"),
+        ("just words", "expected sections"),
+        ("model: {layers: 1, layers: 2}", "written twice"),
+        ("a: &x [1]\nb: *x", "aliases"),
+        ("a: !!python/object/apply:os.system [true]", "is not a key|Key 'a'"),
+    ],
+)
+def test_files_that_cannot_be_read(text: str, words: str, tmp_path: Path) -> None:
+    import re
+
+    assert re.search(words, problems(text=text, tmp_path=tmp_path)[0])
+
+
+def test_missing_and_oversized_files(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"no such file, and no shipped preset of that name; the presets are .*gpt1_117m"
+    ):
+        load(["pretrain/gpt2"])
+    big = tmp_path / "big.yaml"
+    big.write_text("#" * (1 << 21))
+    with pytest.raises(ConfigError, match="too large"):
+        load([str(big)])

@@ -1,0 +1,56 @@
+"""Combinations that would fail late, or run and be wrong, are refused before any process starts."""
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load, world_problems
+
+REFUSED = [
+    (["model.heads=5"], "model.heads=5 does not divide model.width=64; use 2 or 4 heads|use 4 or 8"),
+    (["model.width=0"], "model.width=0 is too small"),
+    (["model.residual_dropout=1"], "is not a share"),
+    (
+        ["train.micro_batch=3"],
+        "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.micro_batch=2",
+    ),
+    (["train.steps=0"], "train.steps=0 must be above 0"),
+    (["parallel.tensor=3"], "parallel.tensor=3 does not divide model.heads=4"),
+    (["parallel.tensor=2", "model.ffn=33"], "does not divide model.ffn=33"),
+    (["parallel.pipeline=3"], "parallel.pipeline=3 leaves ranks without a layer"),
+    (["parallel.pipeline=2", "parallel.zero=2"], "parallel.zero=2 cannot run in a pipeline"),
+    (["parallel.pipeline=2", "parallel.zero=3"], "parallel.zero=3 cannot run in a pipeline"),
+    (["parallel.pipeline=2", "parallel.zero=0"], "its gradient norm is wrong.*use parallel.zero=1"),
+    (["parallel.zero=0", "train.precision=bf16"], "use parallel.zero=1, which keeps them in fp32"),
+    (["parallel.zero=0", "train.precision=fp16"], "accumulates gradients in fp16"),
+    (["parallel.zero=4"], "is not a ZeRO stage"),
+    (["parallel.sequence=true"], "needs parallel.tensor above 1"),
+    (["parallel.sequence=true", "parallel.tensor=4", "model.context=130"], "a context that is a multiple"),
+    (["parallel.assembly=dense", "parallel.pipeline=2"], "assembly=dense cannot run"),
+    (["train.recompute=block", "model.attention=fused"], "use model.attention=exact"),
+    (["parallel.deepspeed.bf16={enabled: true}"], "parallel.deepspeed.bf16 is set by train.precision"),
+    (["parallel.deepspeed.gradient_clipping=1"], "is set by optimizer.clip"),
+    (["parallel.deepspeed.pipeline={use_reentrant: true}"], "parallel.deepspeed.pipeline is set by"),
+    (["parallel.deepspeed.zero_optimization.stage=2"], "is set by parallel.zero"),
+    (["parallel.deepspeed.zero_optimization.offload_optimizer={device: cpu}"], "offload is out of scope"),
+    (["optimizer.betas=[0.9]"], "must be two numbers"),
+    (["optimizer.lr=0"], "must be above 0"),
+    (["schedule.warmup_fraction=2"], "is not a share"),
+    (["checkpoint.keep=0"], "use 1"),
+    (["run.name=../x"], "cannot name a folder"),
+    (["run.name=a b"], "cannot name a folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_refused_with_the_way_out(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load([], words)
+
+
+def test_the_world_must_fit() -> None:
+    assert list(world_problems(load([], ["parallel.tensor=2"]), 3)) == [
+        "parallel.tensor=2 x parallel.pipeline=1 = 2 ranks do not divide the world of 3; use 2 ranks"
+    ]
+    (line,) = world_problems(load([], ["train.global_batch=16", "train.micro_batch=8"]), 4)
+    assert "train.global_batch=16 does not split into 4 data-parallel ranks x train.micro_batch=8" in line
+    assert list(world_problems(load([], ["parallel.tensor=2", "model.layers=2", "parallel.pipeline=2"]), 8)) == []

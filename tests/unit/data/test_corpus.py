@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.corpus import Unit, find_inputs, plan_units
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def ranges(units: list[Unit]) -> list[list[tuple[str, int, int]]]:
+    return [[(Path(s.file.path).name, s.start, s.stop) for s in unit.segments] for unit in units]
+
+
+def test_a_folder_gives_its_usable_files_by_path(tmp_path: Path) -> None:
+    names = ["b.txt", "a/z.jsonl", "a/y.TXT.gz", "c.jsonl.zst", "SOURCE.md", ".hidden/x.txt", ".x.txt", "d.gz"]
+    fill(tmp_path / "books", dict.fromkeys(names, b"x"))
+    (found,) = find_inputs([tmp_path / "books"])
+    assert found.name == "books"
+    assert [file.name for file in found.files] == ["a/y.TXT.gz", "a/z.jsonl", "b.txt", "c.jsonl.zst"]
+    assert (found.files[0].format, found.files[0].compression) == (".txt", ".gz")
+
+
+def test_inputs_keep_their_order(tmp_path: Path) -> None:
+    fill(tmp_path, {"b.txt": b"x", "a.txt": b"x"})
+    assert [one.name for one in find_inputs([tmp_path / "b.txt", str(tmp_path / "a.txt"), "python-docs"])] == [
+        "b.txt",
+        "a.txt",
+        "python-docs",
+    ]
+
+
+def test_every_bad_input_is_named_at_once(tmp_path: Path) -> None:
+    fill(tmp_path, {"letter.pdf": b"x", "empty/SOURCE.md": b"x"})
+    with pytest.raises(DataError) as caught:
+        find_inputs([tmp_path / "nowhere.txt", tmp_path / "letter.pdf", tmp_path / "empty"])
+    missing, kind, folder = caught.value.problems
+    assert "nowhere.txt: no such file or folder" in missing
+    assert "letter.pdf: of no known kind; rename it to end in .txt or .jsonl" in kind
+    assert "empty: no usable file in this folder" in folder
+
+
+def test_no_input() -> None:
+    with pytest.raises(DataError, match="--input names nothing"):
+        find_inputs([])
+
+
+def test_large_files_are_cut_at_line_ends_and_small_neighbours_share(tmp_path: Path) -> None:
+    fill(tmp_path, {"a.txt": b"12345678\n" * 5, "b.txt": b"1\n", "c.txt": b"2\n", "d.jsonl": b"3\n", "e.txt.gz": b"4"})
+    inputs = find_inputs([tmp_path])
+    assert ranges(plan_units(inputs, unit_bytes=10)) == [
+        [("a.txt", 0, 18)],
+        [("a.txt", 18, 36)],
+        [("a.txt", 36, 45), ("b.txt", 0, 2)],
+        [("c.txt", 0, 2), ("d.jsonl", 0, 2)],
+        [("e.txt.gz", 0, 1)],
+    ]
+
+
+def test_units_do_not_mix_inputs(tmp_path: Path) -> None:
+    fill(tmp_path, {"a.txt": b"1\n", "b.txt": b"2\n"})
+    units = plan_units(find_inputs([tmp_path / "a.txt", tmp_path / "b.txt"]))
+    assert [(unit.number, unit.input) for unit in units] == [(0, 0), (1, 1)]
+
+
+def test_crlf_is_never_cut(tmp_path: Path) -> None:
+    content = b"123456\r\n" * 9
+    fill(tmp_path, {"a.txt": content})
+    for unit_bytes in range(5, 30):
+        for unit in plan_units(find_inputs([tmp_path]), unit_bytes):
+            assert all(segment.stop % 8 == 0 for segment in unit.segments)
+
+
+def test_unwrapping_prefers_blank_lines(tmp_path: Path) -> None:
+    fill(tmp_path, {"a.txt": b"one\ntwo\n \r\nthree\nfour\n"})
+    inputs = find_inputs([tmp_path])
+    assert ranges(plan_units(inputs, unit_bytes=5, unwrap=False))[0] == [("a.txt", 0, 8)]
+    assert ranges(plan_units(inputs, unit_bytes=5, unwrap=True))[0] == [("a.txt", 0, 11)]
+
+
+@pytest.mark.parametrize(
+    ("content", "cut", "previous"),
+    [
+        (b"no line end but spaces", 7, "x"),
+        ("é".encode() * 20, 6, "x"),
+        (b"12345\r\n" + b"x" * 20, 7, "\n"),
+    ],
+)
+def test_texts_without_line_ends(tmp_path: Path, content: bytes, cut: int, previous: str) -> None:
+    fill(tmp_path, {"a.txt": content})
+    _, second, *_ = plan_units(find_inputs([tmp_path]), unit_bytes=5)
+    assert (second.segments[0].start, second.segments[0].previous) == (cut, previous)
+    content[:cut].decode()
+
+
+def test_jsonl_is_cut_at_line_ends_only(tmp_path: Path) -> None:
+    fill(tmp_path, {"a.jsonl": b'{"text": "a b c d e f"}\n{"text": "g"}'})
+    assert ranges(plan_units(find_inputs([tmp_path]), unit_bytes=5)) == [[("a.jsonl", 0, 24)], [("a.jsonl", 24, 37)]]

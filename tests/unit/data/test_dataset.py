@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.build import build
+from gpt1_ds.data.dataset import Dataset, TokenStream
+from gpt1_ds.data.shards import Shard
+
+
+@pytest.fixture
+def folder(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> Path:
+    return build([corpus], tokenizer_folder, tmp_path / "out", workers=1, validation=0.1, shard_tokens=700).folder
+
+
+@pytest.fixture
+def stream(folder: Path) -> TokenStream:
+    return Dataset(folder).split("train")
+
+
+@pytest.fixture
+def tokens(folder: Path) -> np.ndarray:  # type: ignore[type-arg]
+    """All training tokens, by way of the shards."""
+    prefixes = sorted(path.with_suffix("") for path in folder.glob("train-*.bin"))
+    return np.concatenate([Shard(prefix).tokens for prefix in prefixes])
+
+
+def test_reading_within_and_across_shards(stream: TokenStream, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
+    assert stream.tokens == len(tokens)
+    assert (stream.name, stream.dtype) == ("train", np.uint16)
+    for start, count in [
+        (0, 1),
+        (0, 700),
+        (690, 20),
+        (699, 1),
+        (700, 1),
+        (5, 2500),
+        (0, len(tokens)),
+        (len(tokens), 0),
+    ]:
+        assert np.array_equal(stream.read(start, count), tokens[start : start + count])
+
+
+@pytest.mark.parametrize(("start", "count"), [(-1, 2), (0, -1), (0, 10**9)])
+def test_reading_outside(stream: TokenStream, start: int, count: int) -> None:
+    with pytest.raises(ValueError, match="are not within"):
+        stream.read(start, count)
+
+
+def test_tokens_cannot_be_changed_by_accident(stream: TokenStream) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        stream.read(0, 5)[0] = 1
+
+
+def test_documents_of_ranges(stream: TokenStream, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
+    ends = np.flatnonzero(tokens == 1) + 1
+    assert stream.documents == len(ends)
+    ranges = [stream.document_range(number) for number in range(stream.documents)]
+    assert ranges == list(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True))
+    assert any(start // 700 != (stop - 1) // 700 for start, stop in ranges), "no document crosses shards"
+    number_of = np.searchsorted(ends, np.arange(len(tokens)), side="right")
+    for start, count in [(0, 1), (0, 5000), (650, 100), (int(ends[3]) - 1, 2), (len(tokens) - 1, 1)]:
+        touched = sorted(set(number_of[start : start + count].tolist()))
+        assert list(stream.documents_of(start, count)) == touched
+    assert list(stream.documents_of(5, 0)) == []
+
+
+def test_asking_for_what_is_not_there(stream: TokenStream) -> None:
+    with pytest.raises(ValueError, match="is not one of the"):
+        stream.document_range(stream.documents)
+    with pytest.raises(ValueError, match="is not within"):
+        stream.documents_of(stream.tokens, 1)
+
+
+def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"not a dataset \(dataset.json is missing\); make one with `gpt1-ds data build`"
+    ):
+        Dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "damaged"), ("[]", "damaged"), ('{"format": 2}', "format 2 is newer"), ('{"format": 1}', "damaged")],
+)
+def test_a_bad_description(folder: Path, text: str, message: str) -> None:
+    (folder / "dataset.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        Dataset(folder)
+
+
+def test_missing_and_truncated_shards_are_found_on_opening(folder: Path) -> None:
+    path = folder / "train-00001.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"train-00001.bin: 1398 bytes, but dataset.json expects 1400"):
+        Dataset(folder)
+    path.unlink()
+    with pytest.raises(DataError, match=r"train-00001.bin: this shard of the dataset is missing"):
+        Dataset(folder)
+
+
+def test_an_index_that_says_otherwise(folder: Path) -> None:
+    description = json.loads((folder / "dataset.json").read_text())
+    description["splits"]["train"]["shards"][0]["sequences"] += 1
+    (folder / "dataset.json").write_text(json.dumps(description))
+    with pytest.raises(DataError, match=r"train-00000.idx: holds 700 tokens in \d+ sequences"):
+        Dataset(folder).split("train").read(0, 1)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.sentencepiece_train import _cut_lines, learn, reservoir, train
+from gpt1_ds.data.tokenizer import load_tokenizer
+from tests.unit.data.corpora import sentences
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(sentences(500)))
+    return path
+
+
+def test_the_same_text_gives_the_same_model(text: Path, tmp_path: Path) -> None:
+    first, second = (train([text], tmp_path / name, 400, sample=100) for name in ("a", "b"))
+    assert first.fingerprint == second.fingerprint
+
+
+def test_compression_makes_no_difference(text: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "packed.txt.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    assert train([text], tmp_path / "a", 400).fingerprint == train([packed], tmp_path / "b", 400).fingerprint
+
+
+@pytest.mark.parametrize(("size", "which"), [(100_000, "at most"), (200, "at least")])
+def test_a_size_the_text_cannot_support_names_one_that_works(text: Path, tmp_path: Path, size: int, which: str) -> None:
+    with pytest.raises(DataError, match=rf"--vocab-size={size} .*{which} \d+") as caught:
+        train([text], tmp_path / "out", size)
+    named = int(re.findall(r"at \w+ (\d+)", str(caught.value))[0])
+    assert train([text], tmp_path / "out", named).vocab_size == named
+
+
+def test_no_text(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(DataError, match="no text to learn"):
+        train([tmp_path / "empty.txt"], tmp_path / "out", 400)
+
+
+def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    train([text], out, 400)
+    before = load_tokenizer(out).fingerprint
+    with pytest.raises(DataError, match="is there already"):
+        train([text], out, 500)
+    assert load_tokenizer(out).fingerprint == before
+
+
+def test_corpora_that_spell_control_symbols() -> None:
+    lines = [f"{line} <eod><start> <0x0A> <unk> \u2581 \u2047" for line in sentences(300)]
+    assert learn(lines, 400)
+
+
+def test_the_terminal_stays_quiet(text: Path, tmp_path: Path) -> None:
+    code = (
+        "from gpt1_ds.data.sentencepiece_train import train; from gpt1_ds.common.errors import DataError\n"
+        f"t = train([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
+        f"try: train([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
+        "except DataError: pass\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_long_lines_are_cut_not_dropped() -> None:
+    line = " ".join(sentences(50)) + " " + "x" * 1000
+    pieces = list(_cut_lines(["short\n", f"{line}\n\n"]))
+    assert "".join(pieces) == "short" + line
+    assert max(map(len, pieces)) <= 256
+
+
+def test_a_reservoir_is_a_fair_sample() -> None:
+    assert reservoir("abc", 5) == ["a", "b", "c"]
+    chosen = [int(item) for item in reservoir(map(str, range(10_000)), 1000)]
+    assert len(set(chosen)) == 1000
+    assert 4500 < sum(chosen) / 1000 < 5500

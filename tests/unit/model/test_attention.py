@@ -1,0 +1,65 @@
+"""The blocked kernel against plain softmax attention in float64, forward and backward, with and without dropout."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpt1_ds.model import attention, dropout
+from tests.helpers import reference
+
+
+def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, masks: np.ndarray | None, p: float) -> torch.Tensor:
+    positions = q.shape[1]
+    scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+    weights = scores.masked_fill(torch.ones(positions, positions).triu(1).bool(), -np.inf).softmax(-1)
+    if masks is not None:
+        weights = weights * torch.from_numpy(masks) * dropout.scale(p)
+    return weights @ v
+
+
+@pytest.mark.parametrize("positions", [1, 7, 128, 129, 300])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_forward_and_backward(positions: int, p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(attention.BLOCK_ELEMENTS, "cpu", 1 << 14)  # several blocks of heads even at this size
+    torch.manual_seed(positions)
+    q, k, v = (torch.randn(6, positions, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    keys = torch.from_numpy(dropout.row_keys(3, 4, np.arange(2)))
+    mask, masks = None, None
+    if p:
+        key, second = dropout.site_keys(keys, 5, first_head=6, heads=3)
+        mask = attention.Mask(key.flatten(), second.flatten(), dropout.threshold(p), dropout.scale(p))
+        row_keys = [reference.row_key(3, 4, row) for row in range(2)]
+        shape = (positions, positions)
+        masks = np.stack(
+            [reference.keep(*shape, reference.site_keys(r, 5, 6 + h), p) for r in row_keys for h in range(3)]
+        )
+    wanted = plain(q, k, v, masks, p)
+    gradient = torch.randn_like(wanted)
+    wanted_gradients = torch.autograd.grad(wanted, (q, k, v), gradient)
+    q32, k32, v32 = (x.detach().float().requires_grad_() for x in (q, k, v))
+    found = attention.exact(q32, k32, v32, mask)
+    found_gradients = torch.autograd.grad(found, (q32, k32, v32), gradient.float())
+    assert torch.allclose(found.double(), wanted, atol=2e-6)
+    for got, want in zip(found_gradients, wanted_gradients, strict=True):
+        assert torch.allclose(got.double(), want, atol=1e-5)
+
+
+def test_bf16_is_as_close_as_bf16_can_be() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 200, 16) for _ in range(3))
+    found = attention.exact(q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
+    assert (found.float() - plain(q, k, v, None, 0)).abs().max() < 0.05
+
+
+def test_cached_attention_goes_on_where_it_stopped() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
+    whole = attention.exact(q, k, v, None)
+    assert torch.allclose(attention.cached(q[:, 5:], k, v), whole[:, 5:], atol=1e-6)
+    assert torch.allclose(attention.cached(q[:, :5], k[:, :5], v[:, :5]), whole[:, :5], atol=1e-6)
+
+
+def test_fused_without_dropout_is_the_same() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
+    assert torch.allclose(attention.fused(q, k, v, 0.0), attention.exact(q, k, v, None), atol=1e-6)

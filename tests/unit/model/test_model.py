@@ -1,0 +1,65 @@
+"""What the model is made of, and how it starts."""
+
+import numpy as np
+import pytest
+import torch
+from megatron.core import tensor_parallel
+from torch import nn
+
+from gpt1_ds.config import load
+from gpt1_ds.model import names
+from gpt1_ds.model.heads import padded_vocabulary
+from gpt1_ds.model.init import initial_value
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.parallel.grid import connect_alone
+
+
+@pytest.fixture(scope="module")
+def model() -> DenseModel:
+    return DenseModel(load([], ["model.layers=3"]), 300, TensorParallel(connect_alone()))
+
+
+def test_every_product_is_megatrons(model: DenseModel) -> None:
+    kinds = (
+        tensor_parallel.ColumnParallelLinear,
+        tensor_parallel.RowParallelLinear,
+        tensor_parallel.VocabParallelEmbedding,
+    )
+    products = [m for m in model.modules() if isinstance(m, kinds)]
+    assert len(products) == 3 * 4 + 2, "four matrices a block, the embedding and the head"
+    held = {id(p) for m in products for p in m.parameters(recurse=False)}
+    matrices = [names.info(p).name for p in model.parameters() if p.ndim > 1 and id(p) not in held]
+    assert matrices == ["positions.weight"]
+    assert not [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding))]
+
+
+def test_every_parameter_is_labelled_once(model: DenseModel) -> None:
+    labels = [names.info(p).name for p in model.parameters()]
+    assert len(labels) == len(set(labels)) == 2 + 3 * 12
+
+
+def test_padding_is_zero_and_never_wins(model: DenseModel) -> None:
+    assert model.tokens.weight.shape == (384, 64)
+    assert names.info(model.tokens.weight).shape == (300, 64)
+    logits = model.eval().logits(torch.zeros(4, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    assert logits.shape == (4, 1, 384)
+    assert torch.isinf(logits[..., 300:]).all()
+    assert torch.isfinite(logits[..., :300]).all()
+    assert [padded_vocabulary(40478, 128, size) for size in (1, 2, 4, 8)] == [40576] * 4
+    assert padded_vocabulary(256, 128, 6) % 6 == 0
+
+
+def test_initial_values_are_by_name_and_the_same_in_every_cut() -> None:
+    whole = initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256)), 1)
+    assert abs(float(whole.std()) - 0.02) < 5e-4
+    cut = initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256), 1, 128, 192), 1)
+    assert torch.equal(cut, whole[:, 128:192])
+    assert not torch.equal(initial_value(ParameterInfo("blocks.1.mlp.down.weight", (64, 256)), 1), whole)
+    assert not torch.equal(initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256)), 2), whole)
+    assert torch.equal(initial_value(ParameterInfo("blocks.0.mlp_norm.weight", (4,)), 1), torch.ones(4))
+    assert torch.equal(initial_value(ParameterInfo("blocks.0.mlp_norm.bias", (4,)), 1), torch.zeros(4))
+    tokens = initial_value(ParameterInfo("tokens.weight", (300, 4), 0, 100, 300), 1)
+    assert tokens.shape == (200, 4)
+    assert np.isfinite(tokens.numpy()).all()

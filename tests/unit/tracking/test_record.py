@@ -1,0 +1,38 @@
+import json
+from pathlib import Path
+
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
+
+
+def train_record(step: int, **changes: object) -> TrainRecord:
+    values = {
+        **{"step": step, "tokens": step * 10, "loss": 0.1 + 0.2, "learning_rate": 1e-3, "grad_norm": 1.0},
+        **{"applied": True, "tokens_per_second": 1.0, "step_seconds": 1.0, "data_wait_seconds": 0.0},
+        **{"model_tflops_per_rank": 1.0, "mfu": None, "peak_memory_gib": 1.0, "batch_fingerprint": "0"},
+        **changes,
+    }
+    return TrainRecord(**values)  # type: ignore[arg-type]
+
+
+def test_lines_are_json_with_every_digit(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.add(train_record(1))
+    file.add(train_record(2, grad_norm=float("inf"), applied=False))
+    file.add(EvalRecord(step=2, tokens=20, loss=1.5, perplexity=4.48, bits_per_byte=0.5))
+    first, second, third = map(json.loads, file.path.read_text().splitlines())
+    assert first["loss"] == 0.1 + 0.2
+    assert list(first)[:3] == ["kind", "step", "tokens"]
+    assert "loss_scale" not in first
+    assert second["grad_norm"] is None
+    assert third["kind"] == "eval"
+
+
+def test_a_resumed_run_leaves_one_line_per_step(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    for step in (10, 20, 30):
+        file.add(train_record(step))
+    with open(file.path, "a") as raw:
+        raw.write('{"kind": "train", "step": 4')
+    file.rewind(20)
+    file.add(train_record(30))
+    assert [json.loads(line)["step"] for line in file.path.read_text().splitlines()] == [10, 20, 30]

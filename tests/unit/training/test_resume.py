@@ -1,0 +1,27 @@
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load
+from gpt1_ds.training import resume
+
+
+def test_what_may_change_and_what_not() -> None:
+    before = load([], ["train.steps=10"])
+    allowed = load(
+        [], ["train.tokens=5M", "parallel.tensor=2", "train.micro_batch=4", "checkpoint.every=7", "run.dir=x"]
+    )
+    changed = resume.changes(before, allowed)
+    assert set(changed) == {
+        "train.steps",
+        "train.tokens",
+        "parallel.tensor",
+        "train.micro_batch",
+        "checkpoint.every",
+        "run.dir",
+    }
+    resume.check("runs/x", changed)
+    other = load([], ["train.steps=10", "model.layers=3", "optimizer.lr=1", "data.path=y", "run.seed=9"])
+    with pytest.raises(ConfigError) as caught:
+        resume.check("runs/x", resume.changes(before, other))
+    assert len(caught.value.problems) == 4
+    assert "model.layers was 2 and is now 3" in "\n".join(caught.value.problems)

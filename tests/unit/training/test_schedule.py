@@ -1,0 +1,47 @@
+import math
+from itertools import pairwise
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.data import DataConfig
+from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.training.schedule import learning_rate, total_steps
+
+
+def rates(steps: int, **settings: object) -> list[float]:
+    schedule = ScheduleConfig(**settings)  # type: ignore[arg-type]
+    return [learning_rate(schedule, 1.0, step, steps) for step in range(1, steps + 1)]
+
+
+def test_the_papers_schedule() -> None:
+    found = rates(10_000, kind="cosine", warmup_steps=2000)
+    assert found[0] == 1 / 2000
+    assert found[999] == 0.5
+    assert found[1999] == 1.0
+    assert found[5999] == pytest.approx(0.5)
+    assert found[-1] == 0.0
+    assert all(a < b for a, b in pairwise(found[:2000]))
+    assert all(a > b for a, b in pairwise(found[1999:]))
+
+
+def test_other_shapes() -> None:
+    assert rates(10, kind="linear", warmup_steps=0, final_fraction=0.5)[-1] == 0.5
+    assert rates(10, kind="linear", warmup_steps=5)[6] == pytest.approx(0.6)
+    wsd = rates(100, kind="wsd", warmup_steps=10, decay_fraction=0.2)
+    assert set(wsd[9:80]) == {1.0}
+    assert wsd[89] == 0.5
+    assert wsd[-1] == 0
+    assert set(rates(10, kind="constant", warmup_steps=0)) == {1.0}
+    assert rates(1000)[19] == 1.0, "2 % of warm-up unless said otherwise"
+    assert rates(5, warmup_steps=100)[-1] == 1.0, "a warm-up longer than the run ends with it"
+
+
+def test_length_in_steps_tokens_and_epochs() -> None:
+    def steps(**train: object) -> int:
+        return total_steps(TrainConfig(global_batch=4, **train), DataConfig(), 8, 1000)  # type: ignore[arg-type]
+
+    assert (steps(steps=7), steps(tokens=65), steps(epochs=2.0), steps()) == (7, 3, 63, math.ceil(1000 / 32))
+    with pytest.raises(ConfigError, match=r"data.epochs_limit=1.5: 63 steps pass 2.02 times"):
+        total_steps(TrainConfig(global_batch=4, epochs=2.0), DataConfig(epochs_limit=1.5), 8, 1000)

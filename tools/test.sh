@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
+#   bash tools/test.sh                  everything
+#   bash tools/test.sh tests/unit -k dropout
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash tools/setup.sh
+export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+if [ $# -eq 0 ]; then
+  .venv/bin/ruff check .
+  .venv/bin/ruff format --check --quiet .
+  .venv/bin/mypy
+fi
+exec .venv/bin/python -m pytest "$@"
