@@ -215,7 +215,7 @@ def whole_weights(ranks: list[list[tuple[Any, Any, np.ndarray]]]) -> dict[str, n
 
 @contextlib.contextmanager
 def sequence_parallel_on_cpu() -> Iterator[None]:
-    """Megatron allocates sequence-parallel buffers on the current CUDA device; let that be the CPU, to prove the path."""
+    """Megatron allocates sequence-parallel buffers on the current CUDA device; let that be the CPU."""
     import torch
 
     real = torch.cuda.current_device

@@ -158,7 +158,9 @@ class Store:
         written = [part for part in parts if part is not None]
         write_json(temporary / INDEX, to_json(merge([(part["file"], part["index"]) for part in written])))
         write_atomic(temporary / "config.yaml", contents.config_yaml)
-        shutil.copytree(contents.tokenizer, temporary / "tokenizer")
+        (temporary / "tokenizer").mkdir()
+        for path in contents.tokenizer.iterdir():  # contents only: access rights are the run's own
+            shutil.copyfile(path, temporary / "tokenizer" / path.name)
         files = {part["file"]: {"bytes": part["bytes"], "sha256": part["sha256"]} for part in written}
         others = [path for path in sorted(temporary.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
         files.update({str(path.relative_to(temporary)): manifest.file_facts(path) for path in others})

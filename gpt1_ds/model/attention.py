@@ -45,8 +45,12 @@ def exact(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, mask: Mask | None) -> Ten
     return _Exact.apply(q_GSH, k_GSH, v_GSH, *arguments)  # type: ignore[no-any-return]
 
 
-def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float) -> Tensor:
-    """SDPA on [G, S, H], causal; the caller has seeded the device's generator."""
+def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float, seed: int = 0) -> Tensor:
+    """SDPA on [G, S, H], causal; its dropout draws from the device's generator, which is set to `seed` first."""
+    if probability:
+        device = q_GSH.device
+        generators = torch.cuda.default_generators if device.type == "cuda" else [torch.default_generator]
+        generators[device.index or 0].manual_seed(seed)
     q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GSH, v_GSH))
     return F.scaled_dot_product_attention(q, k, v, dropout_p=probability, is_causal=True).squeeze(0)
 

@@ -55,9 +55,15 @@ class Attention(nn.Module):
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GSH, v_GSH, self._mask(keys_B, site, heads))
         else:
-            out_GSH = attention.fused(q_GSH, k_GSH, v_GSH, self.probability if self.training else 0.0)
+            probability = self.probability if self.training else 0.0
+            out_GSH = attention.fused(q_GSH, k_GSH, v_GSH, probability, self._seed(keys_B, site))
         out_SBD = out_GSH.view(rows, heads, positions, -1).permute(2, 0, 1, 3).reshape(positions, rows, -1)
         return self.out(out_SBD)  # type: ignore[no-any-return]
+
+    def _seed(self, keys_B: Tensor, site: Tensor) -> int:
+        """Of (seed, step, first row, layer, this rank's heads), for attention that draws its own dropout."""
+        key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)
+        return (int(key_B1) & 0xFFFFFFFF) << 31 | int(second_B1) & 0x7FFFFFFF
 
     def _mask(self, keys_B: Tensor, site: Tensor, heads: int) -> attention.Mask | None:
         if not self.training or self.probability == 0.0:

@@ -68,6 +68,13 @@ class Grid:
         if config.parallel.sequence:
             _allow_sequence_parallel()
 
+    def __str__(self) -> str:
+        layout = self.layout
+        return (
+            f"rank {self.rank} of {self.world}: tensor {self.tensor_rank} of {layout.tensor}, pipeline "
+            f"{self.pipeline_rank} of {layout.pipeline}, data {self.data_rank} of {layout.data}"
+        )
+
     @property
     def is_first_stage(self) -> bool:
         return self.pipeline_rank == 0
@@ -75,6 +82,11 @@ class Grid:
     @property
     def is_last_stage(self) -> bool:
         return self.pipeline_rank == self.layout.pipeline - 1
+
+    def limit_waiting(self) -> None:
+        """Give every group, DeepSpeed's own included, the configured time; theirs would wait for half an hour."""
+        for group in list(dist.distributed_c10d._world.pg_map):
+            dist.distributed_c10d._set_pg_timeout(self.timeout, group)
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank."""

@@ -141,6 +141,9 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
     except (UserError, TrainingError) as error:
         pipe.send(("told", error))
         os._exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILURE)
+    except KeyboardInterrupt:
+        pipe.send(("told", TrainingError("interrupted twice: ended without saving")))
+        os._exit(EXIT_FAILURE)
     except BaseException as error:
         text = "".join(traceback.format_exception(error)).rstrip()
         pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))

@@ -27,6 +27,7 @@ def build_engine(config: Config, vocab_size: int, grid: Grid) -> Engine:
     else:
         from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
     engine: Engine = Assembly(config, vocab_size, grid)
+    grid.limit_waiting()
     for fragment in masters.fragments(engine):
         value = initial_value(fragment.info, config.run.seed).reshape(-1)
         fragment.master.copy_(value[fragment.offset : fragment.offset + len(fragment.master)])

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, TrainingError
@@ -68,6 +70,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid) -> Run:
     """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     engine = build_engine(config, data.tokenizer.vocab_size, grid)
+    log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(Mirror(config, run_dir.path, _facts(config, data)) if grid.rank == 0 else None)
     run = Run(config, run_dir, data, engine, reporter)
     if grid.rank == 0:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.checkpoint.store import Contents, Store
-from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.errors import ConfigError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.data.sources import Data
@@ -149,6 +149,10 @@ class Run:
     def load(self, folder: Path, weights_only: bool = False) -> None:
         """Go on from a checkpoint (or, with `weights_only`, begin with its weights)."""
         facts = self.store.load(folder, weights_only)
+        what = "tokenizer" if weights_only else "data"
+        here = {"tokenizer": self.data.tokenizer_hash, "data": self.data.data_hash}[what]
+        if facts["hashes"][what] != here:
+            raise ConfigError(f"{folder}: was trained with another {what} than data.path now has; set data.path back")
         if not weights_only:
             self.step = int(facts["step"])
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_CONTINUE
+from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -25,11 +26,25 @@ from gpt1_ds.parallel.launch import STORE_VARIABLE
 def joined(config: Config) -> Iterator[Grid]:
     """This rank, connected to the others and placed in the layout."""
     _share_cores()
-    connect(config.guard.init_timeout)
+    _keep_memory()
+    device = connect(config.guard.init_timeout)
     try:
+        ConfigError.raise_all(device_problems(config, device))
         yield Grid(config)
     finally:
         dist.destroy_process_group()
+
+
+def device_problems(config: Config, device: torch.device) -> Iterator[str]:
+    """One line per setting that this kind of device cannot run."""
+    if device.type == "cuda":
+        return
+    if config.parallel.sequence:
+        yield "parallel.sequence=true needs CUDA (Megatron has no sequence-parallel regions on a CPU); leave it out"
+    if config.model.attention == "fused":
+        yield "model.attention=fused needs CUDA; leave it out for the exact kernel"
+    if config.train.precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        yield "train.precision=fp16 is not supported by this CPU; use bf16 or fp32"
 
 
 @contextlib.contextmanager
@@ -92,6 +107,15 @@ def _share_cores() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+
+
+def _keep_memory() -> None:
+    """glibc hands every large tensor back to the system when it is freed and pays page faults for the next one: a
+    quarter of a step of a small model. Keep such blocks instead."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: smaller blocks come from the heap
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap does not shrink
 
 
 def _world() -> int:

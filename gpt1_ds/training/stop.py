@@ -36,11 +36,13 @@ class Requests:
         self.run_dir, self.grid = run_dir, grid
         self.job = os.environ.get("SLURM_JOB_ID", "")
         self._signalled = False
+        self._interrupts = 0
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, self._note)
 
     def _note(self, number: int, _: Any) -> None:
-        if self._signalled and number == signal.SIGINT:
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:  # a person who presses Ctrl-C twice does not want to wait for a save
             raise KeyboardInterrupt
         self._signalled = True
 

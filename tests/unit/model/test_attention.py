@@ -63,3 +63,11 @@ def test_fused_without_dropout_is_the_same() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
     assert torch.allclose(attention.fused(q, k, v, 0.0), attention.exact(q, k, v, None), atol=1e-6)
+
+
+def test_fused_dropout_repeats_with_its_seed_alone() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
+    first, again = attention.fused(q, k, v, 0.5, seed=7), attention.fused(q, k, v, 0.5, seed=7)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, attention.fused(q, k, v, 0.5, seed=8))

@@ -7,7 +7,7 @@ from megatron.core import tensor_parallel
 from torch import nn
 
 from gpt1_ds.config import load
-from gpt1_ds.model import names
+from gpt1_ds.model import dropout, names
 from gpt1_ds.model.heads import padded_vocabulary
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
@@ -63,3 +63,22 @@ def test_initial_values_are_by_name_and_the_same_in_every_cut() -> None:
     tokens = initial_value(ParameterInfo("tokens.weight", (300, 4), 0, 100, 300), 1)
     assert tokens.shape == (200, 4)
     assert np.isfinite(tokens.numpy()).all()
+
+
+def test_fused_attention_depends_on_step_row_and_layer() -> None:
+    config = load(
+        [], ["model.layers=2", "model.attention=fused", "model.residual_dropout=0", "model.embedding_dropout=0"]
+    )
+    model = DenseModel(config, 300, TensorParallel(connect_alone())).train()
+    tokens = torch.arange(8).unsqueeze(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.1)
+
+    def logits(step: int, row: int) -> torch.Tensor:
+        keys = torch.from_numpy(dropout.row_keys(1, step, np.array([row])))
+        return model.logits(tokens, keys)[..., :300]
+
+    assert torch.equal(logits(1, 0), logits(1, 0))
+    assert not torch.equal(logits(1, 0), logits(2, 0))
+    assert not torch.equal(logits(1, 0), logits(1, 1))

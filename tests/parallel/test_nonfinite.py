@@ -1,0 +1,70 @@
+"""A batch whose gradients are not finite is skipped alike on every rank, and leaves no trace but a counted step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt1_ds.parallel import launch
+from tests.parallel.test_gradients import MODEL, VOCABULARY, batch
+
+ENGINES = {
+    "zero0": (2, ["parallel.zero=0"]),
+    "zero1": (2, []),
+    "zero2": (2, ["parallel.zero=2"]),
+    "zero3": (2, ["parallel.zero=3"]),
+    "pp2": (2, ["parallel.pipeline=2"]),
+    "tp2-zero0": (2, ["parallel.tensor=2", "parallel.zero=0"]),
+    "bf16": (2, ["train.precision=bf16"]),
+    "bf16-pp2": (2, ["train.precision=bf16", "parallel.pipeline=2"]),
+    "bf16-zero3": (2, ["train.precision=bf16", "parallel.zero=3"]),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_update_is_skipped_everywhere(engine: str) -> None:
+    ranks, words = ENGINES[engine]
+    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=4"]
+    poisoned = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, True), ranks)
+    clean = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, False), ranks)
+    for with_poison, without in zip(poisoned, clean, strict=True):
+        assert with_poison["applied"] == [True, False, True]
+        assert with_poison["norms"][1] == float("inf")
+        for (name, values), (_, wanted) in zip(with_poison["weights"], without["weights"], strict=True):
+            assert np.array_equal(values, wanted), f"{name}: as if the batch had never been there"
+
+
+def three_steps(engine: Any, config: Any, poison: bool) -> dict[str, Any]:
+    """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is left out."""
+    import torch
+
+    from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.parallel.engine import MicroBatch
+    from gpt1_ds.training.build import batch_shape
+    from tests.helpers.engines import pieces
+
+    tokens, labels, weights = (torch.from_numpy(array) for array in batch())
+    results = []
+    for step in (1, 2, 3):
+        if step == 2 and not poison:
+            continue
+        weighed = weights.float() * 2
+        if step == 2:
+            weighed[7, 5] = float("nan")  # in the last row: on one data-parallel rank only
+        batches = [
+            MicroBatch(
+                tokens[rows].T.contiguous(),
+                torch.from_numpy(row_keys(config.run.seed, step, rows)),
+                labels[rows].T.contiguous(),
+                weighed[rows].T.contiguous(),
+            )
+            for rows in batch_shape(config, engine.grid).rows()
+        ]
+        results.append(engine.step(batches, 1e-3))
+    return {
+        "applied": [result.applied for result in results],
+        "norms": [result.grad_norm for result in results],
+        "weights": [(info.name, values) for info, _, values in pieces(engine, "master", owned=False)],
+    }
