@@ -1,0 +1,70 @@
+"""A built wheel carries everything: presets, launch scripts, the report's page; it works from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"  # building writes beside the sources
+    names = ["gpt1_ds", "configs", "launch", "pyproject.toml", "README.md", "LICENSE"]
+    source.mkdir()
+    subprocess.run(["cp", "-r", *(str(ROOT / name) for name in names), str(source)], check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def test_every_file_is_in_it(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds").rglob("*.py")}
+    wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
+    wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "launch").iterdir()}
+    wanted |= {"gpt1_ds/py.typed", "gpt1_ds/report/page.html"}
+    assert wanted <= held, wanted - held
+
+
+def test_every_package_is_named() -> None:
+    named = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in (ROOT / "gpt1_ds").rglob("__init__.py")}
+    assert named == found | {"gpt1_ds.configs", "gpt1_ds.launch"}
+
+
+def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own; the libraries it needs are borrowed from this one."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    site = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "borrowed.pth").write_text("\n".join(borrowed))
+    zipfile.ZipFile(wheel).extractall(site)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    python = tmp_path / "env" / "bin" / "python"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def run(*words: str) -> str:
+        command = [str(python), "-P", "-m", "gpt1_ds", *words]
+        done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    command = [str(python), "-P", "-c", "import gpt1_ds; print(gpt1_ds.__file__)"]
+    where = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
+    assert str(site) in where.stdout, "the wheel's own code runs"
+    assert "training works here" in run("doctor")
+    assert "116,534,784 parameters" in run("pretrain", "--dry-run", "-c", "pretrain/gpt1_117m")
+    run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
+    assert (empty / "runs" / "run" / "DONE").exists()

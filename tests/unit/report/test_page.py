@@ -1,0 +1,59 @@
+"""A report is made from a run folder's files alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config import load, to_yaml
+from gpt1_ds.report.page import write_report
+from tests.unit.tracking.test_record import train_record
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    from dataclasses import asdict
+
+    data, folder = tmp_path / "data", tmp_path / "runs" / "<b>odd & name"
+    data.mkdir()
+    folder.mkdir(parents=True)
+    (data / "ngrams.json").write_text(
+        json.dumps([{"order": 1, "loss": 6.5, "perplexity": 665.0, "bits_per_byte": 2.5}])
+    )
+    config = to_yaml(load([], [f"data.path={data}", "run.name=odd", "model.vocab_size=300"]))
+    (folder / "config.yaml").write_text(config)
+    lines = [
+        asdict(train_record(step, loss=7 - step / 10, grad_norm=None if step == 3 else 1.0)) for step in range(1, 9)
+    ]
+    lines.append({"kind": "eval", "step": 8, "tokens": 80, "loss": 6.1, "perplexity": 445.0, "bits_per_byte": 2.2})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"cut off')
+    (folder / "events.jsonl").write_text('{"time": "now", "event": "stopped", "step": 8, "seconds": 90.5}\n')
+    (folder / "samples.jsonl").write_text('{"step": 8, "prompt": "It", "text": " <script>was</script>"}\n')
+    return folder
+
+
+def test_one_page_holds_everything(run: Path) -> None:
+    page = write_report([run]).read_text()
+    for words in ("6.1000 nats per token", "unigram", "6.50", "1 min 30 s", "parameters"):
+        assert words in page
+    assert "&lt;script&gt;was" in page, "text is text"
+    assert "<script" not in page
+    assert page.count("<svg") == 4
+    assert len(page) < 1_000_000
+
+
+def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
+    out = write_report([run, run], tmp_path / "both")
+    assert out == tmp_path / "both" / "report.html"
+    assert out.read_text().count("<table>") == 4
+    assert sorted(path.name for path in (tmp_path / "both" / "figures").iterdir())[:2] == [
+        "gradient_norm.png",
+        "gradient_norm.svg",
+    ]
+
+
+def test_a_run_without_a_step_yet(run: Path) -> None:
+    (run / "metrics.jsonl").write_text("")
+    with pytest.raises(DataError, match="has no step yet"):
+        write_report([run])
