@@ -22,7 +22,7 @@ def inspect(path: Path) -> int:
         f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
     )
     print(f"  {len(facts['parameters'])} parameters, {len(facts['files'])} files, {byte_size(size)}")
-    print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f} on batch {facts['probe']['batch']}")
+    print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f}")
     for name, value in facts["hashes"].items():
         print(f"  {name} {value[:16]}")
     return 0

@@ -12,7 +12,8 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256), hashed while it is written."""
+    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256). One thread hashes while this one
+    writes: both let go of the interpreter.
+    """
     header, at = {}, 0
     for key, tensor in tensors.items():
         size = tensor.numel() * 4
@@ -74,27 +77,28 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with open(path, "wb") as file:
+    with open(path, "wb") as file, ThreadPoolExecutor(1, "sha256") as hasher:
         for chunk in (struct.pack("<Q", len(text)), text):
             digest.update(chunk)
             file.write(chunk)
         for tensor in tensors.values():
             data = tensor.detach().cpu().contiguous().numpy().data.cast("B")
-            digest.update(data)
+            hashed = hasher.submit(digest.update, data)
             file.write(data)
+            hashed.result()  # so that at most one tensor's copy is held
         file.flush()
         os.fsync(file.fileno())
     return 8 + len(text) + at, digest.hexdigest()
 
 
-def merge(parts: list[tuple[str, dict[str, Any]]]) -> Index:
+def merge(parts: list[tuple[str, Index]]) -> Index:
     """The ranks' parts of the index as one; each part comes with its file's name."""
     merged: Index = {}
     for file, part in parts:
         for name, entry in part.items():
-            stored = merged.setdefault(name, StoredParameter(entry["shape"], entry["dim"]))
-            for kind, slices in entry["slices"].items():
-                stored.slices.setdefault(kind, []).extend(Slice(**{**item, "file": file}) for item in slices)
+            stored = merged.setdefault(name, StoredParameter(entry.shape, entry.dim))
+            for kind, slices in entry.slices.items():
+                stored.slices.setdefault(kind, []).extend(replace(item, file=file) for item in slices)
     return merged
 
 

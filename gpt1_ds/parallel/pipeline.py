@@ -63,17 +63,26 @@ class PipelineEngine(Engine):
                 model=model, optimizer=optimizer, config=ds_config(config, layout.data)
             )
         self._mend()
+        self._shape: torch.Size | None = None
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
+        self._expect(batches[0].tokens_SB.shape)
         loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
         norm = float(self.deepspeed.get_global_grad_norm())
         applied = self.deepspeed.was_step_applied() and norm != float("inf")
         return StepResult(loss, norm, applied, self.loss_scale())
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        self._expect(batches[0].tokens_SB.shape)
         loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
         return float(loss)
+
+    def _expect(self, shape: torch.Size) -> None:
+        """DeepSpeed keeps its receive buffers; micro-batches of another shape need others."""
+        if shape != self._shape:
+            self.deepspeed.reset_activation_shape()
+            self._shape = shape
 
     def _check_groups(self, model: PipelineModule) -> None:
         """DeepSpeed makes its own groups; a different rank order would train something else without an error."""

@@ -26,8 +26,8 @@ def evaluate(config: Config, checkpoint: Path, out: Path | None) -> int:
         if data.held_out is None:
             raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
         config = with_vocabulary(config, data.tokenizer.vocab_size)
-        engine = build_engine(config, data.tokenizer.vocab_size, grid)
-        store = Store(run_folder(config), engine)
+        engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
+        store = Store(run_folder(config), engine, config)
         problem = store.verify(checkpoint)
         if problem is not None:
             raise CheckpointError(problem)

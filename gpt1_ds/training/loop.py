@@ -24,12 +24,14 @@ def train(run: Run) -> Outcome:
         with run.watch.waiting():
             batch = run.batch(step)
         result = run.engine.step(batch.micro_batches, run.learning_rate(step))
-        decision = run.requests.agree(batch.fingerprint)
+        decision = run.requests.agree(batch.fingerprint, run.store.is_written)
         run.finish_step(step, result, decision)
         if run.is_due(run.config.train.eval_every, step):
             run.evaluate()
+        if decision.written:
+            run.finish_save()
         if run.is_due(run.config.checkpoint.every, step) or decision.save or decision.stop:
-            run.save()
+            run.save(background=not (decision.save or decision.stop or step == run.steps))
         run.requests.honoured(decision)
         if decision.stop in (USER, HANDOVER):
             return Outcome(decision.stop, step)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.publish import sweep
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
@@ -21,7 +22,7 @@ from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.plan.count import parameters
 from gpt1_ds.tracking.wandb import Mirror
 from gpt1_ds.training import provenance, resume
-from gpt1_ds.training.build import build_engine, with_vocabulary
+from gpt1_ds.training.build import build_engine, draw_weights, with_vocabulary
 from gpt1_ds.training.loop import DONE, Outcome, train
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.run import Run
@@ -69,15 +70,17 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 
 def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid) -> Run:
     """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
-    engine = build_engine(config, data.tokenizer.vocab_size, grid)
+    engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(Mirror(config, run_dir.path, _facts(config, data)) if grid.rank == 0 else None)
     run = Run(config, run_dir, data, engine, reporter)
     if grid.rank == 0:
-        run.store.sweep()
+        sweep(run_dir.checkpoints)
     folder, weights_only = _beginning(run)
     if folder is not None:
         run.load(folder, weights_only)
+    else:
+        draw_weights(engine, config.run.seed)
     if grid.rank == 0:
         run.metrics.rewind(run.step)
         run_dir.done.unlink(missing_ok=True)

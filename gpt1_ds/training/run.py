@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpt1_ds.checkpoint.store import Contents, Store
+from gpt1_ds.checkpoint.publish import Contents
+from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common.errors import ConfigError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
@@ -22,7 +23,7 @@ from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
 from gpt1_ds.training import schedule
-from gpt1_ds.training.build import batch_shape, evaluation_batches, training_batches
+from gpt1_ds.training.build import batch_shape, training_batches
 from gpt1_ds.training.held_out import held_out_loss
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.reporter import Reporter
@@ -43,7 +44,7 @@ class Run:
     def __init__(self, config: Config, run_dir: RunDir, data: Data, engine: Engine, reporter: Reporter) -> None:
         self.config, self.run_dir, self.data, self.engine, self.reporter = config, run_dir, data, engine, reporter
         self.grid = engine.grid
-        self.store = Store(run_dir, engine)
+        self.store = Store(run_dir, engine, config)
         self.metrics = MetricsFile(run_dir.metrics)
         self.requests = Requests(run_dir, self.grid)
         self.watch = Stopwatch()
@@ -127,18 +128,25 @@ class Run:
             self.reporter.evaluation(record)
         return record
 
-    def save(self) -> None:
-        """Publish a checkpoint of this step, once."""
-        if self._saved_step == self.step:
-            return
+    def save(self, background: bool = True) -> None:
+        """Save this step, once; in the background where configuration and memory allow."""
         with self.watch.pause():
-            contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
-            folder = self.store.save(contents)
-            if folder is not None:
-                self._saved_step = self.step
-                self.store.prune(self.config.checkpoint)
-        if self.grid.rank == 0 and folder is not None:
-            self.run_dir.add_event("saved", step=self.step)
+            self.finish_save()  # one at a time
+            if self._saved_step != self.step:
+                contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
+                self.store.start(contents, background)
+            if not background:
+                self.finish_save()
+
+    def finish_save(self) -> None:
+        """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
+        folder = self.store.finish()
+        if folder is None:
+            return
+        self._saved_step = int(folder.name.removeprefix("step-"))
+        self.store.prune()
+        if self.grid.rank == 0:
+            self.run_dir.add_event("saved", step=self._saved_step)
             self.reporter.saved(folder)
 
     @property
@@ -168,13 +176,7 @@ class Run:
             "seed": self.config.run.seed,
             "hashes": {**provenance(), "data": self.data.data_hash, "tokenizer": self.data.tokenizer_hash},
             "loss_scaler": masters.loss_scaler(self.engine),
-            "probe": {"batch": 1, "loss": self.probe_loss()},
         }
-
-    def probe_loss(self) -> float:
-        """Loss of the run's first training batch without dropout: one number that any later load can repeat."""
-        batch = self.data.training.batch(1, self.shape)
-        return self.engine.evaluate(evaluation_batches(batch.micro_batches))
 
     def _peak_memory_gib(self) -> float:
         cuda = self.engine.device.type == "cuda"

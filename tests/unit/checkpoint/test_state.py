@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
             fragments.append(Fragment(ParameterInfo("n", (4,)), 0, norm))
         tensors, index = tensors_of(fragments)
         write_tensors(tmp_path / f"state/rank-{rank}.safetensors", tensors)
-        parts.append((f"state/rank-{rank}.safetensors", to_json(index)))
+        parts.append((f"state/rank-{rank}.safetensors", index))
     write_json(tmp_path / "state/index.json", to_json(merge(parts)))
     safetensors.torch.save_file({"w": weight, "n": norm}, tmp_path / "wanted.safetensors")
     return tmp_path
