@@ -166,6 +166,7 @@ class Store:
         """Read this rank's slices into the masters and, to resume, the moments."""
         reader = StateReader(folder)
         resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
+        masters.forget_moments(self.engine)
         if resume:
             masters.make_moments(self.engine, facts["updates"])
             masters.set_loss_scaler(self.engine, facts["loss_scaler"])

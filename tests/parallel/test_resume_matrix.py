@@ -1,4 +1,4 @@
-"""Promise 2: any checkpoint resumes on any layout; masters and moments to the bit, the next losses as if uninterrupted."""
+"""Promise 2: any checkpoint resumes on any layout; masters and moments to the bit, the next losses the same."""
 
 from __future__ import annotations
 
