@@ -72,6 +72,9 @@ class Watch:
         self.phase = phase
         self.count += 1
         self._beaten = time.monotonic()
+        if step is not None and step == (self._began or 0) + 1:  # from here on the limit is shorter: let others know
+            with contextlib.suppress(OSError):
+                self._write()
 
     @property
     def limit(self) -> float:
