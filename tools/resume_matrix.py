@@ -102,7 +102,7 @@ def _not_restored(engine: Any, checkpoint: Path) -> str:
     for fragment in masters.fragments(engine):
         info = fragment.info
         for kind, values in {"master": fragment.master, **fragment.moments}.items():
-            whole = reader.whole(kind, info.name)
+            whole = reader.whole(kind, info)
             here = whole if info.dim is None else whole.narrow(info.dim, info.start, info.stop - info.start)
             if not torch.equal(here.reshape(-1)[fragment.offset : fragment.offset + len(values)], values):
                 return f"{kind} of {info.name}"

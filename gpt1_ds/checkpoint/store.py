@@ -16,6 +16,7 @@ import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpt1_ds.checkpoint.slices import Geometry
 from gpt1_ds.checkpoint.state import StateReader, slice_of, tensors_of, write_tensors
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -129,6 +131,7 @@ class Store:
         for folder in reversed(folders):
             problem = self.verify(folder)
             if problem is None:
+                self.grid.on_rank_0(partial(self._mend_latest, folder))
                 return folder
             found.append(problem)
             if self.rank == 0:
@@ -196,6 +199,14 @@ class Store:
             log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
             with contextlib.suppress(OSError):
                 self.run_dir.add_event("save failed", step=step, error=str(failure))
+
+    def _mend_latest(self, newest: Path) -> None:
+        latest = self.run_dir.latest
+        named = latest.read_text(errors="replace").strip() if latest.is_file() else "nothing"
+        if named != newest.name:
+            log.say(f"{latest} names {named[:80]}; the newest good checkpoint is {newest.name}")
+            self.run_dir.add_event("stale latest", named=named[:80], newest=newest.name)
+            write_atomic(latest, newest.name + "\n")
 
     def _set_aside(self, folder: Path, problem: str) -> None:
         name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"

@@ -47,13 +47,14 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     tokenizer = load_tokenizer(folder / "tokenizer")
     group = connect_alone()
     assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
-    model = DenseModel(config, config.model.vocab_size, TensorParallel(group))
     reader = StateReader(folder)
+    manifest.check_size(folder, facts, config.model)
+    model = DenseModel(config, config.model.vocab_size, TensorParallel(group))
     with torch.no_grad():
         for parameter in model.parameters():
             info = names.info(parameter)
             rows = slice(0, info.shape[0])  # pad rows behind stay zero
-            parameter[rows] = reader.whole("master", info.name)
+            parameter[rows] = reader.whole("master", info)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Loaded(model.to(device).eval(), tokenizer, config, int(facts["step"]), folder)
 
