@@ -197,8 +197,7 @@ class Store:
         if self.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
-            with contextlib.suppress(OSError):
-                self.run_dir.add_event("save failed", step=step, error=str(failure))
+            self.run_dir.add_event("save failed", step=step, error=str(failure))
 
     def _mend_latest(self, newest: Path) -> None:
         latest = self.run_dir.latest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -33,6 +34,7 @@ class RunDir:
         self.stop = path / "STOP"
         self.save = path / "SAVE"
         self.lock = path / ".lock"
+        self._pending: list[str] = []  # events that a full disk did not take
 
     def create(self, share: str = "private") -> None:
         """Make the folder. `private` is for its owner alone, `group` also lets the group read and write."""
@@ -56,9 +58,12 @@ class RunDir:
         return self.checkpoints / f"step-{step:08d}"
 
     def add_event(self, kind: str, **details: Any) -> None:
-        """Append one line to events.jsonl. Only rank 0 calls this."""
+        """Append one line to events.jsonl. Only rank 0 calls this. What a full disk refuses is kept for the next time."""
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": kind, **details}
-        append(self.events, json.dumps(line, ensure_ascii=False) + "\n")
+        self._pending.append(json.dumps(line, ensure_ascii=False) + "\n")
+        with contextlib.suppress(OSError):
+            append(self.events, "".join(self._pending))
+            self._pending.clear()
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:

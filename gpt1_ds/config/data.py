@@ -18,6 +18,7 @@ class DataSource:
 class DataConfig:
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
+    verify: bool = True  # compare the hash of every shard before training; the ranks share the reading
     epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
 
     def problems(self) -> Iterator[str]:

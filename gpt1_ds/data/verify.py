@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,19 @@ def verify(folder: Path | str) -> dict[str, SplitSummary]:
         for name in dataset.splits
         for stream in [dataset.split(name)]
     }
+
+
+def verify_share(streams: Sequence[TokenStream], share: tuple[int, int]) -> None:
+    """Compare the sha256 of every n-th shard, from the k-th, with dataset.json; `share` = (k, n).
+
+    What a run does before it trains, its ranks sharing the reading. Raises DataError naming the file.
+    """
+    shards = [(stream, number) for stream in streams for number in range(len(stream.shards))]
+    for stream, number in shards[share[0] :: share[1]]:
+        entry, shard = stream.shards[number], stream.shard(number)
+        for path, digest in ((shard.bin_path, entry["bin_sha256"]), (shard.idx_path, entry["idx_sha256"])):
+            if sha256_file(path) != digest:
+                raise DataError(f"{path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
 
 
 def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:

@@ -18,6 +18,7 @@ from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.data.verify import verify_share
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.plan.count import parameters
 from gpt1_ds.tracking.wandb import Mirror
@@ -36,6 +37,9 @@ def pretrain(config: Config) -> int:
     run_dir = run_folder(config)
     with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
         data = grid.agree(lambda: open_data(config))
+        if config.data.verify:
+            streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
+            grid.agree(lambda: verify_share(streams, (grid.rank, grid.world)))
         config = with_vocabulary(config, data.tokenizer.vocab_size)
         grid.on_rank_0(lambda: _prepare(run_dir, config))
         run = _build(config, run_dir, data, grid, watch)

@@ -26,6 +26,7 @@ MAY_CHANGE = (
     "guard.",
     "tracking.",
     "data.epochs_limit",
+    "data.verify",
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.parallel.grid import Grid
 
@@ -49,16 +50,19 @@ class Requests:
 
     def agree(self, fingerprint: int, written: bool) -> Decision:
         """Called by all ranks after each step. `fingerprint`: this rank's part of the batch's; `written`: whether its
-        part of a save under way is on disk.
+        part of a save under way is on disk. Raises TrainingError when the run folder has gone.
         """
-        user = handover = save = False
+        user = handover = save = gone = False
         if self.grid.rank == 0:
+            gone = not os.path.lexists(self.run_dir.checkpoints)
             user, save = self.run_dir.stop.exists(), self.run_dir.save.exists()
             handover = bool(self.job) and self.run_dir.job_stop(self.job).exists()
-        here = [fingerprint, user, handover or self._signalled, save, written]
+        here = [fingerprint, user, handover or self._signalled, save, written, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.grid.control_group)
-        total, users, handovers, saves, written_parts = (int(vote) for vote in votes)
+        total, users, handovers, saves, written_parts, missing = (int(vote) for vote in votes)
+        if missing:
+            raise TrainingError(f"{self.run_dir.path}: the run folder is gone; put it back and run again")
         stop = USER if users else HANDOVER if handovers else None
         return Decision(stop, saves > 0, written_parts == self.grid.world, f"{total % 2**64:016x}")
 

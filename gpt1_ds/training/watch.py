@@ -152,8 +152,7 @@ class Watch:
         guilty = beats.culprit(found, self.poll)
         stack = self._stack_of(guilty)
         text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
-        with contextlib.suppress(OSError):
-            self.run_dir.add_event("stuck", rank=guilty.rank, step=guilty.step, phase=guilty.phase, stack=stack)
+        self.run_dir.add_event("stuck", rank=guilty.rank, step=guilty.step, phase=guilty.phase, stack=stack)
         log.LOGGER.debug(text)
         if not launch.tell(TrainingError(text)):
             log.alarm(text)

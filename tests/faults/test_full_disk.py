@@ -1,0 +1,97 @@
+"""A full disk stops no run and damages nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.rundir import read_jsonl
+from tests.helpers import runs
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB: a handful of these checkpoints."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path, leave: int = 0) -> Path:
+    filler = disk / "filler"
+    with open(filler, "wb") as file:
+        file.write(bytes(max(0, shutil.disk_usage(disk).free - leave)))
+    return filler
+
+
+@pytest.mark.parametrize("background", ["on", "off"])
+@pytest.mark.parametrize("leave", [0, 100_000, 200_000, 350_000])
+def test_training_goes_on_and_saves_again_when_there_is_space(
+    background: str, leave: int, small_disk: Path, tiny_data: Path
+) -> None:
+    """Whatever the save was writing when the space ran out."""
+    words = [
+        *(f"data.path={tiny_data}", f"run.dir={small_disk}", f"checkpoint.background={background}"),
+        *("train.steps=100000", "checkpoint.keep=1", "checkpoint.every=5"),
+    ]
+    run = runs.Background(words, 2)
+    run.wait_for(lambda: bool(runs.events(run.run_dir, "saved")))
+    filler = fill(small_disk, leave)
+    kept = steps_in(run.run_dir.checkpoints)[-1]
+    reached = runs.last_step(run.run_dir)
+    log = run.run_dir.rank_log(0)
+    run.wait_for(
+        lambda: "was not saved" in log.read_text(errors="replace") or runs.last_step(run.run_dir) > reached + 30
+    )
+    for folder in steps_in(run.run_dir.checkpoints):
+        manifest.verify_files(folder, manifest.read(folder))
+    assert steps_in(run.run_dir.checkpoints)[-1] >= kept
+    filler.unlink()
+    before = len(steps_in(run.run_dir.checkpoints)) and steps_in(run.run_dir.checkpoints)[-1]
+    run.wait_for(lambda: steps_in(run.run_dir.checkpoints)[-1] != before)
+    run.run_dir.stop.touch()
+    run.join()
+    assert run.error is None
+    assert not list(run.run_dir.checkpoints.glob(".*")), "nothing is left behind"
+    lines = [line["step"] for line in read_jsonl(run.run_dir.metrics) if line["kind"] == "train"]
+    assert lines == list(range(1, lines[-1] + 1)), "no line of the metrics is lost"
+    kinds = [event["event"] for event in read_jsonl(run.run_dir.events)]
+    assert kinds[-1] == "stopped"
+
+
+def test_building_data(small_disk: Path, tiny_data: Path) -> None:
+    """The build stops with one line, leaves no half dataset, and goes on when there is space."""
+    from gpt1_ds.data.build import build
+
+    texts, tokenizer = tiny_data.parent / "text", tiny_data.parent / "tokenizer"
+    filler = fill(small_disk, leave=60_000)
+    with pytest.raises((UserError, OSError)) as caught:
+        build([texts], tokenizer, small_disk / "data", workers=1, validation=0.1)
+    assert "space" in str(caught.value)
+    assert not (small_disk / "data" / "dataset.json").exists()
+    filler.unlink()
+    build([texts], tokenizer, small_disk / "data", workers=1, validation=0.1)
+    for path in tiny_data.iterdir():
+        if path.suffix in (".bin", ".idx"):
+            assert (small_disk / "data" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_run_folder_that_vanishes_ends_the_run(tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=10"]
+    run = runs.Background(words, 2)
+    run.wait_for_step(3)
+    os.rename(run.run_dir.path, tmp_path / "elsewhere")
+    run.join(60)
+    assert "run folder is gone" in str(run.error)
