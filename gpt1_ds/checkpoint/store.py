@@ -20,12 +20,13 @@ import torch.distributed as dist
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.fingerprint import as_text, partial_hash
+from gpt1_ds.checkpoint.folder import complete
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.slices import Geometry
-from gpt1_ds.checkpoint.state import INDEX, StateReader, merge, slice_of, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.state import StateReader, slice_of, tensors_of, to_json, write_tensors
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.common.files import sync_folder, write_atomic, write_json
+from gpt1_ds.common.files import sync_folder, write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.checkpoint import CheckpointConfig
 from gpt1_ds.parallel import masters
@@ -156,17 +157,7 @@ class Store:
         self, temporary: Path, final: Path, contents: Contents, hashes: dict[str, str], parts: list[Any]
     ) -> None:
         written = [part for part in parts if part is not None]
-        write_json(temporary / INDEX, to_json(merge([(part["file"], part["index"]) for part in written])))
-        write_atomic(temporary / "config.yaml", contents.config_yaml)
-        (temporary / "tokenizer").mkdir()
-        for path in contents.tokenizer.iterdir():  # contents only: access rights are the run's own
-            shutil.copyfile(path, temporary / "tokenizer" / path.name)
-        files = {part["file"]: {"bytes": part["bytes"], "sha256": part["sha256"]} for part in written}
-        others = [path for path in sorted(temporary.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
-        files.update({str(path.relative_to(temporary)): manifest.file_facts(path) for path in others})
-        manifest.write(temporary, {**contents.facts, "parameters": hashes, "files": files})
-        for folder in (temporary / "state", temporary / "tokenizer", temporary):
-            sync_folder(folder)
+        complete(temporary, written, contents.config_yaml, contents.tokenizer, contents.facts, hashes)
         replaced = final.with_name(f".{final.name}.replaced")
         if final.exists():
             os.rename(final, replaced)
