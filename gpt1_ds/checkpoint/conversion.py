@@ -68,7 +68,7 @@ def check_shapes(theirs: Mapping[str, tuple[int, ...]], model: ModelConfig, orig
     """
     wanted = {their_name(name): their_shape(name, shape) for name, shape in _shapes(model).items()}
     problems = [f"{origin}: has no {name}" for name in sorted(wanted.keys() - theirs.keys())]
-    problems += [f"{origin}: {name} is no part of GPT-1" for name in sorted(theirs.keys() - wanted.keys())]
+    problems += [f"{origin}: {name!r:.80} is no part of GPT-1" for name in sorted(theirs.keys() - wanted.keys())]
     problems += [
         f"{origin}: {name} is {list(theirs[name])}, the configuration says {list(shape)}"
         for name, shape in wanted.items()

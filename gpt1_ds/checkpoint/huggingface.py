@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from gpt1_ds.checkpoint.hf_config import CONFIG, generation_config, model_config
 from gpt1_ds.checkpoint.hf_tokenizer import tokenizer_files
 from gpt1_ds.checkpoint.imported import Foreign, free_place
 from gpt1_ds.checkpoint.model_card import model_card
-from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.checkpoint.state import StateReader, write_tensors
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig
@@ -36,7 +35,7 @@ PREFIX = "transformer."
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 _BUFFERS = (".attn.bias", ".attn.masked_bias", "position_ids")  # older versions saved causal masks and positions
-_CHOICE_HEAD = "multiple_choice_head."
+_CHOICE_HEAD = ("multiple_choice_head.summary.bias", "multiple_choice_head.summary.weight")
 _HEAD, _ROWS = "lm_head.weight", "tokens_embed.weight"
 
 
@@ -65,7 +64,7 @@ def export(checkpoint: Path, out: Path) -> Path:
             for name in sorted(reader.index)
         }
         rows = tensors[PREFIX + "tokens_embed.weight"].shape[0]
-        safetensors.torch.save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
         write_json(folder / CONFIG, their_config(model, rows, tokenizer))
         write_json(folder / "generation_config.json", generation_config(tokenizer))
         for name, value in tokenizer_files(tokenizer, model.context).items():
@@ -89,7 +88,7 @@ def read(source: Path, tokenizer: Path | None) -> tuple[Foreign, Path]:
     model = model_config(foreign.inside(source, CONFIG))
     tokenizer = tokenizer or _carried_tokenizer(source)
     headers = {file: _header(source, file, expected) for file, expected in files.items()}
-    left_out = sorted(name for header in headers.values() for name in header if name.startswith(_CHOICE_HEAD))
+    left_out = sorted(name for header in headers.values() for name in header if name in _CHOICE_HEAD)
     wanted = {file: {n: f for n, f in header.items() if _is_weight(n)} for file, header in headers.items()}
     _check(source, wanted, model)
     weights = our_weights(_tensors(source, wanted), model)
@@ -127,7 +126,7 @@ def _header(source: Path, file: str, expected: set[str] | None) -> dict[str, Ten
 
 
 def _is_weight(name: str) -> bool:
-    return not name.startswith(_CHOICE_HEAD) and not name.endswith(_BUFFERS)
+    return name not in _CHOICE_HEAD and not name.endswith(_BUFFERS)
 
 
 def _check(source: Path, headers: dict[str, dict[str, TensorFacts]], model: ModelConfig) -> None:
@@ -137,7 +136,7 @@ def _check(source: Path, headers: dict[str, dict[str, TensorFacts]], model: Mode
         for name, facts in header.items():
             short = name.removeprefix(PREFIX)
             if short in shapes:
-                raise CheckpointError(f"{source / file}: {name} is there twice; download the folder again")
+                raise CheckpointError(f"{source / file}: {name!r:.80} is there twice; download the folder again")
             shapes[short] = facts.shape
     head = shapes.pop(_HEAD, None)
     if head is not None and shapes.setdefault(_ROWS, head) != head:

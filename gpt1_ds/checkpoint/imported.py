@@ -92,17 +92,22 @@ def fit_vocabulary(
     tokenizer that cannot be the model's.
     """
     rows, ids = foreign.weights["tokens.weight"].shape[0], tokenizer.vocab_size
-    symbols = {tokenizer.eod_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id}
+    symbols = {
+        tokenizer.start_id: "start",
+        tokenizer.delimiter_id: "delimiter",
+        tokenizer.extract_id: "extract",
+        tokenizer.eod_id: "end of document",
+    }
     if rows > ids:
         raise CheckpointError(
             f"{foreign.source}: has rows for {rows} token ids, the tokenizer knows {ids}; pass --tokenizer with the "
             "model's own, and drop ids that were added to the model (resize_token_embeddings) first"
         )
-    missing = set(range(rows, ids))
-    if not missing <= symbols:
+    missing = range(rows, ids)
+    if not symbols.keys() >= set(missing):
         raise CheckpointError(
             f"{foreign.source}: has rows for {rows} token ids, the tokenizer gives text ids up to "
-            f"{max(set(range(ids)) - symbols)}; pass --tokenizer with the model's own"
+            f"{max(set(range(ids)) - symbols.keys())}; pass --tokenizer with the model's own"
         )
     config = replace(config, model=replace(config.model, vocab_size=ids))
     if not missing:
@@ -110,12 +115,13 @@ def fit_vocabulary(
     shape = (ids, config.model.width)
     fresh = initial_value(ParameterInfo("tokens.weight", shape), config.run.seed)[rows:]
     weights = {**foreign.weights, "tokens.weight": torch.cat([foreign.weights["tokens.weight"], fresh])}
-    added = ", ".join(str(number) for number in sorted(missing))
-    return (
-        config,
-        weights,
-        [f"token ids {added} (control symbols) had no rows; theirs begin untrained, as in a new model"],
-    )
+    added = ", ".join(f"{number} ({symbols[number]})" for number in missing)
+    remarks = [f"token ids {added} had no rows; theirs begin untrained, as in a new model"]
+    first = min(symbols)
+    if first < rows:
+        taken = ", ".join(f"{number} ({symbols[number]})" for number in range(first, rows))
+        remarks.append(f"token ids {taken} are taken for the symbols of the tokenizer, as the release orders them")
+    return config, weights, remarks
 
 
 def _fragments(model: DenseModel, weights: dict[str, Tensor]) -> list[Fragment]:

@@ -92,7 +92,8 @@ def test_added_rows_are_those_of_a_new_model_and_this_is_said(imported: tuple[Pa
     added = StateReader(checkpoint).whole("master", "tokens.weight")[40478:]
     assert added.shape == (4, 768)
     assert added.std() == pytest.approx(STANDARD_DEVIATION, rel=0.1)
-    assert any("40478, 40479, 40480, 40481" in line and "untrained" in line for line in remarks)
+    added = "40478 (start), 40479 (delimiter), 40480 (extract), 40481 (end of document)"
+    assert f"token ids {added} had no rows; theirs begin untrained, as in a new model" in remarks
 
 
 def test_what_was_verified_is_said(imported: tuple[Path, list[str]]) -> None:

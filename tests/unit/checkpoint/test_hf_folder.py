@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def test_ways_to_save_the_same_model(change: Callable[[Tensors], Tensors], sourc
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: {**t, "score.weight": torch.zeros(2, 32)}, "score.weight is no part of GPT-1"),
+        (lambda t: {**t, "score.weight": torch.zeros(2, 32)}, "'score.weight' is no part of GPT-1"),
+        (lambda t: {**t, "a\nb": torch.zeros(1)}, r"'a\\nb' is no part of GPT-1"),
         (lambda t: {n: v for n, v in t.items() if "h.1.mlp.c_fc.bias" not in n}, "has no h.1.mlp.c_fc.bias"),
         (lambda t: {n: v for n, v in t.items() if "h.1." not in n}, r"has no h.1.* \(and 11 more"),
         (lambda t: {**t, "lm_head.weight": torch.zeros(500, 32)}, "lm_head.weight differs from tokens_embed.weight"),
@@ -239,6 +241,12 @@ def resize(source: Path, rows: int) -> None:
 def test_vocabularies_that_do_not_fit(rows: int, message: str, source: Path, tmp_path: Path) -> None:
     resize(source, rows)
     refused(source, tmp_path, message)
+
+
+def test_a_model_that_transformers_cannot_express(tiny_data: Path, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "c", tiny_data.parent / "tokenizer", replace(SMALL, ffn=96))
+    with pytest.raises(CheckpointError, match=r"model.ffn=96: .* only 4 \* model.width = 128"):
+        huggingface.export(tmp_path / "c", tmp_path / "out")
 
 
 def test_a_place_that_is_taken(source: Path, tmp_path: Path) -> None:
