@@ -61,7 +61,7 @@ def refuse_pickle(path: Path) -> None:
     if path.suffix in PICKLES:
         raise CheckpointError(
             f"{path}: may hold pickled objects, which run code when they are read, and is never opened; convert it "
-            "where you trust it: AutoModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER) writes safetensors"
+            "where you trust it: OpenAIGPTLMHeadModel.from_pretrained(FOLDER).save_pretrained(NEW) writes safetensors"
         )
 
 
