@@ -1,29 +1,58 @@
 """A hash of a parameter's fp32 values that does not depend on how it was cut.
 
-The sum, modulo 2**64, of a hash of every (index, bits): each rank sums over what it holds and the ranks' sums are
-added.
+The sum, modulo 2**64, of bits(row, column) * a(row) * b(column) with pseudo-random odd a and b (multilinear hashing,
+Carter and Wegman 1979): each rank sums over what it holds and the ranks' sums are added. It is there to notice a wrong
+slice, a swap or a flipped bit after loading on another layout; against damage on disk files carry a sha256.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from gpt1_ds.checkpoint.slices import Geometry, Slice, element_index
+from gpt1_ds.checkpoint.slices import Geometry, Slice
+from gpt1_ds.data.windows import mix
 
-_FACTORS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # splitmix64's constants as signed integers
+_BLOCK = 1 << 16  # elements at a time: their 64-bit copies stay in the cache
 
 
 def partial_hash(values: Tensor, geometry: Geometry, part: Slice) -> int:
-    """Signed 64-bit part of a parameter's hash that the elements of one slice contribute."""
-    total = torch.zeros((), dtype=torch.int64)
+    """Signed 64-bit part of a parameter's hash that the elements of one slice contribute; `values` is 1-D fp32."""
     bits = values.detach().cpu().contiguous().view(torch.int32)
-    for first, index in element_index(geometry, part):
-        state = index.mul_(_FACTORS[0]).add_(bits[first : first + len(index)])
-        state = (state ^ ((state >> 30) & ((1 << 34) - 1))).mul_(_FACTORS[1])
-        state = (state ^ ((state >> 27) & ((1 << 37) - 1))).mul_(_FACTORS[2])
-        total += state.sum()
+    rows = geometry.cut if geometry.outer == 1 else geometry.outer
+    columns = geometry.inner if geometry.outer == 1 else geometry.cut * geometry.inner
+    first_row, first_column = (part.start, 0) if geometry.outer == 1 else (0, part.start * geometry.inner)
+    width = columns if geometry.outer == 1 else (part.stop - part.start) * geometry.inner
+    a, b = _odd(rows, 1)[first_row:], _odd(columns, 2)[first_column : first_column + width]
+    row, column = divmod(part.offset, width)
+    head = min(part.count, (width - column) % width)  # up to the next whole row
+    body = (part.count - head) // width
+    total = _sum(bits[:head].view(1, -1), a[row : row + 1], b[column : column + head])
+    row += column > 0
+    total += _sum(bits[head : head + body * width].view(body, width), a[row:], b)
+    tail = bits[head + body * width : part.count]
+    total += _sum(tail.view(1, -1), a[row + body : row + body + 1], b[: len(tail)])
     return int(total)
+
+
+def _sum(bits: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    total = torch.zeros((), dtype=torch.int64)
+    rows, columns = bits.shape
+    step = max(1, _BLOCK // max(1, columns))
+    for row in range(0, rows if columns else 0, step):
+        products = bits[row : row + step].to(torch.int64).mul_(b)
+        total += (products.sum(1) * a[row : row + len(products)]).sum()
+    return total
+
+
+@cache
+def _odd(count: int, stream: int) -> Tensor:
+    """int64 [count]: pseudo-random odd factors."""
+    factors = mix(np.arange(count, dtype=np.uint64) + np.uint64(stream << 48)) | np.uint64(1)
+    return torch.from_numpy(factors.view(np.int64))
 
 
 def as_text(value: int) -> str:

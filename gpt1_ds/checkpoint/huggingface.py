@@ -8,6 +8,7 @@ head, whole or in shards; weights come back bit for bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from gpt1_ds.checkpoint import foreign, manifest
 from gpt1_ds.checkpoint.conversion import check_shapes, our_weights, their_name, to_theirs
-from gpt1_ds.checkpoint.folder import copy_tokenizer
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.foreign import TensorFacts
 from gpt1_ds.checkpoint.hf_config import CONFIG, generation_config, model_config, their_config
@@ -27,7 +27,9 @@ from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config import load as load_config
-from gpt1_ds.data.tokenizer import METADATA, load_tokenizer, read_metadata
+from gpt1_ds.data.tokenizer import METADATA, copy_tokenizer, load_tokenizer, read_metadata
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.plan.count import parameter_shapes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
@@ -57,15 +59,15 @@ def export(checkpoint: Path, out: Path) -> Path:
         raise CheckpointError(
             f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
         )
-    reader = StateReader(source)
+    manifest.check_size(source, facts, model)
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     with published_folder(out) as folder:
         tensors = {
-            PREFIX + their_name(name): to_theirs(name, reader.whole("master", name), model.heads)
-            for name in sorted(reader.index)
+            PREFIX + their_name(name): to_theirs(name, value, model.heads)
+            for name, value in _masters(source, parameter_shapes(model, model.vocab_size))
         }
-        rows = tensors[PREFIX + "tokens_embed.weight"].shape[0]
         write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
-        write_json(folder / CONFIG, their_config(model, rows, tokenizer))
+        write_json(folder / CONFIG, their_config(model, model.vocab_size, tokenizer))
         write_json(folder / "generation_config.json", generation_config(tokenizer))
         for name, value in tokenizer_files(tokenizer, model.context).items():
             write_json(folder / name, value)
@@ -73,6 +75,15 @@ def export(checkpoint: Path, out: Path) -> Path:
         write_atomic(folder / "README.md", model_card(model, tokenizer, facts, TOKENIZER))
         sync_folder(folder / TOKENIZER)
     return source
+
+
+def _masters(source: Path, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of a checkpoint, whole, by canonical name."""
+    reader = StateReader(source)
+    for name, shape in shapes.items():
+        stored = reader.index.get(name)
+        dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
+        yield name, reader.whole("master", ParameterInfo(name, shape, dim))
 
 
 def read(source: Path, tokenizer: Path | None) -> tuple[Foreign, Path]:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt1_ds.checkpoint.fingerprint import as_text, partial_hash
-from gpt1_ds.checkpoint.folder import complete
+from gpt1_ds.checkpoint.fingerprint import partial_hash
+from gpt1_ds.checkpoint.publish import Contents, Part, complete
 from gpt1_ds.checkpoint.slices import Geometry
-from gpt1_ds.checkpoint.state import slice_of, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.state import slice_of, tensors_of, write_tensors
 from gpt1_ds.checkpoint.whole import probe_loss, whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder
@@ -44,8 +44,12 @@ class Foreign:
 
 
 def free_place(out: Path) -> Path:
-    """`out` as an absolute path where a folder may be published. Raises CheckpointError when something is there."""
+    """`out` as an absolute path where a folder may be published. Raises CheckpointError when something is there, or
+    when its name is that of a run's own checkpoint, which would be taken for one of another step.
+    """
     out = out.resolve()
+    if re.fullmatch(r"step-\d{8,}", out.name):
+        raise CheckpointError(f"{out}: such names are for the checkpoints of runs; choose another --out")
     if out.is_dir() and not any(out.iterdir()):
         out.rmdir()
     if out.exists():
@@ -62,7 +66,7 @@ def publish(foreign: Foreign, tokenizer_folder: Path, out: Path, provenance: dic
     tokenizer = load_tokenizer(tokenizer_folder)
     config = Config(run=RunConfig(name=re.sub(r"[^A-Za-z0-9._-]", "-", out.name)), model=foreign.model)
     config, weights, remarks = fit_vocabulary(config, foreign, tokenizer)
-    model = whole_model(config, weights.__getitem__)
+    model = whole_model(config, lambda info: weights[info.name])
     probe = probe_loss(model, config)
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):
         raise CheckpointError(f"{foreign.source}: some weights are not finite; this is not a trained model")
@@ -79,7 +83,7 @@ def publish(foreign: Foreign, tokenizer_folder: Path, out: Path, provenance: dic
         "imported": foreign.origin,
     }
     with published_folder(out) as folder:
-        _write(folder, _fragments(model, weights), config, tokenizer_folder, facts)
+        _write(folder, _fragments(model, weights), Contents(0, facts, to_yaml(config), tokenizer_folder))
     return [*foreign.remarks, *remarks]
 
 
@@ -130,13 +134,12 @@ def _fragments(model: DenseModel, weights: dict[str, Tensor]) -> list[Fragment]:
     return [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
 
 
-def _write(folder: Path, fragments: list[Fragment], config: Config, tokenizer: Path, facts: dict[str, Any]) -> None:
+def _write(folder: Path, fragments: list[Fragment], contents: Contents) -> None:
     (folder / "state").mkdir()
     tensors, index = tensors_of(fragments)
     size, digest = write_tensors(folder / TENSORS, tensors)
-    part = {"file": TENSORS, "bytes": size, "sha256": digest, "index": to_json(index)}
     hashes = {
-        one.info.name: as_text(partial_hash(one.master, Geometry.of(one.info.shape, one.info.dim), slice_of(one)))
+        one.info.name: partial_hash(one.master, Geometry.of(one.info.shape, one.info.dim), slice_of(one))
         for one in fragments
     }
-    complete(folder, [part], to_yaml(config), tokenizer, facts, hashes)
+    complete(folder, contents, [Part(TENSORS, size, digest, index, hashes)])

@@ -14,18 +14,17 @@ def inspect(path: Path) -> int:
     folder = find(path)
     facts = manifest.read(folder)
     size = sum(file["bytes"] for file in facts["files"].values())
-    layout, probe = facts["layout"], facts["probe"]
+    layout = facts["layout"]
     print(f"{folder}")
     print(f"  step {facts['step']}, {count(facts['tokens'])} tokens, {facts['updates']} updates, {facts['precision']}")
     if "imported" in facts:
         print(f"  imported from {facts['imported']}: weights only, for checkpoint.init_from")
-    else:
-        print(
-            f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
-            f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
-        )
+    print(
+        f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
+        f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
+    )
     print(f"  {len(facts['parameters'])} parameters, {len(facts['files'])} files, {byte_size(size)}")
-    print(f"  seed {facts['seed']}, probe loss {probe['loss']:.6f} in {probe.get('precision', facts['precision'])}")
+    print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f}")
     for name, value in facts["hashes"].items():
         print(f"  {name} {value[:16] or 'none'}")
     return 0

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.plan.count import parameter_shapes
 
 FORMAT = 1
 NAME = "manifest.json"
+LARGEST_JSON = 1 << 28  # bytes; the index of a thousand ranks is a tenth of it
+_KINDS = {"step": int, "files": dict, "parameters": dict, "hashes": dict, "probe": dict}
+_STEP = re.compile(r"step-(\d{8,})")
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
@@ -26,20 +33,37 @@ def write(folder: Path, manifest: dict[str, Any]) -> None:
 def read(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint folder. Raises CheckpointError for one that is missing, damaged or too new."""
     path = folder / NAME
-    try:
-        manifest = json.loads(path.read_text())
-        body = {key: value for key, value in manifest.items() if key != "checksum"}
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder}: no {NAME}: this is not a complete checkpoint") from None
-    except (ValueError, AttributeError, UnicodeDecodeError):
-        raise CheckpointError(f"{path}: damaged: not readable as JSON") from None
+    manifest = read_json(path, "this is not a complete checkpoint")
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
     if not isinstance(body.get("format"), int) or body["format"] > FORMAT:
         raise CheckpointError(
             f"{path}: format {body.get('format')} is newer than this program reads ({FORMAT}); update it"
         )
     if manifest.get("checksum") != _checksum(body):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
+    if any(type(body.get(key)) is not kind for key, kind in _KINDS.items()):
+        raise CheckpointError(f"{path}: damaged: {', '.join(_KINDS)} must be there")
+    name = _STEP.fullmatch(folder.name)
+    if name and int(name[1]) != body["step"]:
+        raise CheckpointError(
+            f"{folder}: was saved at step {body['step']}: the folder was renamed or its files swapped"
+        )
     return body
+
+
+def read_json(path: Path, if_missing: str) -> dict[str, Any]:
+    """A JSON object of a checkpoint. Raises CheckpointError for what is not one, or is absurdly large."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent}: no {path.name}: {if_missing}") from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{path}: damaged: not readable as JSON") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: damaged: not a JSON object")
+    return value
 
 
 def verify_files(folder: Path, manifest: dict[str, Any], share: tuple[int, int] = (0, 1)) -> None:
@@ -50,14 +74,30 @@ def verify_files(folder: Path, manifest: dict[str, Any], share: tuple[int, int] 
     files = sorted(manifest["files"].items())
     for name, facts in files[share[0] :: share[1]]:
         path = folder / name
-        pure = PurePosixPath(name)
-        if pure.is_absolute() or ".." in pure.parts or path.is_symlink() or not path.is_file():
+        if not is_inside(folder, name) or not path.is_file():
             raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
         size = path.stat().st_size
         if size != facts["bytes"]:
             raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
         if sha256_file(path) != facts["sha256"]:
             raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
+
+
+def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig) -> None:
+    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    needed = 4 * sum(map(math.prod, parameter_shapes(model, model.vocab_size).values()))
+    held = sum(file["bytes"] for file in manifest["files"].values())
+    if held < needed:
+        raise CheckpointError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")
+
+
+def is_inside(folder: Path, name: str) -> bool:
+    """Whether `name` is a relative path that stays in the folder, through no link."""
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        return False
+    return not any((folder / part).is_symlink() for part in (pure, *pure.parents[:-1]))
 
 
 def file_facts(path: Path) -> dict[str, Any]:

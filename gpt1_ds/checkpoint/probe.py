@@ -6,12 +6,16 @@ repeat it without the training data.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.windows import mix
-from gpt1_ds.parallel.engine import MicroBatch
+from gpt1_ds.parallel.engine import Engine, MicroBatch
 
 POSITIONS = 64  # at most; enough to pass through every parameter of every block
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}  # relative; layouts sum in another order
@@ -27,7 +31,17 @@ def probe_batch(model: ModelConfig) -> MicroBatch:
     return MicroBatch(tokens_TB[:-1].contiguous(), torch.zeros(1, dtype=torch.int64), tokens_TB[1:], weights_SB)
 
 
-def differs(stored: float, found: float, precisions: tuple[str, str]) -> bool:
-    """Whether two probe losses, each computed in its precision, cannot be those of the same weights."""
-    tolerance = max(TOLERANCE[precision] for precision in precisions)
-    return not abs(stored - found) <= tolerance * max(1.0, abs(stored))
+def probe_loss(engine: Engine, model: ModelConfig) -> float:
+    """The probe under the engine's present weights, in its precision; all ranks call this."""
+    with torch.compiler.set_stance("force_eager"):  # one row now and then is not worth a compiled graph of its own
+        return engine.evaluate([probe_batch(model)])
+
+
+def check(folder: Path, stored: dict[str, Any], loss: float, precision: str) -> None:
+    """Raise CheckpointError when the loss just computed cannot be that of the weights that were saved."""
+    tolerance = max(TOLERANCE[precision], TOLERANCE[stored["precision"]])
+    if not abs(stored["loss"] - loss) <= tolerance * max(1.0, abs(stored["loss"])):
+        raise CheckpointError(
+            f"{folder}: the probe's loss is {loss!r}, at saving it was {stored['loss']!r}: the weights are as saved "
+            "but are computed with differently here; compare env.json with the present versions"
+        )

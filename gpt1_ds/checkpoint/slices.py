@@ -8,7 +8,7 @@ outer x w x inner; with outer == 1 (cut along the first dimension, or not at all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,15 +102,3 @@ def _by_range(parts: Sequence[Slice]) -> dict[tuple[int, int], list[Slice]]:
     for part in parts:
         grouped.setdefault((part.start, part.stop), []).append(part)
     return grouped
-
-
-def element_index(geometry: Geometry, part: Slice) -> Iterator[tuple[int, Tensor]]:
-    """(position in the slice, int64 indices in the whole parameter), a block at a time."""
-    width = (part.stop - part.start) * geometry.inner
-    for first in range(0, part.count, 1 << 20):
-        local = torch.arange(part.offset + first, part.offset + min(first + (1 << 20), part.count))
-        if geometry.outer == 1:
-            yield first, local + part.start * geometry.inner
-        else:
-            row = torch.div(local, width, rounding_mode="floor")
-            yield first, row * (geometry.cut * geometry.inner) + part.start * geometry.inner + local % width

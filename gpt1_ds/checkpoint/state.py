@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import safetensors
 from torch import Tensor
 
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.model.names import ParameterInfo
@@ -67,7 +70,9 @@ def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256), hashed while it is written."""
+    """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256). One thread hashes while this one
+    writes: both let go of the interpreter.
+    """
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     at = 0
     for key, tensor in tensors.items():
@@ -77,27 +82,28 @@ def write_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with open(path, "wb") as file:
+    with open(path, "wb") as file, ThreadPoolExecutor(1, "sha256") as hasher:
         for chunk in (struct.pack("<Q", len(text)), text):
             digest.update(chunk)
             file.write(chunk)
         for tensor in tensors.values():
             data = tensor.detach().cpu().contiguous().numpy().data.cast("B")
-            digest.update(data)
+            hashed = hasher.submit(digest.update, data)
             file.write(data)
+            hashed.result()  # so that at most one tensor's copy is held
         file.flush()
         os.fsync(file.fileno())
     return 8 + len(text) + at, digest.hexdigest()
 
 
-def merge(parts: list[tuple[str, dict[str, Any]]]) -> Index:
+def merge(parts: list[tuple[str, Index]]) -> Index:
     """The ranks' parts of the index as one; each part comes with its file's name."""
     merged: Index = {}
     for file, part in parts:
         for name, entry in part.items():
-            stored = merged.setdefault(name, StoredParameter(entry["shape"], entry["dim"]))
-            for kind, slices in entry["slices"].items():
-                stored.slices.setdefault(kind, []).extend(Slice(**{**item, "file": file}) for item in slices)
+            stored = merged.setdefault(name, StoredParameter(entry.shape, entry.dim))
+            for kind, slices in entry.slices.items():
+                stored.slices.setdefault(kind, []).extend(replace(item, file=file) for item in slices)
     return merged
 
 
@@ -106,19 +112,19 @@ def to_json(index: Index) -> dict[str, Any]:
 
 
 class StateReader:
-    """Reads the slices that a rank wants out of a checkpoint folder, whatever layout wrote it."""
+    """Reads the slices that a rank wants out of a checkpoint folder, whatever layout wrote it.
+
+    Nothing that the files say is believed before it is checked: what is read is bounded by what the model wants.
+    Raises CheckpointError.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        entries = json.loads((folder / INDEX).read_text())
-        self.index: Index = {
-            name: StoredParameter(
-                entry["shape"],
-                entry["dim"],
-                {kind: [Slice(**item) for item in items] for kind, items in entry["slices"].items()},
-            )
-            for name, entry in entries.items()
-        }
+        entries = manifest.read_json(folder / INDEX, "its tensors cannot be found")
+        try:
+            self.index: Index = {name: _parameter(entry) for name, entry in entries.items()}
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"{folder / INDEX}: damaged: not an index of tensors") from None
         self._files: dict[str, Any] = {}
 
     def has(self, kind: str) -> bool:
@@ -127,7 +133,7 @@ class StateReader:
     def read(self, kind: str, info: ParameterInfo, offset: int, count: int) -> Tensor:
         """1-D fp32 [count]: elements `offset` .. of this rank's part of a parameter."""
         stored = self.index.get(info.name)
-        if stored is None or tuple(stored.shape) != info.shape:
+        if stored is None or tuple(stored.shape) != info.shape or stored.dim != info.dim:
             found = "does not have it" if stored is None else f"has shape {stored.shape}"
             raise CheckpointError(
                 f"{self.folder}: the model wants {info.name} {list(info.shape)}, the checkpoint {found}"
@@ -135,18 +141,26 @@ class StateReader:
         start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
         try:
             return assemble(stored.geometry, Slice(start, stop, offset, count), stored.slices[kind], self._elements)
-        except (LookupError, safetensors.SafetensorError, OSError) as error:
+        except (LookupError, safetensors.SafetensorError, OSError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
 
-    def whole(self, kind: str, name: str) -> Tensor:
-        """A parameter at its full shape."""
-        shape = tuple(self.index[name].shape)
-        dim = self.index[name].dim
-        info = ParameterInfo(name, shape, dim, 0, shape[dim] if dim is not None else 0)
-        return self.read(kind, info, 0, self.index[name].geometry.elements).view(shape)
+    def whole(self, kind: str, info: ParameterInfo) -> Tensor:
+        """A parameter at its full shape, whichever part `info` is of."""
+        stop = info.shape[info.dim] if info.dim is not None else 0
+        return self.read(kind, replace(info, start=0, stop=stop), 0, math.prod(info.shape)).view(info.shape)
 
     def _elements(self, part: Slice, first: int, count: int) -> Tensor:
         file = self._files.get(part.file)
         if file is None:
+            if not manifest.is_inside(self.folder, part.file):
+                raise LookupError(f"{part.file} is not a plain file of this checkpoint")
             file = self._files[part.file] = safetensors.safe_open(self.folder / part.file, framework="pt")
-        return file.get_slice(part.key)[first : first + count]  # type: ignore[no-any-return]
+        stored = file.get_slice(part.key)
+        if stored.get_dtype() != "F32" or stored.get_shape() != [part.count]:
+            raise LookupError(f"{part.key} in {part.file} is not F32 [{part.count}]")
+        return stored[first : first + count]  # type: ignore[no-any-return]
+
+
+def _parameter(entry: dict[str, Any]) -> StoredParameter:
+    slices = {kind: [Slice(**item) for item in items] for kind, items in entry["slices"].items()}
+    return StoredParameter(list(entry["shape"]), entry["dim"], slices)

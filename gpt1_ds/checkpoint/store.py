@@ -1,78 +1,107 @@
 """Saving and loading whole checkpoints, all ranks together.
 
-A save is written into a hidden folder beside its place; when every rank's files are on disk and hashed, rank 0 adds the
-manifest and renames the folder, then moves `latest`. At every moment the newest published checkpoint is complete.
+A save is written into a hidden folder beside its place, by this thread or, from a copy of the state, by another one.
+When every rank's file is on disk and hashed, rank 0 adds the manifest and renames the folder, then moves `latest`. At
+every moment the newest published checkpoint is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import threading
 import time
 import uuid
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.fingerprint import as_text, partial_hash
-from gpt1_ds.checkpoint.folder import complete
+from gpt1_ds.checkpoint import manifest, probe, publish
+from gpt1_ds.checkpoint.fingerprint import partial_hash
 from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint.publish import Contents, Part, total_hashes
 from gpt1_ds.checkpoint.slices import Geometry
-from gpt1_ds.checkpoint.state import StateReader, slice_of, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.state import StateReader, slice_of, tensors_of, write_tensors
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.common.files import sync_folder, write_atomic
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config.checkpoint import CheckpointConfig
+from gpt1_ds.config import Config
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.masters import MOMENTS, Fragment
 
 
 @dataclass(frozen=True)
-class Contents:
-    """What goes into a checkpoint besides the tensors: `facts` for the manifest, the resolved config, the tokenizer."""
+class _Save:
+    """A save under way; `part` is this rank's."""
 
-    step: int
-    facts: dict[str, Any]
-    config_yaml: str
-    tokenizer: Path
+    contents: Contents
+    temporary: Path
+    part: Future[Part]
 
 
 class Store:
     """The checkpoints of one run folder. Every method is called by all ranks together."""
 
-    def __init__(self, run_dir: RunDir, engine: Engine) -> None:
-        self.run_dir, self.engine = run_dir, engine
+    def __init__(self, run_dir: RunDir, engine: Engine, config: Config) -> None:
+        self.run_dir, self.engine, self.config = run_dir, engine, config
         self.grid, self.rank = engine.grid, engine.grid.rank
+        self._under_way: _Save | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
 
-    def save(self, contents: Contents) -> Path | None:
-        """Publish a checkpoint of the engine's state; None when it failed, which removes what was written and is said.
+    def start(self, contents: Contents, background: bool = True) -> None:
+        """Begin to save the engine's state; `finish` publishes it. No other save may be under way.
 
-        A run outlives a failed save: the previous checkpoint stays, the next save tries again.
+        With `background`, and where checkpoint.background and the memory allow, the state is copied and another thread
+        writes the copy. A run outlives a failed save: it is said, and the next one tries again.
         """
+        assert self._under_way is None, "one save at a time"
+        loss = probe.probe_loss(self.engine, self.config.model)
+        facts = {**contents.facts, "probe": {"loss": loss, "precision": self.config.train.precision}}
+        contents = replace(contents, facts=facts)
+        owned = self._owned()
+        size = sum(4 * len(f.master) * (1 + len(f.moments)) for f in owned)
         final = self.run_dir.checkpoint(contents.step)
-        held = masters.fragments(self.engine)
-        owned = [fragment for fragment in held if masters.is_saved_here(self.engine, fragment.info)]
-        hashes = self._hashes(held, owned)
-        if self.grid.on_rank_0(lambda: _already_saved(final, hashes)):
-            return final
         temporary = final.with_name(f".{final.name}.{self.grid.share(uuid.uuid4().hex[:8])}.tmp")
+        needed = sum(self.grid.gather(size))
         try:
-            self.grid.agree(lambda: (temporary / "state").mkdir(parents=True, exist_ok=True))
-            parts = self.grid.gather(self.grid.agree(lambda: self._write_part(temporary, owned)))
-            self.grid.on_rank_0(lambda: self._publish(temporary, final, contents, hashes, parts))
+            self.grid.agree(lambda: _make_room(temporary, needed if self.rank == 0 else 0))
         except UserError as failure:
-            if self.rank == 0:
-                shutil.rmtree(temporary, ignore_errors=True)
-                log.say(f"checkpoint of step {contents.step} was not saved: {failure}; training goes on")
-                with contextlib.suppress(OSError):
-                    self.run_dir.add_event("save failed", step=contents.step, error=str(failure))
+            self._give_up(contents.step, temporary, failure)
+            return
+        part: Future[Part] = Future()
+        wanted = self.config.checkpoint.background if background else "off"
+        if wanted == "on" or (wanted == "auto" and all(self.grid.gather(_fits_in_memory(size)))):
+            part = self._writer.submit(self._write, temporary, [_copied(fragment) for fragment in owned])
+        else:
+            try:
+                part.set_result(self._write(temporary, owned))
+            except OSError as error:
+                part.set_exception(error)
+        self._under_way = _Save(contents, temporary, part)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a save is under way and this rank's part of it is done: when all are, `finish` does not wait."""
+        return self._under_way is not None and self._under_way.part.done()
+
+    def finish(self) -> Path | None:
+        """Publish the save under way; None when there is none, or when it failed, which is said and cleaned up."""
+        if self._under_way is None:
+            return None
+        save, self._under_way = self._under_way, None
+        final = self.run_dir.checkpoint(save.contents.step)
+        try:
+            parts = self.grid.gather(self.grid.agree(save.part.result))
+            self.grid.on_rank_0(lambda: self._publish(save, final, parts))
+        except UserError as failure:
+            self._give_up(save.contents.step, save.temporary, failure)
             return None
         return final
 
@@ -82,16 +111,14 @@ class Store:
         With `weights_only` the optimizer starts afresh.
         """
         facts = manifest.read(folder)
-        reader = StateReader(folder)
-        resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
-        if resume:
-            masters.make_moments(self.engine, facts["updates"])
-            masters.set_loss_scaler(self.engine, facts["loss_scaler"])
-        for fragment in masters.fragments(self.engine):
-            targets = {"master": fragment.master, **(fragment.moments if resume else {})}
-            for kind, values in targets.items():
-                values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
+        self.grid.agree(lambda: self._fill(folder, facts, weights_only))
+        found, saved = total_hashes(self.grid.gather(_hashes(self._owned()))), facts["parameters"]
+        changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
+        if changed:
+            raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
         masters.publish(self.engine)
+        loss = probe.probe_loss(self.engine, self.config.model)
+        probe.check(folder, facts["probe"], loss, self.config.train.precision)
         return facts
 
     def newest(self) -> Path | None:
@@ -104,13 +131,11 @@ class Store:
         for folder in reversed(folders):
             problem = self.verify(folder)
             if problem is None:
+                self.grid.on_rank_0(partial(self._mend_latest, folder))
                 return folder
             found.append(problem)
             if self.rank == 0:
-                aside = folder.with_name(f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-                os.rename(folder, aside)
-                log.say(f"{problem}; set aside as {aside.name}")
-                self.run_dir.add_event("set aside", checkpoint=folder.name, to=aside.name, problem=problem)
+                self._set_aside(folder, problem)
         if found:
             raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {'; '.join(found)}")
         return None
@@ -127,10 +152,11 @@ class Store:
 
         return next((problem for problem in self.grid.gather(check()) if problem is not None), None)
 
-    def prune(self, settings: CheckpointConfig) -> None:
+    def prune(self) -> None:
         """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` names."""
         if self.rank:
             return
+        settings = self.config.checkpoint
         latest = self.run_dir.latest.read_text().strip() if self.run_dir.latest.exists() else ""
         for folder in steps_in(self.run_dir.checkpoints)[: -settings.keep]:
             step = int(folder.name.removeprefix("step-"))
@@ -139,46 +165,83 @@ class Store:
                 os.rename(folder, doomed)
                 shutil.rmtree(doomed, ignore_errors=True)
 
-    def sweep(self) -> None:
-        """Remove what killed saves left behind. Only the holder of the run's lock may call this."""
-        if self.rank == 0:
-            for leftover in self.run_dir.checkpoints.glob(".step-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+    def _fill(self, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
+        """Read this rank's slices into the masters and, to resume, the moments."""
+        reader = StateReader(folder)
+        resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
+        masters.forget_moments(self.engine)
+        if resume:
+            masters.make_moments(self.engine, facts["updates"])
+            masters.set_loss_scaler(self.engine, facts["loss_scaler"])
+        for fragment in masters.fragments(self.engine):
+            targets = {"master": fragment.master, **(fragment.moments if resume else {})}
+            for kind, values in targets.items():
+                values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
 
-    def _write_part(self, temporary: Path, owned: list[Fragment]) -> dict[str, Any] | None:
+    def _owned(self) -> list[Fragment]:
+        return [f for f in masters.fragments(self.engine) if masters.is_saved_here(self.engine, f.info)]
+
+    def _write(self, temporary: Path, owned: list[Fragment]) -> Part:
         tensors, index = tensors_of(owned)
         if not tensors:
-            return None
+            return Part()
         name = f"state/rank-{self.rank:05d}.safetensors"
         size, digest = write_tensors(temporary / name, tensors)
-        return {"file": name, "bytes": size, "sha256": digest, "index": to_json(index)}
+        return Part(name, size, digest, index, _hashes(owned))
 
-    def _publish(
-        self, temporary: Path, final: Path, contents: Contents, hashes: dict[str, str], parts: list[Any]
-    ) -> None:
-        written = [part for part in parts if part is not None]
-        complete(temporary, written, contents.config_yaml, contents.tokenizer, contents.facts, hashes)
-        replaced = final.with_name(f".{final.name}.replaced")
-        if final.exists():
-            os.rename(final, replaced)
-        os.rename(temporary, final)
-        sync_folder(final.parent)
-        write_atomic(self.run_dir.latest, final.name + "\n")
-        shutil.rmtree(replaced, ignore_errors=True)
+    def _publish(self, save: _Save, final: Path, parts: list[Part]) -> None:
+        publish.complete(save.temporary, save.contents, parts)
+        publish.publish(save.temporary, final, self.run_dir.latest)
 
-    def _hashes(self, held: list[Fragment], owned: list[Fragment]) -> dict[str, str]:
-        """Layout-independent hash of every parameter's master, summed over the ranks."""
-        names: list[str] = sorted({name for part in self.grid.gather([f.info.name for f in held]) for name in part})
-        sums = torch.zeros(len(names), dtype=torch.int64)
-        for fragment in owned:
-            geometry = Geometry.of(fragment.info.shape, fragment.info.dim)
-            sums[names.index(fragment.info.name)] += partial_hash(fragment.master, geometry, slice_of(fragment))
-        dist.all_reduce(sums, group=self.grid.control_group)
-        return {name: as_text(int(value)) for name, value in zip(names, sums, strict=True)}
+    def _give_up(self, step: int, temporary: Path, failure: UserError) -> None:
+        if self.rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+            log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
+            with contextlib.suppress(OSError):
+                self.run_dir.add_event("save failed", step=step, error=str(failure))
+
+    def _mend_latest(self, newest: Path) -> None:
+        latest = self.run_dir.latest
+        named = latest.read_text(errors="replace").strip() if latest.is_file() else "nothing"
+        if named != newest.name:
+            log.say(f"{latest} names {named[:80]}; the newest good checkpoint is {newest.name}")
+            self.run_dir.add_event("stale latest", named=named[:80], newest=newest.name)
+            write_atomic(latest, newest.name + "\n")
+
+    def _set_aside(self, folder: Path, problem: str) -> None:
+        name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+        os.rename(folder, folder.with_name(name))
+        log.say(f"{problem}; set aside as {name}")
+        self.run_dir.add_event("set aside", checkpoint=folder.name, to=name, problem=problem)
 
 
-def _already_saved(final: Path, hashes: dict[str, str]) -> bool:
-    """Whether this very state was published before (a run that resumed and stopped at once)."""
-    with contextlib.suppress(CheckpointError):
-        return bool(manifest.read(final)["parameters"] == hashes)
-    return False
+def _hashes(owned: list[Fragment]) -> dict[str, int]:
+    """This rank's part of every parameter's hash."""
+    hashes: dict[str, int] = {}
+    for fragment in owned:
+        info = fragment.info
+        part = partial_hash(fragment.master, Geometry.of(info.shape, info.dim), slice_of(fragment))
+        hashes[info.name] = hashes.get(info.name, 0) + part
+    return hashes
+
+
+def _make_room(temporary: Path, needed: int) -> None:
+    (temporary / "state").mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(temporary).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary.parent))
+
+
+def _copied(fragment: Fragment) -> Fragment:
+    moments = {kind: values.to("cpu", copy=True) for kind, values in fragment.moments.items()}
+    return replace(fragment, master=fragment.master.to("cpu", copy=True), moments=moments)
+
+
+def _fits_in_memory(size: int) -> bool:
+    """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
+    return available_bytes() > 2 * size * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _yield_to_training() -> None:
+    """Lower the priority of the calling thread: on Linux it has its own."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

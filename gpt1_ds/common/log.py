@@ -10,10 +10,12 @@ from typing import IO
 
 LOGGER = logging.getLogger("gpt1_ds")
 _HANDLERS: list[logging.Handler] = []
+_TERMINALS: list[IO[str]] = []
 
 
 def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
     """Rank 0 speaks on `terminal`; every rank writes `log_file` in full. Libraries' chatter goes to the file alone."""
+    _TERMINALS[:] = [terminal]
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     LOGGER.setLevel(logging.DEBUG)
@@ -54,6 +56,12 @@ def say(message: str) -> None:
         LOGGER.info(message)
     else:
         print(message, file=sys.stderr)
+
+
+def alarm(message: str) -> None:
+    """One line for the person who watches, from whichever rank it comes."""
+    for stream in _TERMINALS:
+        print(message, file=stream, flush=True)
 
 
 def terminal() -> IO[str]:

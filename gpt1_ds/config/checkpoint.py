@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +12,7 @@ class CheckpointConfig:
     every: int = 100  # optimizer steps between saves; 0: only at the end and on request
     keep: int = 3  # newest checkpoints kept; the last good one is never deleted
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0: none
+    background: Literal["auto", "on", "off"] = "auto"  # write a copy while training goes on; auto: if memory allows
     resume: str = "auto"  # auto: go on from the newest good one; never: refuse a folder that holds one; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0
 

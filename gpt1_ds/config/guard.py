@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
+
+FEWEST_STEPS = 20  # before anything is judged
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    step_timeout: float = 600.0  # seconds a collective may wait for the slowest rank before the run ends
-    init_timeout: float = 600.0  # seconds all ranks have to meet at the start
+    on_spike: Literal["raise", "skip", "rollback"] = "raise"  # end the run; leave the update out; go back and pass over
+    z: float = 0.0  # robust standard deviations of loss or gradient norm that are a spike; 0: only what is not finite
+    window: int = 128  # last good steps that say what is usual
+    step_timeout: float = 600.0  # seconds a rank may go without progress in a step before the run ends
+    save_timeout: float = 600.0  # the same while a checkpoint is saved
+    init_timeout: float = 600.0  # seconds all ranks have to meet, load and compile, up to their first step's end
     lock_timeout: float = 60.0  # seconds to wait for another process that still writes the run folder
 
     def problems(self) -> Iterator[str]:
-        for key in ("step_timeout", "init_timeout", "lock_timeout"):
+        if self.z < 0:
+            yield f"guard.z={self.z} is negative; use 0 for none, or 6 to 10"
+        if self.window < FEWEST_STEPS:
+            yield f"guard.window={self.window} is too short to say what is usual; use at least {FEWEST_STEPS}"
+        for key in ("step_timeout", "save_timeout", "init_timeout", "lock_timeout"):
             if not getattr(self, key) > 0:
                 yield f"guard.{key}={getattr(self, key)} must be above 0 seconds"

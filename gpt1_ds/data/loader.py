@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,17 @@ class TrainingData:
             micro_batches.append(Rows(tokens_BT, rows))
             total += fingerprint(tokens_BT, rows)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
+
+    def documents(self, number: int, rows: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
+        """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
+        sequence = (number - 1) * global_batch + np.asarray(rows, dtype=np.int64)
+        source, place = blend(sequence, self.weights)
+        found = []
+        for row, at, of_source in zip(rows, source, place, strict=True):
+            stream, window = self.streams[at], int(self.orders[at].at(np.array([of_source]))[0])
+            documents = stream.documents_of(window * self.context, self.context + 1)
+            found.append({"row": int(row), "data": str(stream.folder), "documents": list(documents)})
+        return found
 
     def windows(self, sequence: Int64s) -> Int64s:
         """int64 [len(sequence), T]: the windows of these sequence numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import deepspeed
 import torch
@@ -12,10 +12,11 @@ from gpt1_ds.config import Config
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.stages import DenseModel, compile_blocks
 from gpt1_ds.parallel.ds_config import ds_config
-from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
+from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.optimizer import make_optimizer
+from gpt1_ds.parallel.veto import install
 
 
 class DenseEngine(Engine):
@@ -24,6 +25,7 @@ class DenseEngine(Engine):
         model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence))
         if config.train.compile == "on":
             compile_blocks(model)
+        self._veto: Callable[[float], bool] = _never
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
@@ -33,33 +35,42 @@ class DenseEngine(Engine):
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
         self.deepspeed.train()
-        total = torch.zeros((), device=self.device)
+        self.micro_losses = []
         for number, batch in enumerate(batches):
+            self.progress(f"forward of micro-batch {number}")
             loss = self._loss(batch)
+            self.progress(f"backward of micro-batch {number}")
             self.deepspeed.backward(loss)
-            total += loss.detach()
+            self.micro_losses.append(loss.detach())
+            self.progress("gradients and update")
             if self.zero == 0 and number == len(batches) - 1:
                 norm = self._clip_gradients()
             self.deepspeed.step()
         if self.zero:
             norm = float(self.deepspeed.get_global_grad_norm())
         applied = self.deepspeed.was_step_applied() and norm != float("inf")
-        return StepResult(self._mean(total, len(batches)), norm, applied, self.loss_scale())
+        return StepResult(self._mean(self.micro_losses), norm, applied, self.loss_scale())
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self.deepspeed.eval()
-        total = torch.zeros((), device=self.device)
+        losses = []
         with torch.no_grad():
-            for batch in batches:
-                total += self._loss(batch)
-        return self._mean(total, len(batches))
+            for number, batch in enumerate(batches):
+                self.progress(f"evaluation of micro-batch {number}")
+                losses.append(self._loss(batch))
+        return self._mean(losses)
+
+    def ask_before_update(self, veto: Veto) -> None:
+        self._veto = lambda norm: veto(self._mean(self.micro_losses), norm)
+        install(self.deepspeed.optimizer, self._veto)
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         parts = (batch.tokens_SB, batch.keys_B, batch.labels_SB, batch.weights_SB)
         return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
 
-    def _mean(self, total: torch.Tensor, batches: int) -> float:
-        mean = total / batches
+    def _mean(self, losses: list[torch.Tensor]) -> float:
+        """Of the micro-batches of all data-parallel ranks."""
+        mean = torch.stack(losses).float().sum() / len(losses)
         if self.grid.layout.data > 1:
             dist.all_reduce(mean, group=self.grid.data_group)
         return float(mean) / self.grid.layout.data
@@ -77,10 +88,14 @@ class DenseEngine(Engine):
         dist.all_reduce(square, group=self.grid.tensor_group)
         norm = float(square.sqrt())
         gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
-        if not torch.isfinite(square):
+        if not torch.isfinite(square) or self._veto(norm):
             for parameter in self.module.parameters():
                 parameter.grad = None
             return float("inf")
         if self.clip and norm > self.clip:
             torch._foreach_mul_(gradients, self.clip / (norm + 1e-6))
         return norm
+
+
+def _never(_: float) -> bool:
+    return False

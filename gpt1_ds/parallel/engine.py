@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,22 @@ class StepResult:
     loss_scale: float = 1.0
 
 
+Veto = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether the update must not happen
+
+
+def _unheard(_: str) -> None:
+    """Nobody listens to an engine's progress."""
+
+
 class Engine(ABC):
-    """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath."""
+    """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called
+    with what the engine is about to do.
+    """
 
     grid: Grid
     deepspeed: Any
+    progress: Callable[[str], None] = staticmethod(_unheard)
+    micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -54,6 +65,12 @@ class Engine(ABC):
     @property
     def module(self) -> torch.nn.Module:
         return self.deepspeed.module  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def ask_before_update(self, veto: Veto) -> None:
+        """From now on leave out every update whose (loss, gradient norm) `veto` says no to, as if the gradients were
+        not finite. Every rank's veto must come to the same answer.
+        """
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self.deepspeed.optimizer.param_groups:

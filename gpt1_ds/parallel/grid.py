@@ -60,7 +60,8 @@ class Grid:
         self.layout = Layout(config.parallel.tensor, config.parallel.pipeline, world // replica)
         self.rank, self.world = rank, world
         self.tensor_rank, self.pipeline_rank, self.data_rank = self.layout.coordinates(rank)
-        self.timeout = timedelta(seconds=config.guard.step_timeout)
+        # The watch names the slow rank before a collective gives up on it; this is for when there is no watch
+        self.timeout = timedelta(seconds=max(config.guard.step_timeout, config.guard.save_timeout) + 30)
         self.tensor_group = self._group("tensor")
         self.data_group = self._group("data")
         self.model_group = self._group("tensor", "pipeline")

@@ -29,6 +29,7 @@ from typing import Any, cast
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, TrainingError, UserError
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
+_PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
 GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
 _PEER_LOST = (
     "Connection closed by peer",
@@ -134,6 +135,7 @@ def server() -> multiprocessing.context.ForkServerContext:
 def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, str], pipe: Connection) -> None:
     rank, ranks, store = place
     _die_with_parent()
+    _PIPE.append(pipe)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
     os.environ.update({STORE_VARIABLE: store, "GLOO_SOCKET_IFNAME": "lo"})
     try:
@@ -148,6 +150,13 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
         text = "".join(traceback.format_exception(error)).rstrip()
         pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
         os._exit(EXIT_FAILURE)
+
+
+def tell(error: TrainingError) -> bool:
+    """From any thread of a rank: let the launcher end the run with this error. False when this module is not it."""
+    for pipe in _PIPE:
+        pipe.send(("told", error))
+    return bool(_PIPE)
 
 
 def _die_with_parent() -> None:

@@ -86,6 +86,11 @@ def make_moments(engine: Engine, updates: int) -> None:
         base.state[flat].update({key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS})
 
 
+def forget_moments(engine: Engine) -> None:
+    """Let the optimizer start afresh."""
+    _base(engine.deepspeed.optimizer).state.clear()
+
+
 def updates(engine: Engine) -> int:
     """Optimizer updates applied so far (steps less the skipped ones)."""
     steps = [float(state["step"]) for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]

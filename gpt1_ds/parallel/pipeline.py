@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -21,10 +21,11 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import token_loss
 from gpt1_ds.model.stages import TIED, Stage, compile_blocks, stage_list
 from gpt1_ds.parallel.ds_config import ds_config
-from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
+from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.optimizer import make_optimizer
+from gpt1_ds.parallel.veto import install
 from gpt1_ds.plan.count import stage_flops
 from gpt1_ds.plan.layout import balance
 
@@ -46,13 +47,14 @@ class BalancedPipeline(PipelineModule):
 class PipelineEngine(Engine):
     def __init__(self, config: Config, vocab_size: int, grid: Grid) -> None:
         self.grid = grid
+        self.micro_losses = []
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
         layout = grid.layout
         model = BalancedPipeline(
             stage_flops(config.model, vocab_size),
             layers=[_specification(stage) for stage in stage_list(config, vocab_size, tensor)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
-            loss_fn=partial(_loss, tensor),
+            loss_fn=partial(_loss, tensor, self.micro_losses),
         )
         self._check_groups(model)
         if config.train.compile == "on":
@@ -62,18 +64,34 @@ class PipelineEngine(Engine):
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, layout.data)
             )
+        self._shape: torch.Size | None = None
+        self._counts: dict[str, int] = {}  # instructions of each kind in this step
         self._mend()
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
+        self._expect(batches[0].tokens_SB.shape)
         loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
         norm = float(self.deepspeed.get_global_grad_norm())
         applied = self.deepspeed.was_step_applied() and norm != float("inf")
         return StepResult(loss, norm, applied, self.loss_scale())
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        self._expect(batches[0].tokens_SB.shape)
         loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
         return float(loss)
+
+    def ask_before_update(self, veto: Veto) -> None:
+        engine = self.deepspeed  # its loss, which only the last stage has, is shared among all ranks once more
+        install(engine.optimizer, lambda norm: veto(float(engine._aggregate_total_loss()), norm))
+
+    def _expect(self, shape: torch.Size) -> None:
+        """Before a schedule runs: DeepSpeed keeps its receive buffers, micro-batches of another shape need others."""
+        if shape != self._shape:
+            self.deepspeed.reset_activation_shape()
+            self._shape = shape
+        self._counts.clear()
+        self.micro_losses.clear()
 
     def _check_groups(self, model: PipelineModule) -> None:
         """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
@@ -90,11 +108,30 @@ class PipelineEngine(Engine):
     def _mend(self) -> None:
         """What in DeepSpeed's pipeline is wrong for this model, replaced on this engine alone."""
         engine = self.deepspeed
-        engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
+        instructions = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
+        for kind, name in _HEARD.items():
+            instructions[kind] = self._heard(name, instructions[kind])
+        engine._INSTRUCTION_MAP = instructions
         if hasattr(engine.optimizer, "scaled_global_norm"):
             engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
         if engine.using_bf16_optimizer:
             engine.optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, engine.optimizer)
+
+    def _heard(self, name: str, instruction: Callable[..., None]) -> Callable[..., None]:
+        def run(engine: Any, *arguments: Any, **keywords: Any) -> None:
+            self._counts[name] = self._counts.get(name, -1) + 1
+            self.progress(name.format(self._counts[name]))
+            instruction(engine, *arguments, **keywords)
+
+        return run
+
+
+_HEARD = {
+    schedule.ForwardPass: "forward of micro-batch {}",
+    schedule.BackwardPass: "backward of micro-batch {}",
+    schedule.ReduceGrads: "reduction of gradients",
+    schedule.OptimizerStep: "update",
+}
 
 
 def _reduce_tied_gradients(engine: Any) -> None:
@@ -147,8 +184,10 @@ def _specification(stage: Stage) -> LayerSpec:
     return LayerSpec(stage.module, *stage.arguments)
 
 
-def _loss(tensor: TensorParallel, logits_SBV: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
-    return token_loss(logits_SBV, *labels, tensor)
+def _loss(tensor: TensorParallel, heard: list[Tensor], logits_SBV: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
+    loss = token_loss(logits_SBV, *labels, tensor)
+    heard.append(loss.detach())
+    return loss
 
 
 def _feed(batches: Sequence[MicroBatch]) -> Any:

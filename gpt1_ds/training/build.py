@@ -20,19 +20,25 @@ def batch_shape(config: Config, grid: Grid) -> BatchShape:
     return BatchShape(config.train.global_batch, config.train.micro_batch, grid.layout.data, grid.data_rank)
 
 
-def build_engine(config: Config, vocab_size: int, grid: Grid) -> Engine:
-    """The assembly that the configuration asks for, with initial weights."""
+def build_engine(config: Config, vocab_size: int, grid: Grid, initialise: bool = True) -> Engine:
+    """The assembly that the configuration asks for, with initial weights unless they will be loaded."""
     if config.parallel.pipelined:
         from gpt1_ds.parallel.pipeline import PipelineEngine as Assembly
     else:
         from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
     engine: Engine = Assembly(config, vocab_size, grid)
     grid.limit_waiting()
+    if initialise:
+        draw_weights(engine, config.run.seed)
+    return engine
+
+
+def draw_weights(engine: Engine, seed: int) -> None:
+    """Give every parameter its initial value."""
     for fragment in masters.fragments(engine):
-        value = initial_value(fragment.info, config.run.seed).reshape(-1)
+        value = initial_value(fragment.info, seed).reshape(-1)
         fragment.master.copy_(value[fragment.offset : fragment.offset + len(fragment.master)])
     masters.publish(engine)
-    return engine
 
 
 def training_batches(rows: Sequence[Rows], seed: int, step: int) -> list[MicroBatch]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
@@ -26,8 +27,9 @@ def evaluate(config: Config, checkpoint: Path, out: Path | None) -> int:
         if data.held_out is None:
             raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
         config = with_vocabulary(config, data.tokenizer.vocab_size)
-        engine = build_engine(config, data.tokenizer.vocab_size, grid)
-        store = Store(run_folder(config), engine)
+        manifest.check_size(checkpoint, grid.agree(lambda: manifest.read(checkpoint)), config.model)
+        engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
+        store = Store(run_folder(config), engine, config)
         problem = store.verify(checkpoint)
         if problem is not None:
             raise CheckpointError(problem)

@@ -44,7 +44,8 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     config = checkpoint_config(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
     reader = StateReader(folder)
-    model = whole_model(config, lambda name: reader.whole("master", name))
+    manifest.check_size(folder, facts, config.model)
+    model = whole_model(config, lambda info: reader.whole("master", info))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder)
 

@@ -20,16 +20,23 @@ class Outcome:
 
 def train(run: Run) -> Outcome:
     """Train from the step the run stands at to its last, or until a stop is agreed on."""
-    for step in range(run.step + 1, run.steps + 1):
-        with run.watch.waiting():
+    while run.step < run.steps:
+        step = run.step + 1
+        with run.clock.waiting():
             batch = run.batch(step)
         result = run.engine.step(batch.micro_batches, run.learning_rate(step))
-        decision = run.requests.agree(batch.fingerprint)
+        run.watch.beat("agreement")
+        decision = run.requests.agree(batch.fingerprint, run.store.is_written)
+        if run.must_roll_back(step, result):
+            run.roll_back(step)
+            continue
         run.finish_step(step, result, decision)
         if run.is_due(run.config.train.eval_every, step):
             run.evaluate()
+        if decision.written:
+            run.finish_save()
         if run.is_due(run.config.checkpoint.every, step) or decision.save or decision.stop:
-            run.save()
+            run.save(background=not (decision.save or decision.stop or step == run.steps))
         run.requests.honoured(decision)
         if decision.stop in (USER, HANDOVER):
             return Outcome(decision.stop, step)

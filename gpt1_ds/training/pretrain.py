@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.publish import sweep
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
@@ -21,28 +22,30 @@ from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.plan.count import parameters
 from gpt1_ds.tracking.wandb import Mirror
 from gpt1_ds.training import provenance, resume
-from gpt1_ds.training.build import build_engine, with_vocabulary
+from gpt1_ds.training.build import build_engine, draw_weights, with_vocabulary
 from gpt1_ds.training.loop import DONE, Outcome, train
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.run import Run
 from gpt1_ds.training.session import exit_code, joined, opened, run_folder
 from gpt1_ds.training.stop import HANDOVER
+from gpt1_ds.training.watch import Watch
 
 
 def pretrain(config: Config) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
-    with joined(config) as grid, opened(run_dir, config, grid):
+    with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
         data = grid.agree(lambda: open_data(config))
         config = with_vocabulary(config, data.tokenizer.vocab_size)
         grid.on_rank_0(lambda: _prepare(run_dir, config))
-        run = _build(config, run_dir, data, grid)
+        run = _build(config, run_dir, data, grid, watch)
         begin = time.monotonic()
         try:
             outcome = train(run)
             if not run.is_saved:
                 raise TrainingError(f"{run_dir.path}: its last state could not be saved; free some space and run again")
         except TrainingError as failure:
+            run.finish_save()
             _record(grid, run_dir, "failed", run.step, reason=str(failure))
             raise
         finally:
@@ -67,17 +70,21 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     write_json(run_dir.environment, environment)
 
 
-def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid) -> Run:
+def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid, watch: Watch) -> Run:
     """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
-    engine = build_engine(config, data.tokenizer.vocab_size, grid)
+    engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(Mirror(config, run_dir.path, _facts(config, data)) if grid.rank == 0 else None)
-    run = Run(config, run_dir, data, engine, reporter)
+    run = Run(config, run_dir, data, engine, reporter, watch)
     if grid.rank == 0:
-        run.store.sweep()
+        sweep(run_dir.checkpoints)
     folder, weights_only = _beginning(run)
     if folder is not None:
         run.load(folder, weights_only)
+    else:
+        draw_weights(engine, config.run.seed)
+        if config.guard.on_spike == "rollback":
+            run.save(background=False)  # so that there is always something to go back to
     if grid.rank == 0:
         run.metrics.rewind(run.step)
         run_dir.done.unlink(missing_ok=True)

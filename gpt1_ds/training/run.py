@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpt1_ds.checkpoint.store import Contents, Store
+from gpt1_ds.checkpoint.publish import Contents
+from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
@@ -22,13 +25,15 @@ from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
 from gpt1_ds.training import schedule
-from gpt1_ds.training.build import batch_shape, evaluation_batches, training_batches
+from gpt1_ds.training.build import batch_shape, training_batches
+from gpt1_ds.training.guard import Guard
 from gpt1_ds.training.held_out import held_out_loss
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.stop import Decision, Requests
+from gpt1_ds.training.watch import SAVE, SET_UP, Watch
 
-SKIPS_ALLOWED = {"fp32": 5, "bf16": 5, "fp16": 30}  # skipped updates in a row; fp16 searches its loss scale that way
+SKIPS_ALLOWED = {"guard": 5, "fp16": 30}  # bad steps in a row; fp16 searches its loss scale that way
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,28 @@ class StepBatch:
 class Run:
     """The state of a run on this rank. `step` is the number of finished steps."""
 
-    def __init__(self, config: Config, run_dir: RunDir, data: Data, engine: Engine, reporter: Reporter) -> None:
+    def __init__(
+        self, config: Config, run_dir: RunDir, data: Data, engine: Engine, reporter: Reporter, watch: Watch
+    ) -> None:
         self.config, self.run_dir, self.data, self.engine, self.reporter = config, run_dir, data, engine, reporter
+        self.watch = watch
+        engine.progress = watch.beat
         self.grid = engine.grid
-        self.store = Store(run_dir, engine)
+        self.store = Store(run_dir, engine, config)
         self.metrics = MetricsFile(run_dir.metrics)
         self.requests = Requests(run_dir, self.grid)
-        self.watch = Stopwatch()
+        self.clock = Stopwatch()
         self.shape = batch_shape(config, self.grid)
         self.tokens_per_step = config.train.global_batch * config.model.context
         self.steps = schedule.total_steps(
             config.train, config.data, config.model.context, data.training.tokens_per_epoch
         )
         self.step = 0
+        self.passed_over: list[int] = []  # numbers of batches that the guard went back from
+        self.guard = Guard(config.guard)
+        self._spike: str | None = None  # why the present step's update was left out
+        if config.guard.on_spike == "skip" and config.guard.z:
+            engine.ask_before_update(self._veto)
         self._skipped = 0
         self._saved_step = -1
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
@@ -60,14 +74,22 @@ class Run:
 
     def batch(self, step: int) -> StepBatch:
         """The batch of `step`; the next one is read meanwhile."""
+        self.watch.beat("data", step)
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = (step, self._loader.submit(self._read, step))
         batch = self._ahead[1].result()
         self._ahead = (step + 1, self._loader.submit(self._read, step + 1))
         return batch
 
+    def batch_number(self, step: int) -> int:
+        """The `step`-th batch of those that are not passed over."""
+        number = step
+        for passed in self.passed_over:
+            number += passed <= number
+        return number
+
     def _read(self, step: int) -> StepBatch:
-        batch = self.data.training.batch(step, self.shape)
+        batch = self.data.training.batch(self.batch_number(step), self.shape)
         counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage  # each row once, of all ranks that read it
         micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
         return StepBatch(micro_batches, batch.fingerprint if counted else 0)
@@ -78,22 +100,52 @@ class Run:
     def is_due(self, every: int, step: int) -> bool:
         return step == self.steps or (every > 0 and step % every == 0)
 
+    def must_roll_back(self, step: int, result: StepResult) -> bool:
+        """Judge a step. One that cannot be trusted ends the run, was left out, or calls for `roll_back`."""
+        problem = self._spike or self.guard.problem(result.loss, result.grad_norm)
+        self._spike = None
+        if problem is None:
+            self.guard.accept(result.loss, result.grad_norm)
+            self._skipped = 0
+            return False
+        action = self.config.guard.on_spike
+        searching = self.config.train.precision == "fp16" and not result.applied  # for its loss scale, as it should
+        self._skipped += 1
+        if not searching or self._skipped > SKIPS_ALLOWED["fp16"]:
+            self._report(step, problem, action)
+        if self._skipped > SKIPS_ALLOWED["fp16" if searching else "guard"] or (action == "raise" and not searching):
+            raise TrainingError(self._explain(step, problem))
+        return action == "rollback" and not searching
+
+    def roll_back(self, step: int) -> None:
+        """Return to the newest good checkpoint and pass over the batch of `step`."""
+        self.watch.beat(SET_UP)
+        with self.clock.pause():
+            self.finish_save()
+            folder = self.store.newest()
+            if folder is None:
+                raise TrainingError(f"{self.run_dir.path}: there is no checkpoint to go back to")
+            offending, passed, skipped = self.batch_number(step), self.passed_over, self._skipped
+            self.load(folder)
+            self.passed_over, self._skipped, self._ahead = (
+                sorted({*passed, *self.passed_over, offending}),
+                skipped,
+                None,
+            )
+        if self.grid.rank == 0:
+            self.metrics.rewind(self.step)
+            self.run_dir.add_event("rolled back", step=step, to=self.step, passed_over=self.passed_over)
+            log.say(f"back to step {self.step}; batch {offending} is passed over")
+
     def finish_step(self, step: int, result: StepResult, decision: Decision) -> None:
-        """Count the step, notice skipped updates, and log when it is time."""
+        """Count the step, and log when it is time."""
         self.step = step
-        self.watch.step()
-        self._skipped = 0 if result.applied else self._skipped + 1
+        self.clock.step()
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)
-        limit = SKIPS_ALLOWED[self.config.train.precision]
-        if self._skipped > limit:
-            raise TrainingError(
-                f"step {step}: the gradients were not finite {self._skipped} times in a row; the last checkpoint is "
-                "intact: lower optimizer.lr, lengthen the warm-up or look at the data of these steps"
-            )
 
     def _log(self, result: StepResult, decision: Decision) -> None:
-        speed = self.watch.lap(self.tokens_per_step)
+        speed = self.clock.lap(self.tokens_per_step)
         model_tflops = speed.tokens_per_second * self.flops_per_token / self.grid.world / 1e12
         record = TrainRecord(
             step=self.step,
@@ -119,7 +171,8 @@ class Run:
         """Held-out loss over `train.eval_batches`, logged; None without held-out data."""
         if self.data.held_out is None:
             return None
-        with self.watch.pause():
+        self.watch.beat("evaluation")
+        with self.clock.pause():
             limit = self.config.train.eval_batches
             record = held_out_loss(self.engine, self.data, self.shape, self.step, self.tokens_per_step, limit)
         if self.grid.rank == 0:
@@ -127,18 +180,27 @@ class Run:
             self.reporter.evaluation(record)
         return record
 
-    def save(self) -> None:
-        """Publish a checkpoint of this step, once."""
-        if self._saved_step == self.step:
+    def save(self, background: bool = True) -> None:
+        """Save this step, once; in the background where configuration and memory allow."""
+        self.watch.beat(SAVE)
+        with self.clock.pause():
+            self.finish_save()  # one at a time
+            if self._saved_step != self.step:
+                contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
+                self.store.start(contents, background)
+            if not background:
+                self.finish_save()
+
+    def finish_save(self) -> None:
+        """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
+        self.watch.beat(SAVE)
+        folder = self.store.finish()
+        if folder is None:
             return
-        with self.watch.pause():
-            contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
-            folder = self.store.save(contents)
-            if folder is not None:
-                self._saved_step = self.step
-                self.store.prune(self.config.checkpoint)
-        if self.grid.rank == 0 and folder is not None:
-            self.run_dir.add_event("saved", step=self.step)
+        self._saved_step = int(folder.name.removeprefix("step-"))
+        self.store.prune()
+        if self.grid.rank == 0:
+            self.run_dir.add_event("saved", step=self._saved_step)
             self.reporter.saved(folder)
 
     @property
@@ -154,6 +216,8 @@ class Run:
         if facts["hashes"][what] != here:
             raise ConfigError(f"{folder}: was trained with another {what} than data.path now has; set data.path back")
         if not weights_only:
+            self.passed_over = list(facts["passed_over"])
+            self.guard.restore(facts["guard"])
             self.step = int(facts["step"])
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
 
@@ -168,13 +232,40 @@ class Run:
             "seed": self.config.run.seed,
             "hashes": {**provenance(), "data": self.data.data_hash, "tokenizer": self.data.tokenizer_hash},
             "loss_scaler": masters.loss_scaler(self.engine),
-            "probe": {"batch": 1, "loss": self.probe_loss()},
+            "passed_over": self.passed_over,
+            "guard": self.guard.state(),
         }
 
-    def probe_loss(self) -> float:
-        """Loss of the run's first training batch without dropout: one number that any later load can repeat."""
-        batch = self.data.training.batch(1, self.shape)
-        return self.engine.evaluate(evaluation_batches(batch.micro_batches))
+    def _veto(self, loss: float, norm: float) -> bool:
+        self._spike = self.guard.problem(loss, norm)
+        return self._spike is not None
+
+    def _report(self, step: int, problem: str, action: str) -> None:
+        """Write down a bad step, the ranks whose loss was not finite, and the documents of its batch."""
+        losses = [float(loss) for loss in self.engine.micro_losses]
+        bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
+        rows = [int(row) for number in bad for row in self.shape.rows()[number]]
+        gathered = self.grid.gather((bad, rows))
+        if self.grid.rank:
+            return
+        ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
+        suspects = sorted({row for _, rows in gathered for row in rows}) or range(self.config.train.global_batch)
+        number = self.batch_number(step)
+        documents = self.data.training.documents(number, list(suspects), self.config.train.global_batch)
+        details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
+        self.run_dir.add_event("spike", step=step, **details, rows=documents)
+        if action != "raise":
+            log.say(f"step {step}: {problem}; {action} (events.jsonl names the documents)")
+
+    def _explain(self, step: int, problem: str) -> str:
+        losses = [float(loss) for loss in self.engine.micro_losses]
+        ranks = [rank for rank, bad in enumerate(self.grid.gather(not all(map(math.isfinite, losses)))) if bad]
+        where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
+        times = f" ({self._skipped} steps in a row)" if self._skipped > 1 else ""
+        return (
+            f"step {step}{where}: {problem}{times}; the last checkpoint is intact. {self.run_dir.events} names the "
+            "documents of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
+        )
 
     def _peak_memory_gib(self) -> float:
         cuda = self.engine.device.type == "cuda"

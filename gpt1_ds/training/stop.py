@@ -26,6 +26,7 @@ class Decision:
 
     stop: str | None
     save: bool
+    written: bool  # every rank has written its part of the save under way
     fingerprint: str  # of the batch that all ranks together consumed
 
 
@@ -46,19 +47,20 @@ class Requests:
             raise KeyboardInterrupt
         self._signalled = True
 
-    def agree(self, fingerprint: int) -> Decision:
-        """Called by all ranks after each step; `fingerprint` is this rank's part of the batch's, 0 where it is not
-        due.
+    def agree(self, fingerprint: int, written: bool) -> Decision:
+        """Called by all ranks after each step. `fingerprint`: this rank's part of the batch's; `written`: whether its
+        part of a save under way is on disk.
         """
         user = handover = save = False
         if self.grid.rank == 0:
             user, save = self.run_dir.stop.exists(), self.run_dir.save.exists()
             handover = bool(self.job) and self.run_dir.job_stop(self.job).exists()
-        votes = torch.tensor([fingerprint, user, handover or self._signalled, save], dtype=torch.int64)
+        here = [fingerprint, user, handover or self._signalled, save, written]
+        votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.grid.control_group)
-        total, users, handovers, saves = (int(vote) for vote in votes)
+        total, users, handovers, saves, written_parts = (int(vote) for vote in votes)
         stop = USER if users else HANDOVER if handovers else None
-        return Decision(stop, saves > 0, f"{total % 2**64:016x}")
+        return Decision(stop, saves > 0, written_parts == self.grid.world, f"{total % 2**64:016x}")
 
     def honoured(self, decision: Decision) -> None:
         """Remove the request files that this decision answered."""

@@ -22,7 +22,7 @@ from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.parallel import launch
 from gpt1_ds.training.inference import load_checkpoint, sample
 from gpt1_ds.training.sampling import Sampling
-from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint
+from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master
 
 transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 transformers.logging.set_verbosity_error()
@@ -65,8 +65,7 @@ def our_logits(checkpoint: Path, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    reader = StateReader(checkpoint)
-    return {name: reader.whole("master", name) for name in reader.index}
+    return {name: master(checkpoint, name) for name in StateReader(checkpoint).index}
 
 
 def equal_bytes(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -148,7 +147,13 @@ def test_an_import_has_their_loss_on_every_layout(
         logits = theirs(tokens[:, :-1]).logits
     wanted = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()))
     tensor, pipeline = layout
-    words = ["model.layers=2", "model.width=32", "model.heads=4", f"model.context={SMALL.context}"]
+    words = [
+        "model.layers=2",
+        "model.width=32",
+        "model.heads=4",
+        f"model.context={SMALL.context}",
+        "model.vocab_size=500",
+    ]
     words += [
         "train.global_batch=2",
         "train.micro_batch=2",

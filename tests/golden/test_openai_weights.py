@@ -16,11 +16,10 @@ import pytest
 import torch
 
 from gpt1_ds.checkpoint import huggingface, manifest, openai
-from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.openai_bpe import MERGES, VOCABULARY
 from gpt1_ds.model.init import STANDARD_DEVIATION
-from tests.helpers.foreign import import_openai
+from tests.helpers.foreign import import_openai, master
 from tests.helpers.shared_data import shared_data
 
 NUMBERS = 116_534_784
@@ -66,10 +65,9 @@ def test_arrays_land_where_they_belong(release: Path, imported: tuple[Path, list
     vector = np.concatenate([np.load(release / name, allow_pickle=False) for name in openai.PIECES])
     arrays = iter(np.split(vector, np.cumsum([math.prod(shape) for shape in shapes])[:-1]))
     arrays = iter([array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)])
-    reader = StateReader(imported[0])
 
     def ours(name: str) -> np.ndarray:
-        return reader.whole("master", name).numpy()
+        return master(imported[0], name).numpy()
 
     assert np.array_equal(ours("positions.weight"), next(arrays))
     assert np.array_equal(ours("tokens.weight")[:40478], next(arrays))
@@ -89,7 +87,7 @@ def test_arrays_land_where_they_belong(release: Path, imported: tuple[Path, list
 
 def test_added_rows_are_those_of_a_new_model_and_this_is_said(imported: tuple[Path, list[str]]) -> None:
     checkpoint, remarks = imported
-    added = StateReader(checkpoint).whole("master", "tokens.weight")[40478:]
+    added = master(checkpoint, "tokens.weight")[40478:]
     assert added.shape == (4, 768)
     assert added.std() == pytest.approx(STANDARD_DEVIATION, rel=0.1)
     added = "40478 (start), 40479 (delimiter), 40480 (extract), 40481 (end of document)"

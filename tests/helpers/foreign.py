@@ -10,8 +10,10 @@ import torch
 
 from gpt1_ds.checkpoint import huggingface, imported, openai
 from gpt1_ds.checkpoint.imported import Foreign
+from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.plan.count import parameter_shapes
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
@@ -47,13 +49,20 @@ def import_openai(source: Path, out: Path, scratch: Path, tokenizer: Path | None
     return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
 
 
+def master(checkpoint: Path, name: str) -> torch.Tensor:
+    """A parameter of a checkpoint at its full shape."""
+    reader = StateReader(checkpoint)
+    stored = reader.index[name]
+    return reader.whole("master", ParameterInfo(name, tuple(stored.shape), stored.dim))
+
+
 def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray) -> float:
     """On each rank: load `checkpoint` into the engine and give the mean loss of `tokens` [B, S + 1]."""
     from gpt1_ds.checkpoint.store import Store
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.parallel.engine import MicroBatch
 
-    Store(RunDir(Path(checkpoint)), engine).load(Path(checkpoint), weights_only=True)
+    Store(RunDir(Path(checkpoint)), engine, config).load(Path(checkpoint), weights_only=True)
     tokens_TB = torch.from_numpy(np.ascontiguousarray(tokens.T))
     weights_SB = torch.full((len(tokens_TB) - 1, tokens_TB.shape[1]), 1 / tokens_TB[1:].numel())
     keys_B = torch.zeros(tokens_TB.shape[1], dtype=torch.int64)

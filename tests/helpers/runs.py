@@ -14,7 +14,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config import load
+from gpt1_ds.config import Config, load
 from gpt1_ds.parallel import launch
 
 TINY = [
@@ -68,15 +68,18 @@ class Background:
         assert not self.thread.is_alive(), "the run did not end"
 
 
+def configuration(overrides: list[str]) -> Config:
+    return load([], [*TINY, *overrides])
+
+
 def folder(overrides: list[str]) -> RunDir:
-    config = load([], [*TINY, *overrides])
+    config = configuration(overrides)
     return RunDir(Path(config.run.dir) / config.run.name)
 
 
 def pretrain(overrides: list[str], ranks: int) -> int:
     """The product's own life of a run, on local ranks; its exit code."""
-    config = load([], [*TINY, *overrides])
-    return launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), ranks)
+    return launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(overrides),), ranks)
 
 
 def losses(run_dir: RunDir) -> dict[int, float]:

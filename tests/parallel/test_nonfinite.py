@@ -1,4 +1,4 @@
-"""A batch whose gradients are not finite is skipped alike on every rank, and leaves no trace but a counted step."""
+"""A batch whose gradients are not finite, or that is vetoed, is skipped alike on every rank and leaves no trace."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ ENGINES = {
 }
 
 
+@pytest.mark.parametrize("how", ["nan", "veto"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_update_is_skipped_everywhere(engine: str) -> None:
+def test_the_update_is_skipped_everywhere(engine: str, how: str) -> None:
     ranks, words = ENGINES[engine]
     overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=4"]
-    poisoned = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, True), ranks)
-    clean = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, False), ranks)
+    poisoned = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, how), ranks)
+    clean = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, "clean"), ranks)
     for with_poison, without in zip(poisoned, clean, strict=True):
         assert with_poison["applied"] == [True, False, True]
         assert with_poison["norms"][1] == float("inf")
+        if how == "veto":
+            asked = with_poison["asked"]
+            assert [loss for loss, _ in asked] == with_poison["losses"]
+            assert [asked[0][1], asked[2][1]] == pytest.approx(without["norms"], rel=1e-6)
         for (name, values), (_, wanted) in zip(with_poison["weights"], without["weights"], strict=True):
             assert np.array_equal(values, wanted), f"{name}: as if the batch had never been there"
 
 
-def three_steps(engine: Any, config: Any, poison: bool) -> dict[str, Any]:
-    """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is left out."""
+def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
+    """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is vetoed, or (clean) is left out."""
     import torch
 
     from gpt1_ds.model.dropout import row_keys
@@ -46,12 +51,19 @@ def three_steps(engine: Any, config: Any, poison: bool) -> dict[str, Any]:
     from tests.helpers.engines import pieces
 
     tokens, labels, weights = (torch.from_numpy(array) for array in batch())
-    results = []
+    results, asked = [], []
+
+    def veto(loss: float, norm: float) -> bool:
+        asked.append((loss, norm))
+        return len(asked) == 2
+
+    if how == "veto":
+        engine.ask_before_update(veto)
     for step in (1, 2, 3):
-        if step == 2 and not poison:
+        if step == 2 and how == "clean":
             continue
         weighed = weights.float() * 2
-        if step == 2:
+        if step == 2 and how == "nan":
             weighed[7, 5] = float("nan")  # in the last row: on one data-parallel rank only
         batches = [
             MicroBatch(
@@ -66,5 +78,7 @@ def three_steps(engine: Any, config: Any, poison: bool) -> dict[str, Any]:
     return {
         "applied": [result.applied for result in results],
         "norms": [result.grad_norm for result in results],
+        "losses": [result.loss for result in results],
+        "asked": asked,
         "weights": [(info.name, values) for info, _, values in pieces(engine, "master", owned=False)],
     }

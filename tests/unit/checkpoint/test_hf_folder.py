@@ -16,11 +16,10 @@ import torch
 
 from gpt1_ds.checkpoint import huggingface, imported
 from gpt1_ds.checkpoint.conversion import from_theirs, to_theirs
-from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import METADATA
-from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, random_weights
+from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -49,7 +48,7 @@ def configure(source: Path, **values: Any) -> None:
 
 
 def tokens_of(checkpoint: Path) -> torch.Tensor:
-    return StateReader(checkpoint).whole("master", "tokens.weight")
+    return master(checkpoint, "tokens.weight")
 
 
 def refused(source: Path, tmp_path: Path, message: str) -> None:
@@ -254,5 +253,7 @@ def test_a_place_that_is_taken(source: Path, tmp_path: Path) -> None:
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(CheckpointError, match="is there already and not empty"):
         imported.free_place(tmp_path / "taken")
+    with pytest.raises(CheckpointError, match="such names are for the checkpoints of runs"):
+        imported.free_place(tmp_path / "step-00000007")
     (tmp_path / "empty").mkdir()
     assert imported.free_place(tmp_path / "empty") == tmp_path / "empty"

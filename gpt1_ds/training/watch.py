@@ -1,0 +1,185 @@
+"""No hang survives: every rank beats, looks after the next one, and ends the run when that one falls behind.
+
+The rank that notices names the one that holds up the others, its phase and its stack, and ends the run with a failure;
+the others see that and end too. A thread does all this, so it also works while the main thread waits in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.parallel import launch
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.training import beats
+from gpt1_ds.training.beats import Beat
+
+DUMP = signal.SIGRTMIN + 5  # asks a rank for its stacks; nobody else uses it
+PATIENCE = 2.0  # seconds that a stack may take to be written
+SAVE, SET_UP = "save", "set-up"
+
+
+class Watch:
+    """This rank's beats; a context manager. `beat` is called by the main thread and costs a microsecond."""
+
+    def __init__(self, run_dir: RunDir, grid: Grid, guard: GuardConfig) -> None:
+        self.run_dir, self.grid, self.guard = run_dir, grid, guard
+        self.folder = run_dir.path / "beats"
+        self.poll = min(5.0, max(0.05, min(guard.step_timeout, guard.init_timeout, guard.save_timeout) / 20))
+        self.step, self.phase, self.count = 0, SET_UP, 0
+        self._began: int | None = None  # the first step of this segment: libraries compile in it
+        self._beaten = time.monotonic()
+        self._main = threading.main_thread()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="watch", daemon=True)
+        self._seen: tuple[int, float] = (-1, self._beaten)  # count of the next rank, and when it was first seen
+
+    def __enter__(self) -> Watch:
+        self._main = threading.current_thread()
+        self.grid.on_rank_0(self._clear)
+        self._stacks = self._open_stacks()
+        faulthandler.register(DUMP, self._stacks, all_threads=True)
+        self._write()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+        self.phase = "ended"
+        with contextlib.suppress(OSError):
+            self._write()
+        faulthandler.unregister(DUMP)
+        self._stacks.close()
+
+    def beat(self, phase: str, step: int | None = None) -> None:
+        """A sign of progress: this rank is in `phase` (of `step`, when that has changed)."""
+        if step is not None:
+            self.step = step
+            self._began = step if self._began is None else self._began
+        self.phase = phase
+        self.count += 1
+        self._beaten = time.monotonic()
+        if step is not None and step == (self._began or 0) + 1:  # from here on the limit is shorter: let others know
+            with contextlib.suppress(OSError):
+                self._write()
+
+    @property
+    def limit(self) -> float:
+        """Seconds without progress that the present phase may take."""
+        if self.phase == "ended":
+            return float("inf")
+        if self.phase == SAVE:
+            return self.guard.save_timeout
+        return (
+            self.guard.step_timeout if self._began is not None and self.step > self._began else self.guard.init_timeout
+        )
+
+    def _clear(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for old in self.folder.iterdir():
+            old.unlink()
+
+    def _open_stacks(self) -> IO[bytes]:
+        return open(self._stacks_of(self.grid.rank), "wb", buffering=0)
+
+    def _stacks_of(self, rank: int) -> Path:
+        return self.folder / f"stacks-{rank}.txt"
+
+    @property
+    def _alarm(self) -> Path:
+        return self.folder / "alarm"
+
+    def _write(self) -> None:
+        where, waits = beats.place_of(self._main)
+        age = time.monotonic() - self._beaten
+        grid, host = self.grid, socket.gethostname()
+        place = (grid.rank, host, os.getpid(), grid.pipeline_rank)
+        beats.write(self.folder, Beat(*place, self.step, self.phase, self.count, age, self.limit, where, waits))
+
+    def _look_after(self) -> None:
+        """The thread: write, look whether the alarm was raised, look at the next rank."""
+        last = time.monotonic()
+        while not self._end.wait(self.poll):
+            now = time.monotonic()
+            if now - last > 4 * self.poll + 1:  # this process was stopped (Ctrl-Z, a sleeping laptop): start over
+                self._beaten = now
+                self._seen = (-1, now)
+            last = now
+            try:
+                self._write()
+                if self._alarm.exists():
+                    self._leave()
+                stuck = self._is_next_stuck(now)
+            except OSError:
+                self._seen = (-1, now)  # who cannot write or read cannot judge
+                continue
+            if stuck is not None:
+                self._raise_alarm(stuck)
+
+    def _is_next_stuck(self, now: float) -> float | None:
+        """Seconds for which the next rank has made no progress when they are too many, else None."""
+        found = beats.read(self.folder, (self.grid.rank + 1) % self.grid.world)
+        if found is None:
+            return None
+        count, since = self._seen
+        if found[0].count != count:
+            self._seen = (found[0].count, now - min(found[0].age, self.poll))
+            return None
+        return now - since if now - since > found[0].limit - 2 * self.poll else None
+
+    def _raise_alarm(self, seconds: float) -> None:
+        """End the run, naming the rank that holds it up; the first rank that comes here speaks for all."""
+        try:
+            os.close(os.open(self._alarm, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # no space for the marker: the launcher ends the others
+        found = [item for rank in range(self.grid.world) if (item := beats.read(self.folder, rank)) is not None]
+        guilty = beats.culprit(found, self.poll)
+        stack = self._stack_of(guilty)
+        text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
+        with contextlib.suppress(OSError):
+            self.run_dir.add_event("stuck", rank=guilty.rank, step=guilty.step, phase=guilty.phase, stack=stack)
+        log.LOGGER.debug(text)
+        if not launch.tell(TrainingError(text)):
+            log.alarm(text)
+        os._exit(EXIT_FAILURE)
+
+    def _stack_of(self, guilty: Beat) -> list[str]:
+        """The guilty rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
+        if guilty.rank == self.grid.rank:
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+        elif guilty.host == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(guilty.pid, DUMP)
+                os.kill(guilty.pid, signal.SIGCONT)
+        deadline = time.monotonic() + PATIENCE
+        text = ""
+        while time.monotonic() < deadline and not text:
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                text = self._stacks_of(guilty.rank).read_text(errors="replace")
+        if guilty.rank != self.grid.rank and guilty.host == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(guilty.pid, signal.SIGKILL)
+        return text.splitlines()
+
+    def _leave(self) -> None:
+        """Another rank has raised the alarm: leave the stacks, give it time to speak, and end."""
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        time.sleep(2 * PATIENCE)
+        os._exit(EXIT_FAILURE)

@@ -1,0 +1,122 @@
+"""Every kind of damage to a checkpoint is noticed and named, and the newest good one is used."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.rundir import RunDir
+from tests.helpers import runs
+
+RANKS = 2
+Damage = Callable[[Path, random.Random], str]  # does it to a checkpoint folder; what must be named
+
+
+def a_file(folder: Path, draw: random.Random) -> Path:
+    return draw.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size))
+
+
+def truncate(folder: Path, draw: random.Random) -> str:
+    path = a_file(folder, draw)
+    path.write_bytes(path.read_bytes()[:-1])
+    return path.name
+
+
+def flip_a_bit(folder: Path, draw: random.Random) -> str:
+    path = a_file(folder, draw)
+    data = bytearray(path.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+    return path.name
+
+
+def delete_a_file(folder: Path, draw: random.Random) -> str:
+    path = a_file(folder, draw)
+    path.unlink()
+    return path.name
+
+
+def empty_a_file(folder: Path, draw: random.Random) -> str:
+    path = a_file(folder, draw)
+    path.write_bytes(b"")
+    return path.name
+
+
+def lose_the_manifest(folder: Path, draw: random.Random) -> str:
+    (folder / "manifest.json").unlink()
+    return "manifest.json"
+
+
+def swap_with_the_one_before(folder: Path, draw: random.Random) -> str:
+    """Both are damaged by this."""
+    other = steps_in(folder.parent)[-2]
+    name = f"state/rank-{draw.randrange(RANKS):05d}.safetensors"
+    one, two = (folder / name).read_bytes(), (other / name).read_bytes()
+    (folder / name).write_bytes(two)
+    (other / name).write_bytes(one)
+    return name
+
+
+def take_the_place_of_a_newer_one(folder: Path, draw: random.Random) -> str:
+    shutil.copytree(folder, folder.with_name("step-00000099"))
+    return "step-00000099"
+
+
+DAMAGES = [truncate, flip_a_bit, delete_a_file, empty_a_file]
+CASES = [(damage, seed) for damage in DAMAGES for seed in range(2)]
+CASES += [(lose_the_manifest, 0), (swap_with_the_one_before, 0), (take_the_place_of_a_newer_one, 0)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[list[str], RunDir]:
+    """A run of 15 steps with checkpoints 5, 10 and 15."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "schedule.kind=constant"]
+    assert runs.pretrain([*words, "train.steps=15"], RANKS) == 0
+    return words, runs.folder(words)
+
+
+@pytest.mark.parametrize(("damage", "seed"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_damage_is_named_and_passed_by(damage: Damage, seed: int, finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, original = finished
+    shutil.copytree(original.path, tmp_path / "run", symlinks=True)
+    here = [*words, f"run.dir={tmp_path}", "train.steps=16"]
+    newest = steps_in(tmp_path / "run" / "checkpoints")[-1]
+    named = damage(newest, random.Random(f"{damage.__name__} {seed}"))
+    assert runs.pretrain(here, RANKS) == 0
+    run_dir = runs.folder(here)
+    aside = runs.events(run_dir, "set aside")
+    assert named in aside[0]["problem"]
+    assert all((run_dir.checkpoints / event["to"]).is_dir() for event in aside), "renamed, never deleted"
+    used = {swap_with_the_one_before: 5, take_the_place_of_a_newer_one: 15}.get(damage, 10)
+    assert runs.events(run_dir, "started")[-1]["step"] == used
+    assert runs.losses(run_dir).keys() == set(range(1, 17))
+
+
+@pytest.mark.parametrize("content", ["step-00000005\n", "step-00000077\n", "", "../../elsewhere"])
+def test_a_stale_latest_is_said_and_mended(content: str, finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, original = finished
+    shutil.copytree(original.path, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "latest").write_text(content)
+    here = [*words, f"run.dir={tmp_path}", "train.steps=16"]
+    assert runs.pretrain(here, RANKS) == 0
+    run_dir = runs.folder(here)
+    assert runs.events(run_dir, "stale latest")[0]["newest"] == "step-00000015"
+    assert runs.events(run_dir, "started")[-1]["step"] == 15
+    assert run_dir.latest.read_text() == "step-00000016\n"
+
+
+def test_when_none_is_good_the_run_refuses(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, original = finished
+    shutil.copytree(original.path, tmp_path / "run")
+    for folder in steps_in(tmp_path / "run" / "checkpoints"):
+        empty_a_file(folder, random.Random(folder.name))
+    with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*step-00000015.*step-00000005"):
+        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "run" / "checkpoints").glob("*.damaged-*"))
+    assert kept == ["step-00000005", "step-00000010", "step-00000015"]

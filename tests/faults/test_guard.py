@@ -1,0 +1,131 @@
+"""What a bad batch does to a run: end it, be left out, or be gone back from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.parallel import launch
+from tests.helpers import runs
+
+BAD = 12
+LAYOUTS = {
+    "one": (1, []),
+    "dp2": (2, []),
+    "pp2": (2, ["parallel.pipeline=2"]),
+    "dp2-zero3-bf16": (2, ["parallel.zero=3", "train.precision=bf16"]),
+}
+
+
+def words_for(layout: str, data: Path, folder: Path, action: str) -> list[str]:
+    length = ["train.steps=20", f"data.path={data}", f"run.dir={folder}"]
+    return [*LAYOUTS[layout][1], *length, f"guard.on_spike={action}"]
+
+
+def start(layout: str, words: list[str], how: str) -> int:
+    arguments = (runs.configuration(words), how)
+    return launch.launch("tests.faults.test_guard:pretrain_with", arguments, LAYOUTS[layout][0])
+
+
+def pretrain_with(config: Any, how: str) -> int:
+    """Runs on every rank. `nan`: the last row of batch 12 has a loss that is not finite. `without`: batch 12 is passed
+    over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens."""
+    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.run import Run
+
+    read, number_of = Run._read, Run.batch_number
+
+    def poisoned(run: Run, step: int) -> Any:
+        batch = read(run, step)
+        number = run.batch_number(step)
+        if how == "nan" and number == BAD and run.shape.data_rank == run.shape.data_size - 1:
+            batch.micro_batches[-1].weights_SB[3, -1] = float("nan")
+        if how == "shuffled" and 40 <= number <= 42:
+            for part in batch.micro_batches:
+                part.labels_SB.copy_((part.labels_SB + 137) % 500)
+        return batch
+
+    Run._read = poisoned  # type: ignore[method-assign]
+    if how == "without":
+        Run.batch_number = lambda run, step: step + (step >= BAD)  # type: ignore[method-assign]
+    try:
+        return pretrain.pretrain(config)
+    finally:
+        Run._read, Run.batch_number = read, number_of  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_raise(layout: str, tiny_data: Path, tmp_path: Path) -> None:
+    words = words_for(layout, tiny_data, tmp_path, "raise")
+    last = LAYOUTS[layout][0] - 1
+    with pytest.raises(TrainingError, match=rf"step {BAD} on rank {last}: the (loss|gradients)? ?.*not finite"):
+        start(layout, words, "nan")
+    run_dir = runs.folder(words)
+    event = runs.events(run_dir, "spike")[0]
+    assert (event["step"], event["batch"], event["action"]) == (BAD, BAD, "raise")
+    assert list(event["micro_batches_of_ranks"]) == [str(last)]
+    assert all(row["documents"] and Path(row["data"]).exists() for row in event["rows"])
+    assert [row["row"] for row in event["rows"]] == [6, 7], "the rows of the last micro-batch"
+    assert runs.events(run_dir, "failed")[0]["step"] == BAD - 1
+    assert find(run_dir.path).name == "step-00000010", "the last checkpoint is intact"
+    assert runs.pretrain(words, LAYOUTS[layout][0]) == 0, "and the run goes on from it"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_skip(layout: str, tiny_data: Path, tmp_path: Path) -> None:
+    words = words_for(layout, tiny_data, tmp_path, "skip")
+    assert start(layout, words, "nan") == 0
+    lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+    assert [line["step"] for line in lines if not line["applied"]] == [BAD]
+    assert all(line["loss"] is not None for line in lines if line["step"] > BAD)
+    assert len(runs.events(runs.folder(words), "spike")) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rollback_leaves_no_trace(layout: str, tiny_data: Path, tmp_path: Path) -> None:
+    """The run ends bit for bit as one that never had the batch."""
+    words = words_for(layout, tiny_data, tmp_path / "back", "rollback")
+    assert start(layout, words, "nan") == 0
+    never = words_for(layout, tiny_data, tmp_path / "never", "rollback")
+    assert start(layout, never, "without") == 0
+    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
+    assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(never))
+    back = runs.events(runs.folder(words), "rolled back")
+    assert [(event["step"], event["to"], event["passed_over"]) for event in back] == [(BAD, 10, [BAD])]
+
+
+def test_passed_over_batches_are_remembered_by_the_checkpoint(tiny_data: Path, tmp_path: Path) -> None:
+    words = words_for("one", tiny_data, tmp_path, "rollback")
+    assert start("one", words, "nan") == 0
+    assert start("one", [*words, "train.steps=25"], "nan") == 0
+    never = words_for("one", tiny_data, tmp_path / "never", "rollback")
+    assert start("one", [*never, "train.steps=20"], "without") == 0
+    assert start("one", [*never, "train.steps=25"], "without") == 0
+    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
+
+
+@pytest.mark.parametrize("action", ["skip", "rollback"])
+def test_a_spike_is_noticed_within_its_three_steps(action: str, tiny_data: Path, tmp_path: Path) -> None:
+    words = [
+        *words_for("dp2", tiny_data, tmp_path, action),
+        *("guard.z=6", "train.steps=60", "optimizer.lr=3e-3", "schedule.warmup_steps=5", "guard.window=32"),
+    ]
+    assert start("dp2", words, "shuffled") == 0
+    spikes = runs.events(runs.folder(words), "spike")
+    assert [event["batch"] for event in spikes] == [40, 41, 42]
+    assert all("robust standard deviations" in event["problem"] for event in spikes)
+    if action == "skip":
+        lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+        assert [line["step"] for line in lines if not line["applied"]] == [40, 41, 42]
+
+
+def test_a_batch_that_stays_bad_ends_the_run(tiny_data: Path, tmp_path: Path) -> None:
+    """A rate at which nothing is finite any more: five skipped updates in a row, then an end with a reason."""
+    words = [*words_for("one", tiny_data, tmp_path, "skip"), "optimizer.lr=1e30", "schedule.warmup_steps=0"]
+    with pytest.raises(TrainingError, match=r"not finite \(6 steps in a row\)"):
+        start("one", words, "clean")

@@ -1,0 +1,212 @@
+"""A checkpoint made to do harm is refused with one line and runs nothing, even when its sums are right."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common.errors import CheckpointError
+from tests.helpers import runs
+
+
+class Payload:
+    """What unpickling would run."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch '{self.canary}'",)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
+    assert runs.pretrain(words, 1) == 0
+    return find(runs.folder(words).path)
+
+
+@pytest.fixture
+def folder(honest: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(honest, tmp_path / honest.name))
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    return tmp_path / "canary"
+
+
+def sign(folder: Path, **changes: object) -> None:
+    """Make the manifest fit whatever the files now are, as an attacker would."""
+    body = {**json.loads((folder / "manifest.json").read_text()), **changes}
+    body.pop("checksum")
+    for name in body["files"]:
+        if (folder / name).is_file():
+            body["files"][name] = manifest.file_facts(folder / name)
+    manifest.write(folder, body)
+
+
+def edit_index(folder: Path, edit: Callable[[dict], None]) -> None:  # type: ignore[type-arg]
+    path = folder / "state" / "index.json"
+    index = json.loads(path.read_text())
+    edit(index)
+    path.write_text(json.dumps(index))
+    sign(folder)
+
+
+def refused(folder: Path, canary: Path, *words: str) -> None:
+    from gpt1_ds.training.inference import load_checkpoint
+
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(folder)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text
+    assert not canary.exists()
+
+
+def state_file(folder: Path) -> Path:
+    return folder / "state" / "rank-00000.safetensors"
+
+
+def test_the_honest_one_loads(folder: Path) -> None:
+    from gpt1_ds.training.inference import load_checkpoint
+
+    assert load_checkpoint(folder).step == 2
+
+
+def test_pickles_in_place_of_every_file(folder: Path, canary: Path) -> None:
+    names = list(json.loads((folder / "manifest.json").read_text())["files"])
+    keep = {name: (folder / name).read_bytes() for name in names}
+    for name in names:
+        if name.startswith("tokenizer/"):
+            continue
+        (folder / name).write_bytes(pickle.dumps(Payload(canary)))
+        sign(folder)
+        refused(folder, canary)
+        (folder / name).write_bytes(keep[name])
+    (folder / "manifest.json").write_bytes(pickle.dumps(Payload(canary)))
+    refused(folder, canary, "not readable as JSON")
+
+
+def test_a_torch_archive_with_a_payload(folder: Path, canary: Path) -> None:
+    import torch
+
+    torch.save({"w": Payload(canary)}, folder / "state" / "evil.pt")
+    edit_index(folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(file="state/evil.pt"))
+    refused(folder, canary, "positions.weight cannot be read")
+
+
+def test_an_unnamed_extra_file_is_never_opened(folder: Path, canary: Path) -> None:
+    from gpt1_ds.training.inference import load_checkpoint
+
+    (folder / "state" / "extra.pkl").write_bytes(pickle.dumps(Payload(canary)))
+    load_checkpoint(folder)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "state/../../outside"])
+def test_paths_out_of_the_folder(name: str, folder: Path, canary: Path) -> None:
+    (folder.parent / "outside").write_text("x")
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    sign(folder, files={**files, name: {"bytes": 1, "sha256": "0"}})
+    refused(folder, canary, "not a plain file of this checkpoint")
+
+
+def test_a_path_out_of_the_folder_in_the_index(folder: Path, canary: Path) -> None:
+    outside = folder.parent / "outside.safetensors"
+    shutil.copy(state_file(folder), outside)
+    edit_index(
+        folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(file="../outside.safetensors")
+    )
+    refused(folder, canary, "positions.weight cannot be read")
+
+
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_links_out_of_the_folder(whole_folder: bool, folder: Path, canary: Path) -> None:
+    inside = folder / "state" if whole_folder else state_file(folder)
+    outside = folder.parent / "outside"
+    shutil.move(inside, outside)
+    inside.symlink_to(outside)
+    refused(folder, canary, "not a plain file of this checkpoint")
+
+
+def test_a_device_in_place_of_a_file(folder: Path, canary: Path) -> None:
+    state_file(folder).unlink()
+    os.mkfifo(state_file(folder))
+    refused(folder, canary, "not a plain file of this checkpoint")
+
+
+@pytest.mark.parametrize("width", [10**6 * 6, 6 * 10**12])
+def test_a_model_far_larger_than_its_files(width: int, folder: Path, canary: Path) -> None:
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("width: 32", f"width: {width}"))
+    sign(folder)
+    refused(folder, canary, "its files hold")
+
+
+def test_absurd_shapes_in_the_index(folder: Path, canary: Path) -> None:
+    edit_index(folder, lambda index: index["positions.weight"].update(shape=[10**9, 10**9]))
+    refused(folder, canary, "positions.weight", "the checkpoint has shape [1000000000, 1000000000]")
+
+
+def test_absurd_slices_in_the_index(folder: Path, canary: Path) -> None:
+    edit_index(folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(count=10**15))
+    refused(folder, canary, "positions.weight cannot be read")
+
+
+def test_a_header_of_ten_gibibytes(folder: Path, canary: Path) -> None:
+    path = state_file(folder)
+    path.write_bytes(struct.pack("<Q", 10 << 30) + path.read_bytes()[8:])
+    sign(folder)
+    refused(folder, canary, "cannot be read")
+
+
+def test_tensors_beyond_the_end_of_the_file(folder: Path, canary: Path) -> None:
+    path = state_file(folder)
+    path.write_bytes(path.read_bytes()[:-4096])
+    sign(folder)
+    refused(folder, canary, "cannot be read")
+
+
+def test_json_without_end(folder: Path, canary: Path) -> None:
+    (folder / "manifest.json").write_text("[" * 100_000)
+    refused(folder, canary, "not readable as JSON")
+
+
+def test_json_of_another_kind(folder: Path, canary: Path) -> None:
+    for value in ("[]", "7", '"x"', "null"):
+        (folder / "manifest.json").write_text(value)
+        refused(folder, canary, "not a JSON object")
+    (folder / "manifest.json").write_text('{"format": 1}')
+    refused(folder, canary, "checksum")
+
+
+def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "topsecret")
+    path = folder / "config.yaml"
+    path.write_text(path.read_text().replace("dir: ", "dir: ${oc.env:WANDB_API_KEY} #"))
+    sign(folder)
+    from gpt1_ds.training.inference import load_checkpoint
+
+    try:
+        assert "topsecret" not in str(load_checkpoint(folder).config)
+    except CheckpointError as error:
+        assert "topsecret" not in str(error)
+
+
+def test_the_program_says_so_in_one_line(folder: Path, program) -> None:  # type: ignore[no-untyped-def]
+    (folder / "config.yaml").unlink()
+    result = program("sample", "--checkpoint", str(folder), "--prompt", "x")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "config.yaml: missing" in result.stderr

@@ -1,0 +1,91 @@
+"""No hang survives: a stopped or stuck rank is named, with its phase and its stack, and every process goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.parallel import launch
+from tests.helpers import runs
+
+TIMEOUT = 6.0
+LAYOUTS = {"dp2": (2, []), "tp2": (2, ["parallel.tensor=2"]), "pp2": (2, ["parallel.pipeline=2"])}
+
+
+def words(data: Path, folder: Path) -> list[str]:
+    limits = [f"guard.{phase}_timeout={TIMEOUT}" for phase in ("step", "save")]
+    return [*limits, "guard.init_timeout=60", f"data.path={data}", f"run.dir={folder}", "train.steps=100000"]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_stopped_rank_is_named(layout: str, victim: int, tiny_data: Path, tmp_path: Path) -> None:
+    ranks, overrides = LAYOUTS[layout]
+    run = runs.Background([*words(tiny_data, tmp_path), *overrides], ranks)
+    run.wait_for_step(3)
+    pids = [process.pid for process in run.processes()]
+    began = time.monotonic()
+    run.signal(signal.SIGSTOP, [victim])
+    run.join(TIMEOUT + 12)
+    named = time.monotonic() - began
+    assert isinstance(run.error, TrainingError)
+    assert f"rank {victim} (" in str(run.error)
+    assert "no progress for" in str(run.error)
+    assert ": step " in str(run.error)
+    stuck = runs.events(run.run_dir, "stuck")
+    assert len(stuck) == 1
+    assert stuck[0]["rank"] == victim
+    assert any("gpt1_ds" in line for line in stuck[0]["stack"]), "its stack was written"
+    assert named <= TIMEOUT + 10, "named within the timeout, gone ten seconds later"
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -> None:
+    """Rank 1's loader never comes back; rank 0 waits for it in a collective."""
+    config = runs.configuration([*words(tiny_data, tmp_path), "train.steps=100"])
+    with pytest.raises(TrainingError, match=r"rank 1 \(.*step 7, data, at gpt1_ds/training/run.py"):
+        launch.launch("tests.faults.test_watch:hang_in_step_7", (config,), 2)
+    stacks = sorted(path.name for path in (runs.folder(words(tiny_data, tmp_path)).path / "beats").glob("stacks-*"))
+    assert stacks == ["stacks-0.txt", "stacks-1.txt"]
+
+
+def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
+    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.run import Run
+
+    read = Run._read
+
+    def stuck(run: Run, step: int):  # type: ignore[no-untyped-def]
+        if step == 7 and os.environ["RANK"] == "1":
+            time.sleep(3600)
+        return read(run, step)
+
+    Run._read = stuck  # type: ignore[method-assign]
+    return pretrain.pretrain(config)
+
+
+def test_a_run_that_was_asleep_goes_on(tiny_data: Path, tmp_path: Path) -> None:
+    """Ctrl-Z, or a laptop that was closed: all processes stop together and go on together."""
+    run = runs.Background([*words(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
+    run.wait_for_step(3)
+    run.signal(signal.SIGSTOP)
+    time.sleep(5)
+    run.signal(signal.SIGCONT)
+    reached = runs.last_step(run.run_dir)
+    run.wait_for_step(reached + 5)
+    time.sleep(3)
+    run.run_dir.stop.touch()
+    run.join()
+    assert run.error is None

@@ -1,0 +1,139 @@
+"""Save on each of eight layouts, resume on each of them: the next five losses against a run that was not interrupted.
+
+    python tools/resume_matrix.py [--precision fp32|bf16] [--only NAME ...]
+
+Prints a table: rows are the layouts that saved after ten steps, columns those that went on; a cell is the largest
+relative difference of losses 11 to 15 from one process, dropout on. Masters and both moments are compared tensor by
+tensor with what is in the checkpoint: a cell says WRONG when any bit differs. tests/parallel/test_resume_matrix.py
+asserts the bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.config import load
+from gpt1_ds.parallel import launch
+from tools.layouts import ONE, RECIPE, Layout, _layout, make_data, trace
+
+SAVED, MORE = 10, 5
+LAYOUTS = [
+    _layout(1, "zero1"),
+    _layout(2, "zero0"),
+    _layout(2, "zero2"),
+    _layout(2, "pp2"),
+    _layout(2, "tp2 pipelined"),
+    _layout(4, "tp2 zero3"),
+    _layout(4, "pp4 mb2"),
+    _layout(8, "tp2 pp2 mb2"),
+]
+QUIET = ["train.eval_every=0", "checkpoint.every=0", "train.eval_batches=1", f"train.steps={SAVED}"]
+
+
+def save_on(layout: Layout, data: Path, folder: Path, precision: str) -> Path:
+    """Train ten steps with the product's own command; its checkpoint."""
+    name = layout.name.replace(" ", "-")
+    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
+    config = load([], [*words, f"train.precision={precision}"])
+    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), layout.ranks) == 0
+    return find(folder / name)
+
+
+def resume_on(layout: Layout, data: Path, checkpoints: list[Path], precision: str) -> list[tuple[list[float], str]]:
+    """Per checkpoint: the five losses after it, and the name of a tensor that was not restored to the bit, or ''."""
+    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}"]
+    ranks = launch.run("tools.resume_matrix:resume_here", (words, checkpoints), layout.ranks)
+    return [
+        (ranks[0][number][0], next((rank[number][1] for rank in ranks if rank[number][1]), ""))
+        for number in range(len(checkpoints))
+    ]
+
+
+def resume_here(overrides: list[str], checkpoints: list[Path]) -> list[tuple[list[float], str]]:
+    """Runs on every rank: one engine that is loaded with one checkpoint after the other."""
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.checkpoint.store import Store
+    from gpt1_ds.data.sources import open_data
+    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.training import schedule
+    from gpt1_ds.training.build import batch_shape, build_engine, training_batches, with_vocabulary
+    from gpt1_ds.training.session import run_folder
+
+    config = load([], overrides)
+    torch.set_num_threads(1)
+    connect(120)
+    grid, data = Grid(config), open_data(config)
+    config = with_vocabulary(config, data.tokenizer.vocab_size)
+    engine = build_engine(config, data.tokenizer.vocab_size, grid)
+    store, shape = Store(run_folder(config), engine, config), batch_shape(config, grid)
+    results = []
+    for checkpoint in checkpoints:
+        assert store.verify(checkpoint) is None
+        store.load(checkpoint)
+        wrong = _not_restored(engine, checkpoint)
+        losses = []
+        for step in range(SAVED + 1, SAVED + MORE + 1):
+            batch = data.training.batch(step, shape)
+            rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, SAVED + MORE)
+            losses.append(engine.step(training_batches(batch.micro_batches, config.run.seed, step), rate).loss)
+        results.append((losses, wrong))
+    dist.destroy_process_group()
+    return results
+
+
+def _not_restored(engine: Any, checkpoint: Path) -> str:
+    """The first tensor whose part on this rank is not that part of the whole tensor in the checkpoint, bit for bit."""
+    import torch
+
+    from gpt1_ds.checkpoint.state import StateReader
+    from gpt1_ds.parallel import masters
+
+    reader = StateReader(checkpoint)
+    for fragment in masters.fragments(engine):
+        info = fragment.info
+        for kind, values in {"master": fragment.master, **fragment.moments}.items():
+            whole = reader.whole(kind, info)
+            here = whole if info.dim is None else whole.narrow(info.dim, info.start, info.stop - info.start)
+            if not torch.equal(here.reshape(-1)[fragment.offset : fragment.offset + len(values)], values):
+                return f"{kind} of {info.name}"
+        if len(fragment.moments) != 2:
+            return f"moments of {info.name}"
+    return ""
+
+
+def relative(losses: list[float], wanted: list[float]) -> float:
+    return max(abs(found / want - 1) for found, want in zip(losses, wanted, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="layouts that resume")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        data = make_data(Path(folder))
+        wanted = trace(ONE, data, SAVED + MORE).losses[SAVED:]
+        saved = [save_on(layout, data, Path(folder) / "runs", options.precision) for layout in LAYOUTS]
+        targets = [layout for layout in LAYOUTS if not options.only or layout.name in options.only]
+        columns = [resume_on(layout, data, saved, options.precision) for layout in targets]
+    print("| saved on \\ resumed on | " + " | ".join(f"{t.name} ({t.ranks})" for t in targets) + " |")
+    print("|---" * (len(targets) + 1) + "|")
+    for number, layout in enumerate(LAYOUTS):
+        cells = [column[number] for column in columns]
+        texts = ["WRONG " + wrong if wrong else f"{relative(losses, wanted):.1e}" for losses, wrong in cells]
+        print(f"| {layout.name} ({layout.ranks}) | " + " | ".join(texts) + " |")
+
+
+if __name__ == "__main__":
+    main()
