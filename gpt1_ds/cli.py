@@ -169,15 +169,25 @@ def _add_sample(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _add_checkpoint(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    kinds = _add(verbs, "checkpoint", "look at checkpoints", None).add_subparsers(
-        required=True, metavar="inspect|verify"
-    )
+    about = "look at checkpoints, take them elsewhere and bring others in"
+    kinds = _add(verbs, "checkpoint", about, None).add_subparsers(required=True, metavar="inspect|verify|export|import")
     for name, text, run in (
         ("inspect", "what a checkpoint holds and where it came from", _checkpoint_inspect),
         ("verify", "compare every file with the manifest", _checkpoint_verify),
     ):
         verb = _add(kinds, name, text, run)
         verb.add_argument("checkpoint", metavar="CKPT", help="a run folder or a checkpoint folder")
+    verb = _add(kinds, "export", "write a checkpoint as a folder that transformers loads", _checkpoint_export)
+    verb.add_argument("checkpoint", metavar="CKPT", help="a run folder or a checkpoint folder")
+    verb.add_argument("--to", choices=("hf",), required=True, help="hf: OpenAIGPTLMHeadModel and its tokenizer")
+    verb.add_argument("--out", required=True, metavar="DIR")
+    verb = _add(kinds, "import", "make a checkpoint of weights from elsewhere", _checkpoint_import)
+    origins = "hf: a folder of OpenAIGPTLMHeadModel or OpenAIGPTDoubleHeadsModel; openai: the release of 2018"
+    verb.add_argument("--from", dest="origin", choices=("hf", "openai"), required=True, help=origins)
+    verb.add_argument("--source", required=True, metavar="DIR")
+    verb.add_argument("--out", required=True, metavar="CKPT")
+    verb.add_argument("--tokenizer", metavar="DIR", help="the model's (default: what the source folder holds)")
+    verb.add_argument("--unverified", action="store_true", help="openai: take files that are not the released ones")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -261,6 +271,18 @@ def _checkpoint_verify(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.inspect import verify
 
     return verify(Path(options.checkpoint))
+
+
+def _checkpoint_export(options: argparse.Namespace) -> int:
+    from gpt1_ds.verbs import export_checkpoint
+
+    return export_checkpoint(options)
+
+
+def _checkpoint_import(options: argparse.Namespace) -> int:
+    from gpt1_ds.verbs import import_checkpoint
+
+    return import_checkpoint(options)
 
 
 def _report(options: argparse.Namespace) -> int:

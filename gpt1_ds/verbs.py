@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,39 @@ def sample(options: argparse.Namespace) -> int:
     if (run / "config.yaml").exists():  # the run's report shows its samples
         with open(run / "samples.jsonl", "a") as file:
             file.write(json.dumps({"step": loaded.step, "prompt": options.prompt, "text": text}) + "\n")
+    return 0
+
+
+def export_checkpoint(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.checkpoint import huggingface
+
+    source = huggingface.export(Path(options.checkpoint), Path(options.out))
+    print(f"{options.out}: {source} for transformers; its README.md says how to load it")
+    return 0
+
+
+def import_checkpoint(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.checkpoint import huggingface, imported, openai
+    from gpt1_ds.training.provenance import provenance
+
+    source, out = Path(options.source), imported.free_place(Path(options.out))
+    tokenizer = Path(options.tokenizer) if options.tokenizer else None
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.origin == "hf":
+            found, tokenizer = huggingface.read(source, tokenizer)
+        else:
+            found, tokenizer = openai.read(source, tokenizer, Path(scratch), options.unverified)
+        remarks = imported.publish(found, tokenizer, out, provenance())
+    for remark in remarks:
+        print(f"{options.source}: {remark}")
+    print(f"{options.out}: a checkpoint; go on with it: pretrain -c {options.out}/config.yaml ", end="")
+    print(f"checkpoint.init_from={options.out} data.path=...")
     return 0
 
 

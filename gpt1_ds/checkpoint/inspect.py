@@ -17,6 +17,8 @@ def inspect(path: Path) -> int:
     layout = facts["layout"]
     print(f"{folder}")
     print(f"  step {facts['step']}, {count(facts['tokens'])} tokens, {facts['updates']} updates, {facts['precision']}")
+    if "imported" in facts:
+        print(f"  imported from {facts['imported']}: weights only, for checkpoint.init_from")
     print(
         f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
         f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
@@ -24,7 +26,7 @@ def inspect(path: Path) -> int:
     print(f"  {len(facts['parameters'])} parameters, {len(facts['files'])} files, {byte_size(size)}")
     print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f}")
     for name, value in facts["hashes"].items():
-        print(f"  {name} {value[:16]}")
+        print(f"  {name} {value[:16] or 'none'}")
     return 0
 
 

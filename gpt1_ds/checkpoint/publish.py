@@ -13,6 +13,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.fingerprint import as_text
 from gpt1_ds.checkpoint.state import INDEX, Index, merge, to_json
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
+from gpt1_ds.data.tokenizer import copy_tokenizer
 
 REPLACED = ".replaced"  # behind the name of an older checkpoint of the same step while it makes room
 
@@ -54,9 +55,7 @@ def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:
     written = [part for part in parts if part.file]
     write_json(temporary / INDEX, to_json(merge([(part.file, part.index) for part in written])))
     write_atomic(temporary / "config.yaml", contents.config_yaml)
-    (temporary / "tokenizer").mkdir()
-    for path in contents.tokenizer.iterdir():  # contents only: access rights are the run's own
-        shutil.copyfile(path, temporary / "tokenizer" / path.name)
+    copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
     files = {part.file: {"bytes": part.bytes, "sha256": part.sha256} for part in written}
     others = [path for path in sorted(temporary.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
     files.update({str(path.relative_to(temporary)): manifest.file_facts(path) for path in others})

@@ -67,11 +67,14 @@ def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
     return tensors, index
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Write fp32 tensors as a safetensors file, flushed to disk; (bytes, sha256). One thread hashes while this one
     writes: both let go of the interpreter.
     """
-    header, at = {}, 0
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
     for key, tensor in tensors.items():
         size = tensor.numel() * 4
         header[key] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + size]}

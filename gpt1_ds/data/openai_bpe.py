@@ -96,6 +96,16 @@ class OpenAIBpe(Tokenizer):
         """Of the text that `decode` gives; the original text's layout and capitals are lost."""
         return np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
 
+    @property
+    def pieces(self) -> dict[str, int]:
+        """Id of every piece of the release; the four symbols added behind them have no text."""
+        return self._ids
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs of pieces, by rank."""
+        return list(self._ranks)
+
     def _read_texts(self) -> list[str]:
         texts = [""] * self.vocab_size
         for piece, number in self._ids.items():

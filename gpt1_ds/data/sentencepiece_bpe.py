@@ -61,6 +61,11 @@ class SentencePieceBpe(Tokenizer):
     def token_bytes(self) -> NDArray[np.int32]:
         return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
 
+    @property
+    def merged_pieces(self) -> list[str]:
+        """The text of every piece behind the byte ids, by id: what comes earlier is merged first."""
+        return [piece.decode() for piece in self._pieces[FIRST_BYTE_ID + 256 :]]
+
     def _encode_words(self, text: str) -> bytes:
         """int32 ids of a text without a line end, by SentencePiece itself."""
         first, *rest = text.split(SPACE)

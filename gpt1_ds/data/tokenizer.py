@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -142,6 +143,13 @@ def read_metadata(folder: Path) -> Metadata:
     if any(Path(name).name != name for name in metadata.files):
         raise DataError(f"{path}: names a file outside the folder; copy the folder again")
     return metadata
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files that a tokenizer folder names, and nothing else that lies there; access rights are not copied."""
+    target.mkdir()
+    for name in (METADATA, *read_metadata(source).files):
+        shutil.copyfile(source / name, target / name)
 
 
 def publish_tokenizer(

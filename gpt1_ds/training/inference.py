@@ -14,16 +14,14 @@ from torch import Tensor
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import Config
 from gpt1_ds.config import load as load_config
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
-from gpt1_ds.model import names
 from gpt1_ds.model.block import KeyValueCache
-from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.stages import DenseModel
-from gpt1_ds.parallel.grid import connect_alone
 from gpt1_ds.training.sampling import Sampling
 
 
@@ -45,18 +43,11 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     manifest.verify_files(folder, facts)
     config = checkpoint_config(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
-    group = connect_alone()
-    assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
     reader = StateReader(folder)
     manifest.check_size(folder, facts, config.model)
-    model = DenseModel(config, config.model.vocab_size, TensorParallel(group))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            info = names.info(parameter)
-            rows = slice(0, info.shape[0])  # pad rows behind stay zero
-            parameter[rows] = reader.whole("master", info)
+    model = whole_model(config, lambda info: reader.whole("master", info))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Loaded(model.to(device).eval(), tokenizer, config, int(facts["step"]), folder)
+    return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder)
 
 
 def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:

@@ -1,0 +1,185 @@
+"""`checkpoint export --to hf` and `checkpoint import --from hf`: folders of transformers' OpenAIGPTLMHeadModel.
+
+Neither needs transformers. An export holds `model.safetensors` (fp32), `config.json`, `generation_config.json` (greedy
+text is then that of `gpt1-ds sample --temperature 0`), the tokenizer in transformers' form, our own one beside it, and
+a README.md. An import also reads folders that transformers wrote, of the language model or with the multiple-choice
+head, whole or in shards; weights come back bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.checkpoint import foreign, manifest
+from gpt1_ds.checkpoint.conversion import check_shapes, our_weights, their_name, to_theirs
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.foreign import TensorFacts
+from gpt1_ds.checkpoint.hf_config import CONFIG, generation_config, model_config, their_config
+from gpt1_ds.checkpoint.hf_tokenizer import tokenizer_files
+from gpt1_ds.checkpoint.imported import Foreign, free_place
+from gpt1_ds.checkpoint.model_card import model_card
+from gpt1_ds.checkpoint.state import StateReader, write_tensors
+from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.config import load as load_config
+from gpt1_ds.data.tokenizer import METADATA, copy_tokenizer, load_tokenizer, read_metadata
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.plan.count import parameter_shapes
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
+PREFIX = "transformer."
+MAX_INDEX_BYTES = 16 << 20
+MAX_TOKENIZER_BYTES = 64 << 20
+_BUFFERS = (".attn.bias", ".attn.masked_bias", "position_ids")  # older versions saved causal masks and positions
+_CHOICE_HEAD = ("multiple_choice_head.summary.bias", "multiple_choice_head.summary.weight")
+_HEAD, _ROWS = "lm_head.weight", "tokens_embed.weight"
+
+
+def export(checkpoint: Path, out: Path) -> Path:
+    """Write CKPT, verified first, as the folder `out` for transformers; the checkpoint that was read.
+
+    Raises CheckpointError for a damaged checkpoint, for a model that OpenAIGPT cannot express, and when `out` is taken.
+    """
+    source = find(checkpoint)
+    facts = manifest.read(source)
+    manifest.verify_files(source, facts)
+    out = free_place(out)
+    try:
+        config = load_config([str(source / "config.yaml")])
+    except UserError as error:
+        raise CheckpointError(f"{source}/config.yaml: {error.problems[0]}") from None
+    model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
+    if model.ffn_width != 4 * model.width:
+        raise CheckpointError(
+            f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
+        )
+    manifest.check_size(source, facts, model)
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    with published_folder(out) as folder:
+        tensors = {
+            PREFIX + their_name(name): to_theirs(name, value, model.heads)
+            for name, value in _masters(source, parameter_shapes(model, model.vocab_size))
+        }
+        write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
+        write_json(folder / CONFIG, their_config(model, model.vocab_size, tokenizer))
+        write_json(folder / "generation_config.json", generation_config(tokenizer))
+        for name, value in tokenizer_files(tokenizer, model.context).items():
+            write_json(folder / name, value)
+        copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
+        write_atomic(folder / "README.md", model_card(model, tokenizer, facts, TOKENIZER))
+        sync_folder(folder / TOKENIZER)
+    return source
+
+
+def _masters(source: Path, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of a checkpoint, whole, by canonical name."""
+    reader = StateReader(source)
+    for name, shape in shapes.items():
+        stored = reader.index.get(name)
+        dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
+        yield name, reader.whole("master", ParameterInfo(name, shape, dim))
+
+
+def read(source: Path, tokenizer: Path | None) -> tuple[Foreign, Path]:
+    """The model in a folder of transformers, and the tokenizer folder to go with it. Raises CheckpointError.
+
+    `tokenizer` is needed unless the folder is an export of ours, which carries its own.
+    """
+    if not source.is_dir():
+        if source.is_file():
+            foreign.refuse_pickle(source)
+        raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}")
+    files = _weight_files(source)
+    model = model_config(foreign.inside(source, CONFIG))
+    tokenizer = tokenizer or _carried_tokenizer(source)
+    headers = {file: _header(source, file, expected) for file, expected in files.items()}
+    left_out = sorted(name for header in headers.values() for name in header if name in _CHOICE_HEAD)
+    wanted = {file: {n: f for n, f in header.items() if _is_weight(n)} for file, header in headers.items()}
+    _check(source, wanted, model)
+    weights = our_weights(_tensors(source, wanted), model)
+    remarks = (f"{', '.join(left_out)} left out: a multiple-choice head is made anew by fine-tuning",)
+    return Foreign("hf", source, model, weights, remarks if left_out else ()), tokenizer
+
+
+def _weight_files(source: Path) -> dict[str, set[str] | None]:
+    """File name -> the tensors that the index expects in it (None: all there are)."""
+    if (source / WEIGHTS).exists():
+        return {foreign.inside(source, WEIGHTS).name: None}
+    if (source / INDEX).exists():
+        places = foreign.read_object(foreign.inside(source, INDEX), MAX_INDEX_BYTES).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()) or not places:
+            raise CheckpointError(f"{source / INDEX}: has no weight_map of tensor names to file names")
+        files: dict[str, set[str] | None] = {}
+        for name, file in places.items():
+            foreign.refuse_pickle(foreign.inside(source, file))
+            expected = files.setdefault(file, set())
+            assert expected is not None
+            expected.add(name)
+        return files
+    for path in sorted(source.iterdir()):
+        foreign.refuse_pickle(path)
+    raise CheckpointError(f"{source}: holds neither {WEIGHTS} nor {INDEX}; name the folder of a saved model")
+
+
+def _header(source: Path, file: str, expected: set[str] | None) -> dict[str, TensorFacts]:
+    path = foreign.inside(source, file)
+    header = foreign.safetensors_header(path)
+    if expected is not None and header.keys() != expected:
+        name = min(header.keys() ^ expected)
+        raise CheckpointError(f"{path}: {INDEX} and this file disagree on {name!r:.80}; download both again")
+    return header
+
+
+def _is_weight(name: str) -> bool:
+    return name not in _CHOICE_HEAD and not name.endswith(_BUFFERS)
+
+
+def _check(source: Path, headers: dict[str, dict[str, TensorFacts]], model: ModelConfig) -> None:
+    """Raise CheckpointError unless the headers list exactly the parameters of `model`, the head being tied."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file, header in headers.items():
+        for name, facts in header.items():
+            short = name.removeprefix(PREFIX)
+            if short in shapes:
+                raise CheckpointError(f"{source / file}: {name!r:.80} is there twice; download the folder again")
+            shapes[short] = facts.shape
+    head = shapes.pop(_HEAD, None)
+    if head is not None and shapes.setdefault(_ROWS, head) != head:
+        raise CheckpointError(f"{source}: {_HEAD} {list(head)} is not tied to {_ROWS} {list(shapes[_ROWS])}")
+    check_shapes(shapes, model, str(source))
+
+
+def _tensors(source: Path, headers: dict[str, dict[str, TensorFacts]]) -> dict[str, Tensor]:
+    """Weights under transformers' names without prefix. Token rows are saved as the embedding, as the head (with the
+    multiple-choice head), or as both; GPT-1 has them once.
+    """
+    found = {
+        name.removeprefix(PREFIX): value
+        for file, header in headers.items()
+        for name, value in foreign.read_weights(foreign.inside(source, file), header)
+    }
+    head = found.pop(_HEAD, None)
+    if head is not None and not torch.equal(head, found.setdefault(_ROWS, head)):
+        raise CheckpointError(f"{source}: {_HEAD} differs from {_ROWS}; GPT-1's head is its embedding")
+    return found
+
+
+def _carried_tokenizer(source: Path) -> Path:
+    """The tokenizer folder inside an export of ours, its files checked to lie there."""
+    folder = source / TOKENIZER
+    if not folder.is_dir() or folder.is_symlink():
+        raise CheckpointError(
+            f"{source}: carries no tokenizer of ours; pass --tokenizer with a folder made by `gpt1-ds tokenizer`"
+        )
+    foreign.inside(folder, METADATA)
+    for name in read_metadata(folder).files:
+        path = foreign.inside(folder, name)
+        if path.stat().st_size > MAX_TOKENIZER_BYTES:
+            raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer's file")
+    return folder

@@ -1,0 +1,35 @@
+"""A model in one process from parameters at their full shape, and its probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.checkpoint.probe import probe_batch
+from gpt1_ds.config import Config
+from gpt1_ds.model import names
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.parallel.grid import connect_alone
+
+
+def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor]) -> DenseModel:
+    """The dense model on the CPU in evaluation mode; `value` gives each parameter at its full shape, fp32."""
+    assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
+    model = DenseModel(config, config.model.vocab_size, TensorParallel(connect_alone()))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            info = names.info(parameter)
+            rows = slice(0, info.shape[0])  # pad rows behind stay zero
+            parameter[rows] = value(info)
+    return model.eval()
+
+
+@torch.no_grad()
+def probe_loss(model: DenseModel, config: Config) -> float:
+    """The model's loss on the fixed row of checkpoint/probe.py, in fp32."""
+    batch = probe_batch(config.model)
+    return float(model(batch.tokens_SB, batch.keys_B, batch.labels_SB, batch.weights_SB))

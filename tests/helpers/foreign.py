@@ -1,0 +1,69 @@
+"""Checkpoints without training, folders that transformers writes, and the verbs called as the program calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpt1_ds.checkpoint import huggingface, imported, openai
+from gpt1_ds.checkpoint.imported import Foreign
+from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.plan.count import parameter_shapes
+
+PROVENANCE = {"code": "0" * 16, "version": "0"}
+SMALL = ModelConfig(layers=2, width=32, heads=4, context=48, residual_dropout=0.2, embedding_dropout=0.0)
+
+
+def random_weights(model: ModelConfig, vocab_size: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Every parameter away from its initial value, so that each one matters; logits reach 3 and more."""
+    numbers = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in parameter_shapes(model, vocab_size).items():
+        values = numbers.standard_normal(shape, dtype=np.float32) * np.float32(0.2)
+        weights[name] = torch.from_numpy(values + np.float32(name.endswith("norm.weight")))
+    return weights
+
+
+def make_checkpoint(out: Path, tokenizer: Path, model: ModelConfig = SMALL, seed: int = 0) -> Path:
+    """A checkpoint of random weights for the ids of `tokenizer`."""
+    weights = random_weights(model, load_tokenizer(tokenizer).vocab_size, seed)
+    imported.publish(Foreign("hf", out, model, weights), tokenizer, out, PROVENANCE)
+    return out
+
+
+def import_hf(source: Path, out: Path, tokenizer: Path | None = None) -> list[str]:
+    """What `checkpoint import --from hf` does in this process; its remarks."""
+    found, folder = huggingface.read(source, tokenizer)
+    return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
+
+
+def import_openai(source: Path, out: Path, scratch: Path, tokenizer: Path | None = None) -> list[str]:
+    """What `checkpoint import --from openai --unverified` does in this process; its remarks."""
+    found, folder = openai.read(source, tokenizer, scratch, unverified=True)
+    return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
+
+
+def master(checkpoint: Path, name: str) -> torch.Tensor:
+    """A parameter of a checkpoint at its full shape."""
+    reader = StateReader(checkpoint)
+    stored = reader.index[name]
+    return reader.whole("master", ParameterInfo(name, tuple(stored.shape), stored.dim))
+
+
+def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray) -> float:
+    """On each rank: load `checkpoint` into the engine and give the mean loss of `tokens` [B, S + 1]."""
+    from gpt1_ds.checkpoint.store import Store
+    from gpt1_ds.common.rundir import RunDir
+    from gpt1_ds.parallel.engine import MicroBatch
+
+    Store(RunDir(Path(checkpoint)), engine, config).load(Path(checkpoint), weights_only=True)
+    tokens_TB = torch.from_numpy(np.ascontiguousarray(tokens.T))
+    weights_SB = torch.full((len(tokens_TB) - 1, tokens_TB.shape[1]), 1 / tokens_TB[1:].numel())
+    keys_B = torch.zeros(tokens_TB.shape[1], dtype=torch.int64)
+    return engine.evaluate([MicroBatch(tokens_TB[:-1].contiguous(), keys_B, tokens_TB[1:].contiguous(), weights_SB)])
