@@ -58,7 +58,7 @@ class RunDir:
         return self.checkpoints / f"step-{step:08d}"
 
     def add_event(self, kind: str, **details: Any) -> None:
-        """Append one line to events.jsonl. Only rank 0 calls this. What a full disk refuses is kept for the next time."""
+        """Append one line to events.jsonl; rank 0 calls this. What a full disk refuses is kept for the next time."""
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": kind, **details}
         self._pending.append(json.dumps(line, ensure_ascii=False) + "\n")
         with contextlib.suppress(OSError):

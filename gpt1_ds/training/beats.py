@@ -7,6 +7,7 @@ look dead.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterable
@@ -14,71 +15,96 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-SIZE = 1024  # bytes of a beat's file
+HALF = 1024  # bytes that the main thread writes, and the watching thread behind them
 _WAITS = ("torch/distributed/", "deepspeed/comm/", "deepspeed/runtime/pipe/p2p")  # code that waits for other ranks
 
 
 @dataclass(frozen=True)
-class Beat:
-    """Where a rank is. `count` grows with every sign of progress, `age` is the seconds since the last one, `limit` the
-    seconds that this phase may take; `waits`: its main thread is in a collective.
+class Progress:
+    """What the main thread says at every sign of progress: `count` grows, `limit` is in seconds until the next."""
+
+    step: int
+    phase: str
+    count: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What the watching thread says now and then: `age` is the seconds since the last progress; `waits`: the main
+    thread is in a collective.
     """
 
     rank: int
     host: str
     pid: int
     stage: int
-    step: int
-    phase: str
-    count: int
     age: float
-    limit: float
-    where: str = ""
-    waits: bool = False
+    where: str
+    waits: bool
+
+
+@dataclass(frozen=True)
+class Beat:
+    progress: Progress
+    presence: Presence
+    written: float  # time of the last writing, by the file system's clock
 
     def __str__(self) -> str:
-        place = f", at {self.where}" if self.where else ""
-        return (
-            f"rank {self.rank} ({self.host}, pid {self.pid}, stage {self.stage}): step {self.step}, {self.phase}{place}"
-        )
+        who, what = self.presence, self.progress
+        place = f", at {who.where}" if who.where else ""
+        return f"rank {who.rank} ({who.host}, pid {who.pid}, stage {who.stage}): step {what.step}, {what.phase}{place}"
 
 
-def file_of(folder: Path, rank: int) -> Path:
+class BeatFile:
+    """A rank's file, kept open. What is written is at once visible to processes of the same host, also when this one
+    is stopped the next moment; `flush` makes it visible on others.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._descriptor = os.open(_file_of(folder, rank), os.O_RDWR | os.O_CREAT, 0o600)
+        os.pwrite(self._descriptor, b" " * (2 * HALF), 0)
+
+    def write(self, part: Progress | Presence) -> None:
+        text = json.dumps(asdict(part)).encode()[:HALF].ljust(HALF)
+        os.pwrite(self._descriptor, text, 0 if isinstance(part, Progress) else HALF)
+
+    def flush(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _file_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def write(folder: Path, beat: Beat) -> None:
-    """Overwrite the rank's file; closing it makes the bytes visible on network file systems."""
-    path = file_of(folder, beat.rank)
-    text = json.dumps(asdict(beat)).encode()[: SIZE - 1]
-    with open(path, "r+b" if path.exists() else "wb") as file:
-        file.write(text.ljust(SIZE - 1) + b"\n")
-
-
-def read(folder: Path, rank: int) -> tuple[Beat, float] | None:
-    """(beat, time of writing by the file system's clock), or None for one that is not there or being written."""
-    path = file_of(folder, rank)
+def read(folder: Path, rank: int) -> Beat | None:
+    """A rank's beat, or None for one that is not there or being written."""
+    path = _file_of(folder, rank)
     try:
-        return Beat(**json.loads(path.read_bytes())), path.stat().st_mtime
+        data = path.read_bytes()
+        halves = json.loads(data[:HALF]), json.loads(data[HALF:])
+        return Beat(Progress(**halves[0]), Presence(**halves[1]), path.stat().st_mtime)
     except (OSError, ValueError, TypeError):
         return None
 
 
-def culprit(found: Iterable[tuple[Beat, float]], poll: float) -> Beat:
+def culprit(beats: Iterable[Beat], poll: float) -> Beat:
     """Of ranks that all make no progress, the one that holds up the others.
 
     First a process that does not even write its beat any more, then one that is not waiting for others, then the one
     that stopped first.
     """
-    beats = list(found)
-    newest = max(written for _, written in beats)
+    found = list(beats)
+    newest = max(beat.written for beat in found)
 
-    def order(item: tuple[Beat, float]) -> tuple[bool, bool, float]:
-        beat, written = item
-        silent = newest - written > 4 * poll
-        return not silent, beat.waits, written - beat.age
+    def order(beat: Beat) -> tuple[bool, bool, float]:
+        silent = newest - beat.written > 4 * poll
+        return not silent, beat.presence.waits, beat.written - beat.presence.age
 
-    return min(beats, key=order)[0]
+    return min(found, key=order)
 
 
 def place_of(thread: threading.Thread) -> tuple[str, bool]:

@@ -24,11 +24,11 @@ from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.parallel import launch
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import beats
-from gpt1_ds.training.beats import Beat
+from gpt1_ds.training.beats import BeatFile, Presence, Progress
 
 DUMP = signal.SIGRTMIN + 5  # asks a rank for its stacks; nobody else uses it
 PATIENCE = 2.0  # seconds that a stack may take to be written
-SAVE, SET_UP = "save", "set-up"
+SAVE, SET_UP, ENDED = "save", "set-up", "ended"
 
 
 class Watch:
@@ -50,19 +50,20 @@ class Watch:
         self._main = threading.current_thread()
         self.grid.on_rank_0(self._clear)
         self._stacks = self._open_stacks()
+        self._file = BeatFile(self.folder, self.grid.rank)
         faulthandler.register(DUMP, self._stacks, all_threads=True)
-        self._write()
+        self._say_present()
+        self.beat(SET_UP)
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._end.set()
         self._thread.join()
-        self.phase = "ended"
-        with contextlib.suppress(OSError):
-            self._write()
+        self.beat(ENDED)
         faulthandler.unregister(DUMP)
         self._stacks.close()
+        self._file.close()
 
     def beat(self, phase: str, step: int | None = None) -> None:
         """A sign of progress: this rank is in `phase` (of `step`, when that has changed)."""
@@ -72,14 +73,13 @@ class Watch:
         self.phase = phase
         self.count += 1
         self._beaten = time.monotonic()
-        if step is not None and step == (self._began or 0) + 1:  # from here on the limit is shorter: let others know
-            with contextlib.suppress(OSError):
-                self._write()
+        with contextlib.suppress(OSError):
+            self._file.write(Progress(self.step, phase, self.count, self.limit))
 
     @property
     def limit(self) -> float:
         """Seconds without progress that the present phase may take."""
-        if self.phase == "ended":
+        if self.phase == ENDED:
             return float("inf")
         if self.phase == SAVE:
             return self.guard.save_timeout
@@ -102,12 +102,10 @@ class Watch:
     def _alarm(self) -> Path:
         return self.folder / "alarm"
 
-    def _write(self) -> None:
-        where, waits = beats.place_of(self._main)
-        age = time.monotonic() - self._beaten
-        grid, host = self.grid, socket.gethostname()
-        place = (grid.rank, host, os.getpid(), grid.pipeline_rank)
-        beats.write(self.folder, Beat(*place, self.step, self.phase, self.count, age, self.limit, where, waits))
+    def _say_present(self) -> None:
+        age, place = time.monotonic() - self._beaten, (self.grid.rank, socket.gethostname(), os.getpid())
+        self._file.write(Presence(*place, self.grid.pipeline_rank, age, *beats.place_of(self._main)))
+        self._file.flush()
 
     def _look_after(self) -> None:
         """The thread: write, look whether the alarm was raised, look at the next rank."""
@@ -119,7 +117,7 @@ class Watch:
                 self._seen = (-1, now)
             last = now
             try:
-                self._write()
+                self._say_present()
                 if self._alarm.exists():
                     self._leave()
                 stuck = self._is_next_stuck(now)
@@ -135,10 +133,10 @@ class Watch:
         if found is None:
             return None
         count, since = self._seen
-        if found[0].count != count:
-            self._seen = (found[0].count, now - min(found[0].age, self.poll))
+        if found.progress.count != count:
+            self._seen = (found.progress.count, now - min(found.presence.age, self.poll))
             return None
-        return now - since if now - since > found[0].limit - 2 * self.poll else None
+        return now - since if now - since > found.progress.limit - 2 * self.poll else None
 
     def _raise_alarm(self, seconds: float) -> None:
         """End the run, naming the rank that holds it up; the first rank that comes here speaks for all."""
@@ -148,17 +146,18 @@ class Watch:
             return
         except OSError:
             pass  # no space for the marker: the launcher ends the others
-        found = [item for rank in range(self.grid.world) if (item := beats.read(self.folder, rank)) is not None]
+        found = [beat for rank in range(self.grid.world) if (beat := beats.read(self.folder, rank)) is not None]
         guilty = beats.culprit(found, self.poll)
-        stack = self._stack_of(guilty)
+        stack = self._stack_of(guilty.presence)
         text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
-        self.run_dir.add_event("stuck", rank=guilty.rank, step=guilty.step, phase=guilty.phase, stack=stack)
+        who, what = guilty.presence, guilty.progress
+        self.run_dir.add_event("stuck", rank=who.rank, step=what.step, phase=what.phase, stack=stack)
         log.LOGGER.debug(text)
         if not launch.tell(TrainingError(text)):
             log.alarm(text)
         os._exit(EXIT_FAILURE)
 
-    def _stack_of(self, guilty: Beat) -> list[str]:
+    def _stack_of(self, guilty: Presence) -> list[str]:
         """The guilty rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
         if guilty.rank == self.grid.rank:
             faulthandler.dump_traceback(self._stacks, all_threads=True)

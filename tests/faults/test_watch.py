@@ -76,6 +76,52 @@ def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
     return pretrain.pretrain(config)
 
 
+PHASES = {
+    "set-up": ("gpt1_ds.training.pretrain", "open_data"),
+    "save": ("gpt1_ds.checkpoint.publish", "complete"),
+    "evaluation": ("gpt1_ds.training.run", "held_out_loss"),
+    "agreement": ("gpt1_ds.training.stop.Requests", "agree"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_rank_stopped_in_any_phase_is_named(phase: str, layout: str, tiny_data: Path, tmp_path: Path) -> None:
+    ranks, overrides = LAYOUTS[layout]
+    settings = ["guard.init_timeout=15", "train.steps=12", "train.eval_every=7", "checkpoint.every=5", *overrides]
+    config = runs.configuration([*words(tiny_data, tmp_path), *settings, "checkpoint.background=off"])
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match=rf"rank 0 \(.*, {phase}"):
+        launch.launch("tests.faults.test_watch:stop_in", (config, *PHASES[phase]), ranks)
+    assert time.monotonic() - began < 15 + 15
+    assert "stacks-0.txt" in {path.name for path in (tmp_path / "run" / "beats").iterdir()}
+
+
+def stop_in(config, place: str, name: str) -> int:  # type: ignore[no-untyped-def]
+    """Runs on every rank: rank 0 stops itself the moment it calls the function."""
+    import importlib
+
+    from gpt1_ds.training import pretrain
+
+    module, _, attribute = place.rpartition(".")
+    owner = (
+        getattr(importlib.import_module(module), attribute)
+        if attribute[0].isupper()
+        else importlib.import_module(place)
+    )
+    real = getattr(owner, name)
+    calls = []
+
+    def stopped(*arguments, **keywords):  # type: ignore[no-untyped-def]
+        calls.append(0)
+        if os.environ["RANK"] == "0" and (name != "agree" or len(calls) == 8):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(*arguments, **keywords)
+
+    setattr(owner, name, stopped)
+    return pretrain.pretrain(config)
+
+
 def test_a_run_that_was_asleep_goes_on(tiny_data: Path, tmp_path: Path) -> None:
     """Ctrl-Z, or a laptop that was closed: all processes stop together and go on together."""
     run = runs.Background([*words(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
