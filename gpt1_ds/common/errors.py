@@ -31,7 +31,14 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A configuration key or a combination of keys that cannot run."""
+    """A configuration key or a combination of keys that cannot run. Each problem is one line, whatever a file held."""
+
+    LONGEST = 500  # characters of a line; its ends are kept
+
+    def __init__(self, *problems: str) -> None:
+        lines = [problem.replace("\n", "\\n") for problem in problems]
+        half = self.LONGEST // 2
+        super().__init__(*(f"{x[:half]} ... {x[-half:]}" if len(x) > self.LONGEST else x for x in lines))
 
 
 class DataError(UserError):
