@@ -14,9 +14,39 @@ from gpt1_ds.config import Config, load
 ROOT = Path(__file__).parents[3]
 PRESETS = sorted((ROOT / "configs").glob("pretrain/*.yaml"))
 VALUES = [
-    *("", "no", "off", "0123", "12:30:45", "1e-3", "10B", "-1", "1.5.2", "nan", ".inf", "~", "null", "'", "[", "{a: b}"),
+    *(
+        "",
+        "no",
+        "off",
+        "0123",
+        "12:30:45",
+        "1e-3",
+        "10B",
+        "-1",
+        "1.5.2",
+        "nan",
+        ".inf",
+        "~",
+        "null",
+        "'",
+        "[",
+        "{a: b}",
+    ),
     *("[1, 2]", "&a [*a]", "*missing", "!!python/object/apply:os.system ['true']", "${oc.env:HOME}", "${model.layers}"),
-    *("\u00e9\u4e2d\U0001f600", "\u202e", "x" * 10_000, "9" * 400, "1_000", "0x10", "yes", "=", "<<", "- - -", "\t", "#"),
+    *(
+        "\u00e9\u4e2d\U0001f600",
+        "\u202e",
+        "x" * 10_000,
+        "9" * 400,
+        "1_000",
+        "0x10",
+        "yes",
+        "=",
+        "<<",
+        "- - -",
+        "\t",
+        "#",
+    ),
 ]
 KEYS = ["model", "layers", "laers", "train.steps", "", "run", "?", "parallel", "тест", "a" * 300]
 
@@ -43,6 +73,13 @@ def mutated(text: str, draw: random.Random) -> str:
     return "\n".join(lines) + "\n"
 
 
+def answer(path: Path) -> Config | UserError:
+    try:
+        return load([str(path)])
+    except UserError as error:
+        return error
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_mutations(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -51,11 +88,10 @@ def test_a_hundred_mutations(seed: int, tmp_path: Path) -> None:
         text = mutated(draw.choice(PRESETS).read_text(), draw)
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         began = time.monotonic()
-        try:
-            assert isinstance(load([str(path)]), Config)
-        except UserError as error:
-            assert max(map(len, error.problems)) < 1_000
-            assert not any("\n" in problem for problem in error.problems)
+        found = answer(path)
+        if isinstance(found, UserError):
+            assert max(map(len, found.problems)) < 1_000
+            assert not any("\n" in problem for problem in found.problems)
         assert time.monotonic() - began < 2
 
 

@@ -1,0 +1,224 @@
+"""What saving and loading GPT-1 (117M, bf16 with fp32 masters) costs, side by side with plain writing and reading.
+
+    python tools/bench_checkpoint.py stall [--rounds 5]
+    python tools/bench_checkpoint.py resume
+
+`stall`: seconds for which training stands still per save, in the foreground and in the background, beside torch.save
+and fsync of the same tensors and DeepSpeed's own save; and how much a background save slows the 20 steps around it.
+`resume`: a checkpoint written by TP2 x PP2 x DP2 (eight ranks, ZeRO 1) loaded on one rank, and back: time beside plain
+reading of the same bytes, and peak memory beside that of a training step. All rounds are interleaved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import load
+from gpt1_ds.parallel import launch
+from tools.layouts import make_data
+
+VOCABULARY = 40482
+BASE = [
+    "train.global_batch=8",
+    "train.micro_batch=1",
+    "train.precision=bf16",
+    "model.vocab_size=40482",
+    "data.path=none",
+]
+WIDE = ["parallel.tensor=2", "parallel.pipeline=2"]
+
+
+class Bench:
+    """An engine of this rank with a store, and steps on random tokens."""
+
+    def __init__(self, overrides: list[str], place: Path) -> None:
+        from gpt1_ds.checkpoint.store import Store
+        from gpt1_ds.parallel.grid import Grid, connect
+        from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.session import _keep_memory
+
+        _keep_memory()
+        self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])
+        connect(600)
+        self.grid = Grid(self.config)
+        self.engine = build_engine(self.config, VOCABULARY, self.grid)
+        self.run_dir = RunDir(place)
+        self.grid.on_rank_0(self.run_dir.create)
+        self.store = Store(self.run_dir, self.engine, self.config)
+        self.steps = 0
+
+    def step(self) -> None:
+        import torch
+
+        from gpt1_ds.training.build import MicroBatch, batch_shape
+
+        self.steps += 1
+        batches = []
+        for rows in batch_shape(self.config, self.grid).rows():
+            torch.manual_seed(self.steps)
+            tokens = torch.randint(VOCABULARY, (self.config.model.context + 1, len(rows)))
+            weights = torch.full((self.config.model.context, len(rows)), 1 / self.config.model.context / len(rows))
+            keys = torch.from_numpy(rows)
+            batches.append(MicroBatch(tokens[:-1].contiguous(), keys, tokens[1:].contiguous(), weights))
+        self.engine.step(batches, 1e-4)
+
+    def contents(self) -> Any:
+        from gpt1_ds.checkpoint.publish import Contents
+        from gpt1_ds.config import to_yaml
+        from gpt1_ds.parallel import masters
+
+        facts = {"step": self.steps, "updates": masters.updates(self.engine), "loss_scaler": {}, "hashes": {}}
+        return Contents(self.steps, facts, to_yaml(self.config), self.run_dir.path.parent / "text" / "tokenizer")
+
+    def save(self, background: bool) -> None:
+        self.store.start(self.contents(), background)
+        if not background:
+            assert self.store.finish() is not None
+
+
+def timed(action: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def stall(place: Path, rounds: int) -> dict[str, list[float]]:
+    """Runs on one rank: the seconds of every round."""
+    import torch
+
+    from gpt1_ds.parallel import masters
+
+    bench = Bench(["checkpoint.background=on", "train.global_batch=2", "train.micro_batch=2"], place)
+    for _ in range(3):
+        bench.step()
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        found.setdefault(name, []).append(seconds)
+
+    def plain() -> None:
+        tensors = {
+            f"{f.info.name}.{kind}": values
+            for f in masters.fragments(bench.engine)
+            for kind, values in {"master": f.master, **f.moments}.items()
+        }
+        with open(place / "plain.pt", "wb") as file:
+            torch.save(tensors, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def twenty(with_save: bool) -> float:
+        paused = 0.0
+        began = time.perf_counter()
+        for number in range(20):
+            bench.step()
+            if with_save and number == 2:
+                paused += timed(lambda: bench.save(background=True))
+            if bench.store.is_written:
+                paused += timed(bench.store.finish)
+        whole = time.perf_counter() - began
+        if with_save:
+            bench.store.finish()
+            note("background save: stall", paused)
+        return whole - paused
+
+    bench.save(background=False)
+    for _ in range(rounds):
+        for name, action in (
+            ("torch.save + fsync", plain),
+            ("foreground save: stall", lambda: bench.save(background=False)),
+            ("DeepSpeed save_checkpoint", lambda: bench.engine.deepspeed.save_checkpoint(str(place / "deepspeed"))),
+        ):
+            os.sync()
+            note(name, timed(action))
+            shutil.rmtree(place / "deepspeed", ignore_errors=True)
+        os.sync()
+        note("20 steps", twenty(with_save=False))
+        note("20 steps around a background save", twenty(with_save=True))
+        for old in (place / "checkpoints").glob("step-*"):
+            shutil.rmtree(old)
+    return found
+
+
+def write_on(place: Path, overrides: list[str]) -> Path:
+    bench = Bench(overrides, place)
+    bench.step()
+    bench.save(background=False)
+    return bench.run_dir.checkpoint(bench.steps)
+
+
+def read_on(place: Path, overrides: list[str], folder: Path) -> dict[str, float]:
+    """Seconds of verifying and loading, of a plain read of the same bytes, and peak memory in GiB at two points."""
+    from gpt1_ds.tracking.throughput import peak_process_gib
+
+    bench = Bench(overrides, place)
+    bench.step()
+    trained = peak_process_gib()
+    assert bench.store.verify(folder) is None
+    seconds = {"plain": [], "load": []}  # type: dict[str, list[float]]
+    for _ in range(3):
+        seconds["plain"].append(timed(lambda: plain_read(bench, folder)))
+        seconds["load"].append(timed(lambda: (bench.store.verify(folder), bench.store.load(folder))))
+    loaded = peak_process_gib()
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return {**medians, "peak after a step": trained, "peak after loading": loaded}
+
+
+def plain_read(bench: Bench, folder: Path) -> None:
+    """The files, shared among the ranks, into memory."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files[bench.grid.rank :: bench.grid.world]:
+        path.read_bytes()
+    bench.grid.gather(None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("stall", "resume"))
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=".", prefix="bench-checkpoint-") as name:
+        place = Path(name).absolute()
+        make_data(place / "text")  # for its tokenizer
+        if options.what == "stall":
+            found = launch.run("tools.bench_checkpoint:stall", (place / "stall", options.rounds), 1)[0]
+            for what, seconds in found.items():
+                low, high = min(seconds), max(seconds)
+                print(f"{what:38} {statistics.median(seconds):7.3f} s  ({low:.3f} to {high:.3f})")
+            plain = statistics.median(found["torch.save + fsync"])
+            for what in ("foreground save: stall", "background save: stall", "DeepSpeed save_checkpoint"):
+                print(f"{what} / torch.save + fsync: {statistics.median(found[what]) / plain:.2f}")
+            around, calm = (statistics.median(found[k]) for k in ("20 steps around a background save", "20 steps"))
+            print(f"20 steps around a background save are slower by {100 * (around / calm - 1):.1f} %")
+            return
+        os.environ["OMP_NUM_THREADS"] = "1"
+        for ranks, target, source, words in ((1, [], WIDE, 8), (8, WIDE, [], 1)):
+            folder = launch.run("tools.bench_checkpoint:write_on", (place / f"from-{words}", source), words)[0]
+            results = launch.run("tools.bench_checkpoint:read_on", (place / f"on-{ranks}", target, folder), ranks)
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            load_s, plain_s = (max(result[key] for result in results) for key in ("load", "plain"))
+            print(
+                f"{words} ranks -> {ranks}: {size / 2**30:.2f} GiB verified and loaded in {load_s:.2f} s, "
+                f"read plainly in {plain_s:.2f} s: {load_s / plain_s:.2f}x"
+            )
+            for key in ("peak after a step", "peak after loading"):
+                print(f"    {key}: {max(result[key] for result in results):.2f} GiB on the largest rank")
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder.parent.parent)
+
+
+if __name__ == "__main__":
+    main()
