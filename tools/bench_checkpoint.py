@@ -5,14 +5,13 @@
 
 `stall`: seconds for which training stands still per save, in the foreground and in the background, beside torch.save
 and fsync of the same tensors and DeepSpeed's own save; and how much a background save slows the 20 steps around it.
-`resume`: a checkpoint written by TP2 x PP2 x DP2 (eight ranks, ZeRO 1) loaded on one rank, and back: time beside plain
-reading of the same bytes, and peak memory beside that of a training step. All rounds are interleaved.
+`resume`: a checkpoint written by TP2 x PP2 x DP2 (eight ranks, ZeRO 1) loaded on one fresh rank, and back: time beside
+reading the same bytes into memory, and peak memory beside that of a training step. All rounds are interleaved.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
 import statistics
@@ -160,29 +159,48 @@ def write_on(place: Path, overrides: list[str]) -> Path:
     return bench.run_dir.checkpoint(bench.steps)
 
 
-def read_on(place: Path, overrides: list[str], folder: Path) -> dict[str, float]:
-    """Seconds of verifying and loading, of a plain read of the same bytes, and peak memory in GiB at two points."""
+def load_on(place: Path, overrides: list[str], folder: Path) -> tuple[float, float, float]:
+    """Runs on fresh ranks: seconds of verifying and loading, peak GiB after that, and after a training step."""
     from gpt1_ds.tracking.throughput import peak_process_gib
 
     bench = Bench(overrides, place)
-    bench.step()
-    trained = peak_process_gib()
-    assert bench.store.verify(folder) is None
-    seconds = {"plain": [], "load": []}  # type: dict[str, list[float]]
-    for _ in range(3):
-        seconds["plain"].append(timed(lambda: plain_read(bench, folder)))
-        seconds["load"].append(timed(lambda: (bench.store.verify(folder), bench.store.load(folder))))
+    seconds = timed(lambda: (bench.store.verify(folder), bench.store.load(folder)))
     loaded = peak_process_gib()
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return {**medians, "peak after a step": trained, "peak after loading": loaded}
+    bench.step()
+    return seconds, loaded, peak_process_gib()
 
 
-def plain_read(bench: Bench, folder: Path) -> None:
-    """The files, shared among the ranks, into memory."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files[bench.grid.rank :: bench.grid.world]:
-        path.read_bytes()
-    bench.grid.gather(None)
+def read_on(place: Path, overrides: list[str], folder: Path) -> tuple[float]:
+    """Runs on fresh ranks with the same engine: seconds of reading the files, shared among the ranks, into memory."""
+    bench = Bench(overrides, place)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())[bench.grid.rank :: bench.grid.world]
+
+    def read() -> None:
+        kept = [path.read_bytes() for path in files]
+        bench.grid.gather(len(kept))
+
+    return (timed(read),)
+
+
+def resume(place: Path, rounds: int) -> None:
+    for target_ranks, target, source_ranks, source in ((1, [], 8, WIDE), (8, WIDE, 1, [])):
+        folder = launch.run("tools.bench_checkpoint:write_on", (place / "from", source), source_ranks)[0]
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        loads, reads = [], []
+        for _ in range(rounds):
+            arguments = (place / "on", target, folder)
+            ranks = launch.run("tools.bench_checkpoint:load_on", arguments, target_ranks)
+            loads.append(tuple(map(max, zip(*ranks, strict=True))))
+            reads.append(max(launch.run("tools.bench_checkpoint:read_on", arguments, target_ranks))[0])
+        load_s, plain_s = statistics.median(load[0] for load in loads), statistics.median(reads)
+        print(f"{source_ranks} ranks -> {target_ranks}: {size / 2**30:.2f} GiB verified and loaded in {load_s:.2f} s")
+        print(f"    read plainly in {plain_s:.2f} s: {load_s / plain_s:.2f} times that")
+        print(f"    peak of the largest rank after loading {loads[0][1]:.2f} GiB, after a step {loads[0][2]:.2f} GiB")
+        left = [
+            path.name for path in (place / "from" / "checkpoints").iterdir() if path.name not in ("latest", folder.name)
+        ]
+        print(f"    left behind on disk: {left or 'nothing'}")
+        shutil.rmtree(place / "from")
 
 
 def main() -> None:
@@ -204,20 +222,7 @@ def main() -> None:
             around, calm = (statistics.median(found[k]) for k in ("20 steps around a background save", "20 steps"))
             print(f"20 steps around a background save are slower by {100 * (around / calm - 1):.1f} %")
             return
-        os.environ["OMP_NUM_THREADS"] = "1"
-        for ranks, target, source, words in ((1, [], WIDE, 8), (8, WIDE, [], 1)):
-            folder = launch.run("tools.bench_checkpoint:write_on", (place / f"from-{words}", source), words)[0]
-            results = launch.run("tools.bench_checkpoint:read_on", (place / f"on-{ranks}", target, folder), ranks)
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            load_s, plain_s = (max(result[key] for result in results) for key in ("load", "plain"))
-            print(
-                f"{words} ranks -> {ranks}: {size / 2**30:.2f} GiB verified and loaded in {load_s:.2f} s, "
-                f"read plainly in {plain_s:.2f} s: {load_s / plain_s:.2f}x"
-            )
-            for key in ("peak after a step", "peak after loading"):
-                print(f"    {key}: {max(result[key] for result in results):.2f} GiB on the largest rank")
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder.parent.parent)
+        resume(place, options.rounds)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class TensorFacts:
 
     dtype: str
     shape: tuple[int, ...]
+    offset: int  # of its first byte in the file
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -97,11 +98,11 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
         raise CheckpointError(f"{path}: damaged: its header is not readable; download it again") from None
     if len(entries) > MAX_TENSORS:
         raise CheckpointError(f"{path}: {len(entries)} tensors are not a GPT-1 (at most {MAX_TENSORS})")
-    return {name: _checked(path, name, entry, size - 8 - length) for name, entry in entries.items()}
+    return {name: _checked(path, name, entry, 8 + length, size) for name, entry in entries.items()}
 
 
-def _checked(path: Path, name: str, entry: Any, data_bytes: int) -> TensorFacts:
-    """One entry of a header, whose shape must be exactly as large as its bytes, which must be in the file."""
+def _checked(path: Path, name: str, entry: Any, first: int, size: int) -> TensorFacts:
+    """One entry of a header, whose shape must be exactly as large as its bytes, which must lie in [first, size)."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers = [*shape, begin, end]
@@ -111,12 +112,12 @@ def _checked(path: Path, name: str, entry: Any, data_bytes: int) -> TensorFacts:
         plain = False
     if not plain or dtype not in ITEM_BYTES:
         raise CheckpointError(f"{path}: {name!r:.80} has no readable type, shape and place; download it again")
-    if not begin <= end <= data_bytes or end - begin != math.prod(shape) * ITEM_BYTES[dtype]:
+    if not begin <= end <= size - first or end - begin != math.prod(shape) * ITEM_BYTES[dtype]:
         raise CheckpointError(
-            f"{path}: {name!r:.80} {shape} {dtype} does not fit its place {begin}:{end} in {data_bytes} bytes of data; "
+            f"{path}: {name!r:.80} {shape} {dtype} does not fit its place {begin}:{end} in {size - first} bytes; "
             "the file is damaged or cut short: download it again"
         )
-    return TensorFacts(dtype, tuple(shape))
+    return TensorFacts(dtype, tuple(shape), first + begin)
 
 
 def read_weights(path: Path, facts: Mapping[str, TensorFacts]) -> Iterator[tuple[str, Tensor]]:

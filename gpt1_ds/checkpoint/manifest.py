@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -66,21 +67,27 @@ def read_json(path: Path, if_missing: str) -> dict[str, Any]:
     return value
 
 
-def verify_files(folder: Path, manifest: dict[str, Any], share: tuple[int, int] = (0, 1)) -> None:
-    """Compare size and sha256 of the files listed; with `share` = (k, n) every n-th of them, from the k-th.
+def verify_files(folder: Path, manifest: dict[str, Any], share: tuple[int, int] = (0, 1), threads: int = 2) -> None:
+    """Compare size and sha256 of the files listed, `threads` at a time; with `share` = (k, n) every n-th of them, from
+    the k-th.
 
     Raises CheckpointError naming the first file that is missing, changed or outside the folder.
     """
-    files = sorted(manifest["files"].items())
-    for name, facts in files[share[0] :: share[1]]:
-        path = folder / name
-        if not is_inside(folder, name) or not path.is_file():
-            raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
-        if sha256_file(path) != facts["sha256"]:
-            raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
+    files = sorted(manifest["files"].items())[share[0] :: share[1]]
+    with ThreadPoolExecutor(threads) as pool:  # hashing lets go of the interpreter
+        for _ in pool.map(lambda item: _verify_file(folder, *item), files):
+            pass
+
+
+def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
+    path = folder / name
+    if not is_inside(folder, name) or not path.is_file():
+        raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
+    size = path.stat().st_size
+    if size != facts["bytes"]:
+        raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
+    if sha256_file(path) != facts["sha256"]:
+        raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
 
 
 def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig) -> None:

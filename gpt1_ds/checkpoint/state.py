@@ -18,10 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors
+import numpy as np
+import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.foreign import TensorFacts, safetensors_header
 from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.model.names import ParameterInfo
@@ -125,7 +127,7 @@ class StateReader:
             self.index: Index = {name: _parameter(entry) for name, entry in entries.items()}
         except (KeyError, TypeError, AttributeError):
             raise CheckpointError(f"{folder / INDEX}: damaged: not an index of tensors") from None
-        self._files: dict[str, Any] = {}
+        self._headers: dict[str, dict[str, TensorFacts]] = {}
 
     def has(self, kind: str) -> bool:
         return all(kind in stored.slices for stored in self.index.values())
@@ -141,7 +143,7 @@ class StateReader:
         start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
         try:
             return assemble(stored.geometry, Slice(start, stop, offset, count), stored.slices[kind], self._elements)
-        except (LookupError, safetensors.SafetensorError, OSError, RuntimeError, TypeError) as error:
+        except (LookupError, OSError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
 
     def whole(self, kind: str, info: ParameterInfo) -> Tensor:
@@ -150,15 +152,16 @@ class StateReader:
         return self.read(kind, replace(info, start=0, stop=stop), 0, math.prod(info.shape)).view(info.shape)
 
     def _elements(self, part: Slice, first: int, count: int) -> Tensor:
-        file = self._files.get(part.file)
-        if file is None:
+        path = self.folder / part.file
+        if part.file not in self._headers:
             if not manifest.is_inside(self.folder, part.file):
                 raise LookupError(f"{part.file} is not a plain file of this checkpoint")
-            file = self._files[part.file] = safetensors.safe_open(self.folder / part.file, framework="pt")
-        stored = file.get_slice(part.key)
-        if stored.get_dtype() != "F32" or stored.get_shape() != [part.count]:
+            self._headers[part.file] = safetensors_header(path)
+        stored = self._headers[part.file][part.key]
+        if stored.dtype != "F32" or stored.shape != (part.count,):
             raise LookupError(f"{part.key} in {part.file} is not F32 [{part.count}]")
-        return stored[first : first + count]  # type: ignore[no-any-return]
+        # read, not mapped: a mapped file counts as memory of the process until it is closed
+        return torch.from_numpy(np.fromfile(path, "<f4", count, offset=stored.offset + 4 * first))
 
 
 def _parameter(entry: dict[str, Any]) -> StoredParameter:

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpt1_ds.checkpoint import manifest, probe, publish
 from gpt1_ds.checkpoint.fingerprint import partial_hash
 from gpt1_ds.checkpoint.folders import steps_in
@@ -145,7 +147,9 @@ class Store:
 
         def check() -> str | None:
             try:
-                manifest.verify_files(folder, manifest.read(folder), (self.rank, self.grid.world))
+                manifest.verify_files(
+                    folder, manifest.read(folder), (self.rank, self.grid.world), torch.get_num_threads()
+                )
             except CheckpointError as error:
                 return str(error)
             return None
