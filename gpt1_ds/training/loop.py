@@ -25,9 +25,10 @@ def train(run: Run) -> Outcome:
         with run.clock.waiting():
             batch = run.batch(step)
         result = run.engine.step(batch.micro_batches, run.learning_rate(step))
+        problem = run.problem(result)
         run.watch.beat("agreement")
-        decision = run.requests.agree(batch.fingerprint, run.store.is_written)
-        if run.must_roll_back(step, result):
+        decision = run.requests.agree(batch.fingerprint, run.store.is_written, problem is not None)
+        if decision.bad and run.must_roll_back(step, result, problem):
             run.roll_back(step)
             continue
         run.finish_step(step, result, decision)

@@ -100,14 +100,14 @@ class Run:
     def is_due(self, every: int, step: int) -> bool:
         return step == self.steps or (every > 0 and step % every == 0)
 
-    def must_roll_back(self, step: int, result: StepResult) -> bool:
-        """Judge a step. One that cannot be trusted ends the run, was left out, or calls for `roll_back`."""
-        problem = self._spike or self.guard.problem(result.loss, result.grad_norm)
-        self._spike = None
-        if problem is None:
-            self.guard.accept(result.loss, result.grad_norm)
-            self._skipped = 0
-            return False
+    def problem(self, result: StepResult) -> str | None:
+        """Why the step cannot be trusted, as far as this rank can see."""
+        problem, self._spike = self._spike or self.guard.problem(result.loss, result.grad_norm), None
+        return problem
+
+    def must_roll_back(self, step: int, result: StepResult, problem: str | None) -> bool:
+        """What follows from a step that cannot be trusted: it ends the run, was left out, or calls for `roll_back`."""
+        problem = problem or "another rank found a spike"
         action = self.config.guard.on_spike
         searching = self.config.train.precision == "fp16" and not result.applied  # for its loss scale, as it should
         self._skipped += 1
@@ -140,6 +140,9 @@ class Run:
     def finish_step(self, step: int, result: StepResult, decision: Decision) -> None:
         """Count the step, and log when it is time."""
         self.step = step
+        if not decision.bad:
+            self.guard.accept(result.loss, result.grad_norm)
+            self._skipped = 0
         self.clock.step()
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)

@@ -27,6 +27,7 @@ class Decision:
 
     stop: str | None
     save: bool
+    bad: bool  # some rank found that the step cannot be trusted
     written: bool  # every rank has written its part of the save under way
     fingerprint: str  # of the batch that all ranks together consumed
 
@@ -48,23 +49,24 @@ class Requests:
             raise KeyboardInterrupt
         self._signalled = True
 
-    def agree(self, fingerprint: int, written: bool) -> Decision:
+    def agree(self, fingerprint: int, written: bool, bad: bool) -> Decision:
         """Called by all ranks after each step. `fingerprint`: this rank's part of the batch's; `written`: whether its
-        part of a save under way is on disk. Raises TrainingError when the run folder has gone.
+        part of a save under way is on disk; `bad`: whether the step cannot be trusted. Raises TrainingError when the
+        run folder has gone.
         """
         user = handover = save = gone = False
         if self.grid.rank == 0:
             gone = not os.path.lexists(self.run_dir.checkpoints)
             user, save = self.run_dir.stop.exists(), self.run_dir.save.exists()
             handover = bool(self.job) and self.run_dir.job_stop(self.job).exists()
-        here = [fingerprint, user, handover or self._signalled, save, written, gone]
+        here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.grid.control_group)
-        total, users, handovers, saves, written_parts, missing = (int(vote) for vote in votes)
+        total, users, handovers, saves, written_parts, bads, missing = (int(vote) for vote in votes)
         if missing:
             raise TrainingError(f"{self.run_dir.path}: the run folder is gone; put it back and run again")
         stop = USER if users else HANDOVER if handovers else None
-        return Decision(stop, saves > 0, written_parts == self.grid.world, f"{total % 2**64:016x}")
+        return Decision(stop, saves > 0, bads > 0, written_parts == self.grid.world, f"{total % 2**64:016x}")
 
     def honoured(self, decision: Decision) -> None:
         """Remove the request files that this decision answered."""
