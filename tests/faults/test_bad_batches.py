@@ -29,7 +29,7 @@ def words_for(layout: str, data: Path, folder: Path, action: str) -> list[str]:
 
 def start(layout: str, words: list[str], how: str) -> int:
     arguments = (runs.configuration(words), how)
-    return launch.launch("tests.faults.test_guard:pretrain_with", arguments, LAYOUTS[layout][0])
+    return launch.launch("tests.faults.test_bad_batches:pretrain_with", arguments, LAYOUTS[layout][0])
 
 
 def pretrain_with(config: Any, how: str) -> int:
