@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -226,6 +227,7 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         layout, parallel = self.grid.layout, self.config.parallel
+        config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
         return {
             "step": self.step,
             "tokens": self.step * self.tokens_per_step,
@@ -233,7 +235,12 @@ class Run:
             "layout": {**asdict(layout), "zero": parallel.zero, "pipelined": parallel.pipelined},
             "precision": self.config.train.precision,
             "seed": self.config.run.seed,
-            "hashes": {**provenance(), "data": self.data.data_hash, "tokenizer": self.data.tokenizer_hash},
+            "hashes": {
+                **provenance(),
+                "config": config_hash,
+                "data": self.data.data_hash,
+                "tokenizer": self.data.tokenizer_hash,
+            },
             "loss_scaler": masters.loss_scaler(self.engine),
             "passed_over": self.passed_over,
             "guard": self.guard.state(),

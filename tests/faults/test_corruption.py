@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
@@ -120,3 +121,19 @@ def test_when_none_is_good_the_run_refuses(finished, tmp_path: Path) -> None:  #
         runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
     kept = sorted(path.name.split(".")[0] for path in (tmp_path / "run" / "checkpoints").glob("*.damaged-*"))
     assert kept == ["step-00000005", "step-00000010", "step-00000015"]
+
+
+def test_every_file_at_fifty_places_and_never_a_good_one(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    _, original = finished
+    folder = Path(shutil.copytree(steps_in(original.checkpoints)[-1], tmp_path / "step-00000015"))
+    draw = random.Random(1)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        good = path.read_bytes()
+        for _ in range(50):
+            at = draw.randrange(len(good))
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << draw.randrange(8)]) + good[at + 1 :])
+            with pytest.raises(CheckpointError):
+                manifest.verify_files(folder, manifest.read(folder))
+        path.write_bytes(good)
+    for _ in range(1000):
+        manifest.verify_files(folder, manifest.read(folder))
