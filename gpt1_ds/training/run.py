@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
 from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
-from gpt1_ds.training import schedule
+from gpt1_ds.training import incident, schedule
 from gpt1_ds.training.build import batch_shape, training_batches
 from gpt1_ds.training.guard import Guard
 from gpt1_ds.training.held_out import held_out_loss
@@ -113,9 +112,9 @@ class Run:
         searching = self.config.train.precision == "fp16" and not result.applied  # for its loss scale, as it should
         self._skipped += 1
         if not searching or self._skipped > SKIPS_ALLOWED["fp16"]:
-            self._report(step, problem, action)
+            incident.record(self, step, problem, action)
         if self._skipped > SKIPS_ALLOWED["fp16" if searching else "guard"] or (action == "raise" and not searching):
-            raise TrainingError(self._explain(step, problem))
+            raise TrainingError(incident.explain(self, step, problem, self._skipped))
         return action == "rollback" and not searching
 
     def roll_back(self, step: int) -> None:
@@ -249,33 +248,6 @@ class Run:
     def _veto(self, loss: float, norm: float) -> bool:
         self._spike = self.guard.problem(loss, norm)
         return self._spike is not None
-
-    def _report(self, step: int, problem: str, action: str) -> None:
-        """Write down a bad step, the ranks whose loss was not finite, and the documents of its batch."""
-        losses = [float(loss) for loss in self.engine.micro_losses]
-        bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
-        rows = [int(row) for number in bad for row in self.shape.rows()[number]]
-        gathered = self.grid.gather((bad, rows))
-        if self.grid.rank:
-            return
-        ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
-        suspects = sorted({row for _, rows in gathered for row in rows}) or range(self.config.train.global_batch)
-        number = self.batch_number(step)
-        documents = self.data.training.documents(number, list(suspects), self.config.train.global_batch)
-        details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
-        self.run_dir.add_event("spike", step=step, **details, rows=documents)
-        if action != "raise":
-            log.say(f"step {step}: {problem}; {action} (events.jsonl names the documents)")
-
-    def _explain(self, step: int, problem: str) -> str:
-        losses = [float(loss) for loss in self.engine.micro_losses]
-        ranks = [rank for rank, bad in enumerate(self.grid.gather(not all(map(math.isfinite, losses)))) if bad]
-        where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
-        times = f" ({self._skipped} steps in a row)" if self._skipped > 1 else ""
-        return (
-            f"step {step}{where}: {problem}{times}; the last checkpoint is intact. {self.run_dir.events} names the "
-            "documents of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
-        )
 
     def _peak_memory_gib(self) -> float:
         cuda = self.engine.device.type == "cuda"

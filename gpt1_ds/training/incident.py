@@ -1,0 +1,45 @@
+"""What is written down about a step that cannot be trusted: the ranks that saw it and the text it came from."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gpt1_ds.common import log
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.run import Run
+
+
+def record(run: Run, step: int, problem: str, action: str) -> None:
+    """An event with the micro-batches whose loss was not finite, by rank, and the documents of their rows (of the whole
+    batch when no loss tells). All ranks call this.
+    """
+    bad = _bad_micro_batches(run)
+    rows = [int(row) for number in bad for row in run.shape.rows()[number]]
+    gathered = run.grid.gather((bad, rows))
+    if run.grid.rank:
+        return
+    ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
+    suspects = sorted({row for _, rows in gathered for row in rows}) or range(run.config.train.global_batch)
+    number = run.batch_number(step)
+    documents = run.data.training.documents(number, list(suspects), run.config.train.global_batch)
+    details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
+    run.run_dir.add_event("spike", step=step, **details, rows=documents)
+    if action != "raise":
+        log.say(f"step {step}: {problem}; {action} (events.jsonl names the documents)")
+
+
+def explain(run: Run, step: int, problem: str, times: int) -> str:
+    """The line that ends a run. All ranks call this."""
+    ranks = [rank for rank, bad in enumerate(run.grid.gather(bool(_bad_micro_batches(run)))) if bad]
+    where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
+    again = f" ({times} steps in a row)" if times > 1 else ""
+    return (
+        f"step {step}{where}: {problem}{again}; the last checkpoint is intact. {run.run_dir.events} names the documents "
+        "of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
+    )
+
+
+def _bad_micro_batches(run: Run) -> list[int]:
+    return [number for number, loss in enumerate(run.engine.micro_losses) if not math.isfinite(float(loss))]
