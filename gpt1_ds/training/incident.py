@@ -36,8 +36,8 @@ def explain(run: Run, step: int, problem: str, times: int) -> str:
     where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
     again = f" ({times} steps in a row)" if times > 1 else ""
     return (
-        f"step {step}{where}: {problem}{again}; the last checkpoint is intact. {run.run_dir.events} names the documents "
-        "of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
+        f"step {step}{where}: {problem}{again}; the last checkpoint is intact. {run.run_dir.events} names the "
+        "documents of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
     )
 
 
