@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,6 +27,10 @@ _KINDS = {"step": int, "files": dict, "parameters": dict, "hashes": dict, "probe
 _STEP = re.compile(r"step-(\d{8,})")
 
 
+class NewerFormatError(CheckpointError):
+    """A checkpoint that a later version of this program wrote: nothing is wrong with it."""
+
+
 def write(folder: Path, manifest: dict[str, Any]) -> None:
     body = {"format": FORMAT, **manifest}
     write_json(folder / NAME, {**body, "checksum": _checksum(body)})
@@ -37,7 +42,7 @@ def read(folder: Path) -> dict[str, Any]:
     manifest = read_json(path, "this is not a complete checkpoint")
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     if not isinstance(body.get("format"), int) or body["format"] > FORMAT:
-        raise CheckpointError(
+        raise NewerFormatError(
             f"{path}: format {body.get('format')} is newer than this program reads ({FORMAT}); update it"
         )
     if manifest.get("checksum") != _checksum(body):
@@ -67,16 +72,23 @@ def read_json(path: Path, if_missing: str) -> dict[str, Any]:
     return value
 
 
-def verify_files(folder: Path, manifest: dict[str, Any], share: tuple[int, int] = (0, 1), threads: int = 2) -> None:
+def verify_files(
+    folder: Path,
+    manifest: dict[str, Any],
+    share: tuple[int, int] = (0, 1),
+    threads: int = 2,
+    progress: Callable[[], None] | None = None,
+) -> None:
     """Compare size and sha256 of the files listed, `threads` at a time; with `share` = (k, n) every n-th of them, from
-    the k-th.
+    the k-th. `progress` is called after each.
 
     Raises CheckpointError naming the first file that is missing, changed or outside the folder.
     """
     files = sorted(manifest["files"].items())[share[0] :: share[1]]
     with ThreadPoolExecutor(threads) as pool:  # hashing lets go of the interpreter
         for _ in pool.map(lambda item: _verify_file(folder, *item), files):
-            pass
+            if progress is not None:
+                progress()
 
 
 def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.fingerprint import as_text
 from gpt1_ds.checkpoint.state import INDEX, Index, merge, to_json
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.data.tokenizer import copy_tokenizer
 
@@ -53,6 +55,12 @@ def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
 def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:
     """Add to a folder with every rank's file what makes it a checkpoint, and flush it to disk."""
     written = [part for part in parts if part.file]
+    for part in written:
+        path = temporary / part.file
+        if not path.is_file() or path.stat().st_size != part.bytes:
+            raise CheckpointError(
+                f"{path}: not seen here as it was written: is run.dir on a disk that all nodes share?"
+            )
     write_json(temporary / INDEX, to_json(merge([(part.file, part.index) for part in written])))
     write_atomic(temporary / "config.yaml", contents.config_yaml)
     copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
@@ -72,7 +80,8 @@ def publish(temporary: Path, final: Path, latest: Path) -> None:
         os.rename(final, replaced)
     os.rename(temporary, final)
     sync_folder(final.parent)
-    write_atomic(latest, final.name + "\n")
+    with contextlib.suppress(OSError):  # it is published; who starts next mends `latest`
+        write_atomic(latest, final.name + "\n")
     shutil.rmtree(replaced, ignore_errors=True)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import shutil
+import socket
 import threading
 import time
 import uuid
@@ -54,6 +56,7 @@ class Store:
     def __init__(self, run_dir: RunDir, engine: Engine, config: Config) -> None:
         self.run_dir, self.engine, self.config = run_dir, engine, config
         self.grid, self.rank = engine.grid, engine.grid.rank
+        self._hosts = self.grid.gather(socket.gethostname())
         self._under_way: _Save | None = None
         self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
 
@@ -65,6 +68,10 @@ class Store:
         """
         assert self._under_way is None, "one save at a time"
         loss = probe.probe_loss(self.engine, self.config.model)
+        if not math.isfinite(loss):
+            problem = "the weights are not finite; the last checkpoint is kept"
+            self._give_up(contents.step, self.run_dir.checkpoint(contents.step).with_suffix(".tmp"), UserError(problem))
+            return
         facts = {**contents.facts, "probe": {"loss": loss, "precision": self.config.train.precision}}
         contents = replace(contents, facts=facts)
         owned = self._owned()
@@ -79,7 +86,7 @@ class Store:
             return
         part: Future[Part] = Future()
         wanted = self.config.checkpoint.background if background else "off"
-        if wanted == "on" or (wanted == "auto" and all(self.grid.gather(_fits_in_memory(size)))):
+        if wanted == "on" or (wanted == "auto" and all(self.grid.gather(self._fits_in_memory(size)))):
             part = self._writer.submit(self._write, temporary, [_copied(fragment) for fragment in owned])
         else:
             try:
@@ -136,10 +143,10 @@ class Store:
                 self.grid.on_rank_0(partial(self._mend_latest, folder))
                 return folder
             found.append(problem)
-            if self.rank == 0:
-                self._set_aside(folder, problem)
+            self.grid.on_rank_0(partial(self._set_aside, folder, problem))
         if found:
             raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {'; '.join(found)}")
+        self.grid.on_rank_0(self._refuse_to_start_over)
         return None
 
     def verify(self, folder: Path) -> str | None:
@@ -147,21 +154,23 @@ class Store:
 
         def check() -> str | None:
             try:
-                manifest.verify_files(
-                    folder, manifest.read(folder), (self.rank, self.grid.world), torch.get_num_threads()
-                )
+                share, threads = (self.rank, self.grid.world), torch.get_num_threads()
+                alive = partial(self.engine.progress, "set-up")
+                manifest.verify_files(folder, manifest.read(folder), share, threads, alive)
+            except manifest.NewerFormatError:
+                raise
             except CheckpointError as error:
                 return str(error)
             return None
 
-        return next((problem for problem in self.grid.gather(check()) if problem is not None), None)
+        return next((problem for problem in self.grid.gather(self.grid.agree(check)) if problem is not None), None)
 
     def prune(self) -> None:
-        """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` names."""
-        if self.rank:
-            return
+        """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` names. Rank 0
+        alone calls this; raises OSError.
+        """
         settings = self.config.checkpoint
-        latest = self.run_dir.latest.read_text().strip() if self.run_dir.latest.exists() else ""
+        latest = self.run_dir.latest.read_text(errors="replace").strip() if self.run_dir.latest.exists() else ""
         for folder in steps_in(self.run_dir.checkpoints)[: -settings.keep]:
             step = int(folder.name.removeprefix("step-"))
             if folder.name != latest and not (settings.keep_every and step % settings.keep_every == 0):
@@ -178,6 +187,7 @@ class Store:
             masters.make_moments(self.engine, facts["updates"])
             masters.set_loss_scaler(self.engine, facts["loss_scaler"])
         for fragment in masters.fragments(self.engine):
+            self.engine.progress("set-up")  # one sign of life per tensor
             targets = {"master": fragment.master, **(fragment.moments if resume else {})}
             for kind, values in targets.items():
                 values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
@@ -211,6 +221,22 @@ class Store:
             self.run_dir.add_event("stale latest", named=named[:80], newest=newest.name)
             write_atomic(latest, newest.name + "\n")
 
+    def _fits_in_memory(self, size: int) -> bool:
+        """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
+        here = socket.gethostname()
+        return available_bytes() > 2 * size * sum(host == here for host in self._hosts)
+
+    def _refuse_to_start_over(self) -> None:
+        """No checkpoint is there, but there were some: training from scratch would bury them."""
+        left = sorted(path.name for path in self.run_dir.checkpoints.glob("step-*.damaged-*"))
+        if self.run_dir.latest.exists():
+            left.append(self.run_dir.latest.read_text(errors="replace").strip()[:80])
+        if left:
+            raise CheckpointError(
+                f"{self.run_dir.checkpoints}: no good checkpoint is left, there were {', '.join(left)}; put one back, "
+                "or choose another run.name to start over"
+            )
+
     def _set_aside(self, folder: Path, problem: str) -> None:
         name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         os.rename(folder, folder.with_name(name))
@@ -237,11 +263,6 @@ def _make_room(temporary: Path, needed: int) -> None:
 def _copied(fragment: Fragment) -> Fragment:
     moments = {kind: values.to("cpu", copy=True) for kind, values in fragment.moments.items()}
     return replace(fragment, master=fragment.master.to("cpu", copy=True), moments=moments)
-
-
-def _fits_in_memory(size: int) -> bool:
-    """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
-    return available_bytes() > 2 * size * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _yield_to_training() -> None:

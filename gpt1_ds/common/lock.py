@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import LaunchError
-from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError
 
 HEARTBEAT_SECONDS = 5.0
+_SIZE = 512  # bytes of the file
 STALE_SECONDS = 60.0  # a holder on another host that has not beaten for this long is gone
 
 
@@ -36,7 +37,7 @@ class RunLock:
         deadline = time.monotonic() + self.wait_seconds
         while not self._take():
             holder = self._read()
-            if time.monotonic() > deadline and holder and is_live(holder):
+            if time.monotonic() > deadline and (holder == {} or (holder and is_live(holder))):
                 raise LaunchError(
                     f"{self.path.parent}: another process writes this run folder: pid {holder.get('pid')} on "
                     f"{holder.get('host')}, job {holder.get('job') or '-'}; stop it or choose another run.name"
@@ -57,7 +58,8 @@ class RunLock:
     def _take(self) -> bool:
         """Create the lock file, after removing a stale one. True when it is ours."""
         with open(self.path.with_name(f"{self.path.name}.guard"), "a") as guard:
-            fcntl.flock(guard, fcntl.LOCK_EX)  # two takers of one stale lock must not remove each other's new one
+            with contextlib.suppress(OSError):  # some Lustre mounts have no flock; creating alone is then the lock
+                fcntl.flock(guard, fcntl.LOCK_EX)  # two takers of one stale lock must not remove each other's new one
             holder = self._read()
             if holder is not None and not is_live(holder):
                 self.path.unlink(missing_ok=True)
@@ -82,7 +84,7 @@ class RunLock:
             return {} if age < STALE_SECONDS else {"host": socket.gethostname(), "pid": 0}
 
     def _content(self) -> str:
-        return json.dumps(
+        text = json.dumps(
             {
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
@@ -91,11 +93,24 @@ class RunLock:
                 "heartbeat": time.time(),
             }
         )
+        return text.ljust(_SIZE - 1) + "\n"
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a full disk must not end a run through its lock
-                write_atomic(self.path, self._content())
+            with contextlib.suppress(OSError):  # a file system in trouble must not end a run through its lock
+                holder = self._read()
+                if holder and (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getpid()):
+                    self._lost(holder)
+                with open(self.path, "r+") as file:  # in place, so that a full disk does not make it look stale
+                    file.write(self._content())
+
+    def _lost(self, holder: dict[str, Any]) -> None:
+        """This process was stopped for so long that another one took the folder over: two writers would destroy it."""
+        log.alarm(
+            f"{self.path.parent}: pid {holder.get('pid')} on {holder.get('host')} took this run folder over while this "
+            "process was stopped; it ends here"
+        )
+        os._exit(EXIT_FAILURE)
 
 
 def is_live(holder: dict[str, Any]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
@@ -14,8 +15,38 @@ def available_bytes() -> int:
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return 0
+    return max(0, min([free, *_left_in_groups()]))
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What each control group around this process leaves (a batch job's limit lies on one of them); page cache that
+    can be dropped counts as free.
+    """
+    for folder, limit_name, used_name in _groups():
+        try:
+            limit = int((folder / limit_name).read_text())  # "max" where there is none
+            used = int((folder / used_name).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        yield limit - used + int(stat.get("inactive_file", 0))
+
+
+def _groups() -> Iterator[tuple[Path, str, str]]:
     try:
-        limit = int((_CGROUP / "memory.max").read_text())  # "max" where there is none
-        return min(free, max(0, limit - int((_CGROUP / "memory.current").read_text())))
-    except (OSError, ValueError):
-        return free
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = _MOUNT, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = _MOUNT / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        here = root / path.lstrip("/")
+        for folder in (here, *here.parents):
+            yield (folder, *names)
+            if folder == root:
+                break

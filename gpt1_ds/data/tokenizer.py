@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import published_folder, sha256_file, write_json
+from gpt1_ds.common.files import published_folder, sha256_file, write_atomic, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,7 +148,7 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files that a tokenizer folder names, and nothing else that lies there; access rights are not copied."""
     target.mkdir()
     for name in (METADATA, *read_metadata(source).files):
-        shutil.copyfile(source / name, target / name)
+        write_atomic(target / name, (source / name).read_bytes())
 
 
 def publish_tokenizer(

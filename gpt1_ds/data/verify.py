@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,11 @@ def verify(folder: Path | str) -> dict[str, SplitSummary]:
     }
 
 
-def verify_share(streams: Sequence[TokenStream], share: tuple[int, int]) -> None:
+def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progress: Callable[[], None]) -> None:
     """Compare the sha256 of every n-th shard, from the k-th, with dataset.json; `share` = (k, n).
 
-    What a run does before it trains, its ranks sharing the reading. Raises DataError naming the file.
+    What a run does before it trains, its ranks sharing the reading; `progress` is called after each file. Raises
+    DataError naming the file.
     """
     shards = [(stream, number) for stream in streams for number in range(len(stream.shards))]
     for stream, number in shards[share[0] :: share[1]]:
@@ -67,6 +68,7 @@ def verify_share(streams: Sequence[TokenStream], share: tuple[int, int]) -> None
         for path, digest in ((shard.bin_path, entry["bin_sha256"]), (shard.idx_path, entry["idx_sha256"])):
             if sha256_file(path) != digest:
                 raise DataError(f"{path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+            progress()
 
 
 def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:

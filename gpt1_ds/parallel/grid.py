@@ -61,7 +61,9 @@ class Grid:
         self.rank, self.world = rank, world
         self.tensor_rank, self.pipeline_rank, self.data_rank = self.layout.coordinates(rank)
         # The watch names the slow rank before a collective gives up on it; this is for when there is no watch
-        self.timeout = timedelta(seconds=max(config.guard.step_timeout, config.guard.save_timeout) + 30)
+        guard = config.guard
+        longest = max(guard.step_timeout, guard.save_timeout, guard.init_timeout, guard.lock_timeout)
+        self.timeout = timedelta(seconds=longest + 30)
         self.tensor_group = self._group("tensor")
         self.data_group = self._group("data")
         self.model_group = self._group("tensor", "pipeline")
@@ -172,12 +174,12 @@ def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
     `backend` is nccl where there are GPUs and gloo elsewhere, unless it is named.
     """
     timeout = timedelta(seconds=timeout_seconds)
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
     device = torch.device("cpu")
     if torch.cuda.is_available() and backend != "gloo":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.device_count() > 1 else 0)
         torch.cuda.set_device(device)
     backend = backend or "nccl" if device.type == "cuda" else "gloo"
-    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store_file = os.environ.get(STORE_VARIABLE)
     store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None

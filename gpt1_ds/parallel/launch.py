@@ -72,10 +72,14 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     try:
         return int(_resolve(target)(*arguments))
-    except UserError as error:
+    except UserError:
         if rank == 0:
             raise
-        sys.exit(EXIT_USAGE if error else EXIT_FAILURE)
+        sys.exit(EXIT_USAGE)
+    except TrainingError:
+        if rank == 0:  # all ranks raise it alike, one says it
+            raise
+        sys.exit(EXIT_FAILURE)
     except RuntimeError as error:
         if any(words in str(error) for words in _PEER_LOST):
             raise LaunchError(f"rank {rank} lost contact with another rank;\nits log: logs/rank-{rank}.log") from None
@@ -137,7 +141,7 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
     _die_with_parent()
     _PIPE.append(pipe)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
-    os.environ.update({STORE_VARIABLE: store, "GLOO_SOCKET_IFNAME": "lo"})
+    os.environ.update({STORE_VARIABLE: store, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
     try:
         pipe.send(("done", _resolve(target)(*arguments)))
     except (UserError, TrainingError) as error:
@@ -244,7 +248,7 @@ def _forwarded_signals(processes: list[Any]) -> Iterator[None]:
     if sys.platform == "win32" or not _in_main_thread():
         yield
         return
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
         yield
     finally:

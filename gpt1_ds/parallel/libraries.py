@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 def load() -> None:
     """Import the three libraries. Takes seconds the first time, nothing afterwards."""
+    # DeepSpeed asks for GPUs when it is imported; asking CUDA itself would make forking ranks from here impossible
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # gloo's chatter while ranks meet
     logging.disable(logging.WARNING)  # DeepSpeed logs to stdout before its logger can be told not to
     with warnings.catch_warnings(), quiet(), _silenced():

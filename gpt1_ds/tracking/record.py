@@ -58,10 +58,12 @@ class MetricsFile:
         """Drop what lies after `step`: a run that resumes there writes those lines again."""
         if not self.path.exists():
             return
-        kept = [line for line in read_jsonl(self.path) if line["step"] <= step]
+        lines = [*read_jsonl(self.path), *map(json.loads, self._pending)]
+        kept = [line for line in lines if line["step"] <= step]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(_line(record) for record in kept))
         os.replace(temporary, self.path)
+        self._pending.clear()
 
     def add(self, record: TrainRecord | EvalRecord) -> None:
         self._pending.append(_line(asdict(record)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpt1_ds.config.guard import FEWEST_STEPS, GuardConfig
 
+NORM_NOT_FINITE = "the gradients are not finite"
 FLOORS = (0.02, 0.1)  # least standard deviation of loss (nats) and of log gradient norm: a flat curve is no trap
 
 
@@ -26,7 +27,7 @@ class Guard:
     def problem(self, loss: float, norm: float) -> str | None:
         """What is wrong with a step that has this loss and gradient norm, or None."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            return "the loss is not finite" if not math.isfinite(loss) else "the gradients are not finite"
+            return "the loss is not finite" if not math.isfinite(loss) else NORM_NOT_FINITE
         if not self.settings.z or len(self.window) < FEWEST_STEPS:
             return None
         for name, value, past, floor in zip(

@@ -20,6 +20,7 @@ class Outcome:
 
 def train(run: Run) -> Outcome:
     """Train from the step the run stands at to its last, or until a stop is agreed on."""
+    run.clock.lap(run.tokens_per_step)  # what was before does not count
     while run.step < run.steps:
         step = run.step + 1
         with run.clock.waiting():
@@ -32,12 +33,14 @@ def train(run: Run) -> Outcome:
             run.roll_back(step)
             continue
         run.finish_step(step, result, decision)
+        if decision.stop:
+            run.save(background=False)  # first: who asked may not wait for long
         if run.is_due(run.config.train.eval_every, step):
             run.evaluate()
         if decision.written:
             run.finish_save()
-        if run.is_due(run.config.checkpoint.every, step) or decision.save or decision.stop:
-            run.save(background=not (decision.save or decision.stop or step == run.steps))
+        if run.is_due(run.config.checkpoint.every, step) or decision.save:
+            run.save(background=not (decision.save or step == run.steps))
         run.requests.honoured(decision)
         if decision.stop in (USER, HANDOVER):
             return Outcome(decision.stop, step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.checkpoint.publish import sweep
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, ConfigError, TrainingError
+from gpt1_ds.common.errors import EXIT_FAILURE, CheckpointError, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load, to_yaml
@@ -28,21 +29,23 @@ from gpt1_ds.training.loop import DONE, Outcome, train
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.run import Run
 from gpt1_ds.training.session import exit_code, joined, opened, run_folder
-from gpt1_ds.training.stop import HANDOVER
-from gpt1_ds.training.watch import Watch
+from gpt1_ds.training.stop import HANDOVER, Requests
+from gpt1_ds.training.watch import SET_UP, Watch
 
 
 def pretrain(config: Config) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
     with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
+        requests = Requests(run_dir, grid)
         data = grid.agree(lambda: open_data(config))
         if config.data.verify:
             streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
-            grid.agree(lambda: verify_share(streams, (grid.rank, grid.world)))
+            alive = partial(watch.beat, SET_UP)
+            grid.agree(lambda: verify_share(streams, (grid.rank, grid.world), alive))
         config = with_vocabulary(config, data.tokenizer.vocab_size)
         grid.on_rank_0(lambda: _prepare(run_dir, config))
-        run = _build(config, run_dir, data, grid, watch)
+        run = _build(config, run_dir, data, grid, watch, requests)
         begin = time.monotonic()
         try:
             outcome = train(run)
@@ -51,6 +54,8 @@ def pretrain(config: Config) -> int:
         except TrainingError as failure:
             run.finish_save()
             _record(grid, run_dir, "failed", run.step, reason=str(failure))
+            if _job() and grid.rank == 0:
+                write_json(run_dir.outcome(_job()), {"code": EXIT_FAILURE, "reason": str(failure), "step": run.step})
             raise
         finally:
             run.reporter.finish()
@@ -72,25 +77,26 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         for difference in provenance.differences(json.loads(run_dir.environment.read_text()), environment):
             log.say(f"the last segment of this run had another {difference}: results may differ in the last bits")
     write_json(run_dir.environment, environment)
+    if _job():
+        run_dir.outcome(_job()).unlink(missing_ok=True)  # a requeued job has the number of its first try
 
 
-def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid, watch: Watch) -> Run:
+def _build(config: Config, run_dir: RunDir, data: Data, grid: Grid, watch: Watch, requests: Requests) -> Run:
     """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(Mirror(config, run_dir.path, _facts(config, data)) if grid.rank == 0 else None)
-    run = Run(config, run_dir, data, engine, reporter, watch)
-    if grid.rank == 0:
-        sweep(run_dir.checkpoints)
+    run = Run(config, run_dir, data, engine, reporter, watch, requests)
+    grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
     folder, weights_only = _beginning(run)
     if folder is not None:
         run.load(folder, weights_only)
     else:
         draw_weights(engine, config.run.seed)
-        if config.guard.on_spike == "rollback":
-            run.save(background=False)  # so that there is always something to go back to
+    if config.guard.on_spike == "rollback" and not run.is_saved:
+        run.save(background=False)  # so that there is always something to go back to
+    grid.on_rank_0(lambda: run.metrics.rewind(run.step))
     if grid.rank == 0:
-        run.metrics.rewind(run.step)
         run_dir.done.unlink(missing_ok=True)
         begun = f"from step {run.step} of {folder.name}" if folder else "from scratch"
         run_dir.add_event("started", step=run.step, steps=run.steps, ranks=grid.world, job=_job())

@@ -26,7 +26,7 @@ from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
 from gpt1_ds.training import incident, schedule
 from gpt1_ds.training.build import batch_shape, training_batches
-from gpt1_ds.training.guard import Guard
+from gpt1_ds.training.guard import NORM_NOT_FINITE, Guard
 from gpt1_ds.training.held_out import held_out_loss
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.reporter import Reporter
@@ -46,7 +46,14 @@ class Run:
     """The state of a run on this rank. `step` is the number of finished steps."""
 
     def __init__(
-        self, config: Config, run_dir: RunDir, data: Data, engine: Engine, reporter: Reporter, watch: Watch
+        self,
+        config: Config,
+        run_dir: RunDir,
+        data: Data,
+        engine: Engine,
+        reporter: Reporter,
+        watch: Watch,
+        requests: Requests,
     ) -> None:
         self.config, self.run_dir, self.data, self.engine, self.reporter = config, run_dir, data, engine, reporter
         self.watch = watch
@@ -54,7 +61,7 @@ class Run:
         self.grid = engine.grid
         self.store = Store(run_dir, engine, config)
         self.metrics = MetricsFile(run_dir.metrics)
-        self.requests = Requests(run_dir, self.grid)
+        self.requests = requests
         self.clock = Stopwatch()
         self.shape = batch_shape(config, self.grid)
         self.tokens_per_step = config.train.global_batch * config.model.context
@@ -68,6 +75,7 @@ class Run:
         if config.guard.on_spike == "skip" and config.guard.z:
             engine.ask_before_update(self._veto)
         self._skipped = 0
+        self._furthest = 0  # step that a rollback came back from
         self._saved_step = -1
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[StepBatch]] | None = None
@@ -109,7 +117,7 @@ class Run:
         """What follows from a step that cannot be trusted: it ends the run, was left out, or calls for `roll_back`."""
         problem = problem or "another rank found a spike"
         action = self.config.guard.on_spike
-        searching = self.config.train.precision == "fp16" and not result.applied  # for its loss scale, as it should
+        searching = self.config.train.precision == "fp16" and problem == NORM_NOT_FINITE  # for its loss scale
         self._skipped += 1
         if not searching or self._skipped > SKIPS_ALLOWED["fp16"]:
             incident.record(self, step, problem, action)
@@ -125,15 +133,17 @@ class Run:
             folder = self.store.newest()
             if folder is None:
                 raise TrainingError(f"{self.run_dir.path}: there is no checkpoint to go back to")
+            self.watch.beat(SET_UP)
             offending, passed, skipped = self.batch_number(step), self.passed_over, self._skipped
+            self._furthest = max(self._furthest, step)
             self.load(folder)
             self.passed_over, self._skipped, self._ahead = (
                 sorted({*passed, *self.passed_over, offending}),
                 skipped,
                 None,
             )
+        self.grid.on_rank_0(lambda: self.metrics.rewind(self.step))
         if self.grid.rank == 0:
-            self.metrics.rewind(self.step)
             self.run_dir.add_event("rolled back", step=step, to=self.step, passed_over=self.passed_over)
             log.say(f"back to step {self.step}; batch {offending} is passed over")
 
@@ -142,7 +152,7 @@ class Run:
         self.step = step
         if not decision.bad:
             self.guard.accept(result.loss, result.grad_norm)
-            self._skipped = 0
+            self._skipped = 0 if step > self._furthest else self._skipped  # steps that are repeated prove nothing
         self.clock.step()
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)
@@ -201,8 +211,11 @@ class Run:
         if folder is None:
             return
         self._saved_step = int(folder.name.removeprefix("step-"))
-        self.store.prune()
         if self.grid.rank == 0:
+            try:
+                self.store.prune()
+            except OSError as error:
+                log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
             self.run_dir.add_event("saved", step=self._saved_step)
             self.reporter.saved(folder)
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError
+from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError, TrainingError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -31,8 +31,10 @@ def joined(config: Config) -> Iterator[Grid]:
     try:
         ConfigError.raise_all(device_problems(config, device))
         yield Grid(config)
-    finally:
+    except (UserError, TrainingError):  # all ranks come here together
         dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()  # after any other error it would wait for what the other ranks do not do any more
 
 
 def device_problems(config: Config, device: torch.device) -> Iterator[str]:
@@ -94,7 +96,7 @@ def _redirected(file: IO[str]) -> Iterator[None]:
 
 def exit_code(handover: bool) -> int:
     """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
-    under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ and _world() > 1
+    under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
     return EXIT_CONTINUE if handover and not under_launcher else 0
 
 
@@ -116,7 +118,3 @@ def _keep_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: smaller blocks come from the heap
         libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap does not shrink
-
-
-def _world() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

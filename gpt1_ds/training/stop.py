@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,9 +57,9 @@ class Requests:
         """
         user = handover = save = gone = False
         if self.grid.rank == 0:
-            gone = not os.path.lexists(self.run_dir.checkpoints)
-            user, save = self.run_dir.stop.exists(), self.run_dir.save.exists()
-            handover = bool(self.job) and self.run_dir.job_stop(self.job).exists()
+            gone = _is_there(self.run_dir.checkpoints) is False
+            user, save = bool(_is_there(self.run_dir.stop)), bool(_is_there(self.run_dir.save))
+            handover = bool(self.job) and bool(_is_there(self.run_dir.job_stop(self.job)))
         here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.grid.control_group)
@@ -77,3 +78,14 @@ class Requests:
                 self.run_dir.stop.unlink(missing_ok=True)
             if decision.stop and self.job:
                 self.run_dir.job_stop(self.job).unlink(missing_ok=True)
+
+
+def _is_there(path: Path) -> bool | None:
+    """Whether a file exists; None when the file system cannot say just now."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return True

@@ -60,7 +60,8 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._end.set()
         self._thread.join()
-        self.beat(ENDED)
+        if error is None:  # else the others are still waiting for this rank
+            self.beat(ENDED)
         faulthandler.unregister(DUMP)
         self._stacks.close()
         self._file.close()
@@ -81,8 +82,8 @@ class Watch:
         """Seconds without progress that the present phase may take."""
         if self.phase == ENDED:
             return float("inf")
-        if self.phase == SAVE:
-            return self.guard.save_timeout
+        if self.phase in (SAVE, SET_UP):
+            return self.guard.save_timeout if self.phase == SAVE else self.guard.init_timeout
         return (
             self.guard.step_timeout if self._began is not None and self.step > self._began else self.guard.init_timeout
         )
@@ -146,8 +147,12 @@ class Watch:
             return
         except OSError:
             pass  # no space for the marker: the launcher ends the others
+        # should the file system hang, too: end all the same
+        faulthandler.dump_traceback_later(5 * PATIENCE, exit=True, file=self._stacks)
         found = [beat for rank in range(self.grid.world) if (beat := beats.read(self.folder, rank)) is not None]
         guilty = beats.culprit(found, self.poll)
+        for beat in found:
+            _ask_for_stacks(beat.presence, self.grid.rank)
         stack = self._stack_of(guilty.presence)
         text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
         who, what = guilty.presence, guilty.progress
@@ -163,7 +168,6 @@ class Watch:
             faulthandler.dump_traceback(self._stacks, all_threads=True)
         elif guilty.host == socket.gethostname():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(guilty.pid, DUMP)
                 os.kill(guilty.pid, signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE
         text = ""
@@ -181,3 +185,10 @@ class Watch:
         faulthandler.dump_traceback(self._stacks, all_threads=True)
         time.sleep(2 * PATIENCE)
         os._exit(EXIT_FAILURE)
+
+
+def _ask_for_stacks(who: Presence, me: int) -> None:
+    """Let a rank of this machine write its stacks now; a stopped one does when it is woken."""
+    if who.rank != me and who.host == socket.gethostname():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(who.pid, DUMP)

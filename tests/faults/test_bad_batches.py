@@ -48,6 +48,8 @@ def pretrain_with(config: Any, how: str) -> int:
         if how == "shuffled" and 40 <= number <= 42:
             for part in batch.micro_batches:
                 part.labels_SB.copy_((part.labels_SB + 137) % 500)
+        if how == "always" and number >= BAD:
+            batch.micro_batches[-1].weights_SB[0, 0] = float("nan")
         return batch
 
     Run._read = poisoned  # type: ignore[method-assign]
@@ -129,3 +131,23 @@ def test_a_batch_that_stays_bad_ends_the_run(tiny_data: Path, tmp_path: Path) ->
     words = [*words_for("one", tiny_data, tmp_path, "skip"), "optimizer.lr=1e30", "schedule.warmup_steps=0"]
     with pytest.raises(TrainingError, match=r"not finite \(6 steps in a row\)"):
         start("one", words, "clean")
+
+
+def test_going_back_again_and_again_ends(tiny_data: Path, tmp_path: Path) -> None:
+    """Every batch from some point on is bad: good steps that are repeated do not count as progress."""
+    words = words_for("one", tiny_data, tmp_path, "rollback")
+    with pytest.raises(TrainingError, match=r"not finite \(6 steps in a row\)"):
+        start("one", words, "always")
+    assert len(runs.events(runs.folder(words), "rolled back")) == 5
+
+
+def test_weights_that_are_not_finite_are_never_published(tiny_data: Path, tmp_path: Path) -> None:
+    """An update can overflow although its own loss and norm were finite; the next step notices, the save must, too."""
+    words = [
+        *words_for("one", tiny_data, tmp_path, "raise"),
+        *("checkpoint.every=1", "schedule.warmup_steps=0", "schedule.kind=constant", "optimizer.lr=1e38"),
+    ]
+    with pytest.raises(TrainingError):
+        start("one", words, "clean")
+    assert "not finite" in runs.events(runs.folder(words), "save failed")[0]["error"]
+    assert not list(runs.folder(words).checkpoints.glob("step-*"))

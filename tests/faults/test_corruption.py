@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -119,8 +120,22 @@ def test_when_none_is_good_the_run_refuses(finished, tmp_path: Path) -> None:  #
         empty_a_file(folder, random.Random(folder.name))
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*step-00000015.*step-00000005"):
         runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+    with pytest.raises(CheckpointError, match=r"no good checkpoint is left, there were step-00000005\.damaged-"):
+        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+    assert len(runs.losses(RunDir(tmp_path / "run"))) == 15, "the record of the run is not touched"
     kept = sorted(path.name.split(".")[0] for path in (tmp_path / "run" / "checkpoints").glob("*.damaged-*"))
     assert kept == ["step-00000005", "step-00000010", "step-00000015"]
+
+
+def test_one_of_a_newer_format_is_refused_not_set_aside(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, original = finished
+    shutil.copytree(original.path, tmp_path / "run")
+    newest = steps_in(tmp_path / "run" / "checkpoints")[-1]
+    body = json.loads((newest / "manifest.json").read_text())
+    (newest / "manifest.json").write_text(json.dumps({**body, "format": manifest.FORMAT + 1}))
+    with pytest.raises(CheckpointError, match="is newer than this program reads"):
+        runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+    assert newest.is_dir()
 
 
 def test_every_file_at_fifty_places_and_never_a_good_one(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
