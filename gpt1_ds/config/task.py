@@ -23,8 +23,8 @@ class ColumnsConfig:
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
     name: str = ""  # a task of the registry (cola, rte, race, ...), or `table`: your own files, described below
-    path: str = ""  # folder of the files, one file (it is `train`), or datasets:NAME[/SUBSET] of the datasets library
-    train: list[str] = field(default_factory=list)  # files below path, or splits of datasets:; empty: the official names
+    path: str = ""  # folder of the files, one file (it is `train`), or datasets:NAME[:SUBSET] of the datasets library
+    train: list[str] = field(default_factory=list)  # files below path, or splits of datasets:; empty: the official ones
     dev: list[str] = field(default_factory=list)  # the same; the best epoch is chosen on it
     test: list[str] = field(default_factory=list)  # the same; without labels it is for predictions only
     dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
@@ -69,19 +69,21 @@ class TaskConfig:
                 yield f"task.{key}={names} names something twice; keep one of each"
 
     def _table_problems(self) -> Iterator[str]:
-        columns = self.columns
+        columns, choices = self.columns, self.columns.choices
         if self.kind == "auto":
             yield f"task.kind is needed for task.name={TABLE}; classification, similarity, regression or choice"
         if not columns.text:
             yield "task.columns.text is empty; name the column of the text"
         if self.kind in ("similarity", "regression") and not columns.text2:
             yield f"task.columns.text2 is empty; task.kind={self.kind} compares two texts"
-        if (self.kind == "choice") != bool(columns.choices):
-            yield f"task.columns.choices={columns.choices} does not fit task.kind={self.kind}; only choice has, and needs, it"
+        if (self.kind == "choice") != bool(choices):
+            yield f"task.columns.choices={choices} does not fit task.kind={self.kind}; choice needs it, no other has it"
         if not columns.label:
             yield "task.columns.label is empty; name the column of the label"
-        named = [name for name in (columns.text, columns.text2, columns.label, *columns.choices) if name]
+        named = [name for name in (columns.text, columns.text2, columns.label, *choices) if name]
         if len(set(named)) < len(named):
             yield f"task.columns names one column twice ({', '.join(named)}); texts, label and choices differ"
+        if len(choices) > 1 and self.labels and len(self.labels) != len(choices):
+            yield f"task.labels={self.labels} names {len(self.labels)} of {len(choices)} choices; name each, or none"
         if len(self.labels) == 1:
             yield f"task.labels={self.labels} is one class only; name at least two, or leave it out"
