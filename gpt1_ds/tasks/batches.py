@@ -129,10 +129,18 @@ class TrainBatches:
         return batches[permute(np.arange(self.per_epoch), self.per_epoch, key_of("batches", *parts))]
 
 
-def in_order(encoded: Encoded, size: int, multiple: int = MULTIPLE) -> Iterator[Batch]:
-    """All examples once, in order, `size` at a time, for evaluation; padding rows fill the last batch."""
+def evaluation_batches(
+    encoded: Encoded, size: int, by_length: bool = False, multiple: int = MULTIPLE
+) -> Iterator[Batch]:
+    """All examples once, `size` at a time, in order; padding rows fill the last batch.
+
+    `by_length` takes them from the longest to the shortest, which pads less; `Batch.examples` says where each belongs.
+    """
+    order = np.arange(len(encoded))
+    if by_length:
+        order = np.argsort(-encoded.lengths.max(axis=1), kind="stable")
     for start in range(0, len(encoded), size):
         examples = np.full(size, PADDING_ROW, dtype=np.int64)
-        numbers = np.arange(start, min(start + size, len(encoded)))
-        examples[: len(numbers)] = numbers
+        taken = order[start : start + size]
+        examples[: len(taken)] = taken
         yield build_batch(encoded, examples, multiple)

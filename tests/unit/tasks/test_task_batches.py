@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.batches import Batch, TrainBatches, build_batch, in_order
+from gpt1_ds.tasks.batches import Batch, TrainBatches, build_batch, evaluation_batches
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.targets import read_out, soft_targets
 from tests.helpers.words import WordTokenizer
@@ -166,11 +166,17 @@ def test_lengths_are_alike_within_a_batch() -> None:
 
 def test_evaluation_covers_everything_in_order() -> None:
     encoded = some(21, layout="choice")
-    batches = list(in_order(encoded, 8))
+    batches = list(evaluation_batches(encoded, 8))
     assert [len(batch.examples) for batch in batches] == [8, 8, 8]
     seen = np.concatenate([batch.examples for batch in batches])
     assert seen.tolist() == [*range(21), -1, -1, -1]
     assert [float(batch.weights.sum()) for batch in batches] == pytest.approx([1, 1, 1])
+    sorted_batches = list(evaluation_batches(encoded, 8, by_length=True))
+    seen = np.concatenate([batch.examples for batch in sorted_batches])
+    assert sorted(seen) == [-1, -1, -1, *range(21)]
+    lengths = [batch.tokens.shape[2] for batch in sorted_batches]
+    assert lengths == sorted(lengths, reverse=True)
+    assert sum(batch.tokens.size for batch in sorted_batches) < sum(batch.tokens.size for batch in batches)
 
 
 def test_unlabelled_examples_weigh_nothing() -> None:
