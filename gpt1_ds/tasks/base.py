@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["classification", "similarity", "regression", "choice"]
 Layout = Literal["single", "pair", "both", "choice"]
@@ -33,6 +34,14 @@ class Task:
     labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
     metrics: tuple[str, ...]  # the first one chooses the best epoch
     score_range: tuple[float, float] = (0.0, float(SCORE_CLASSES - 1))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Task:
+        """The task that `dataclasses.asdict`, and then perhaps JSON, made `values` of. Raises TypeError for others."""
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**plain)
 
     @property
     def outputs(self) -> int:

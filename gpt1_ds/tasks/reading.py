@@ -16,7 +16,7 @@ from gpt1_ds.tasks import formats, hub
 from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import RowReader, naming
-from gpt1_ds.tasks.tables import Table, open_table
+from gpt1_ds.tasks.tables import Table, brief, open_table
 
 Examples = tuple[Example, ...]
 
@@ -164,13 +164,15 @@ def _classes(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> 
     seen = {example.label for example in splits["train"]}
     found = {split: {e.label for e in rows if e.label is not None} - seen for split, rows in splits.items()}
     DataError.raise_all(
-        f"{config.path} {split}: label {', '.join(map(repr, sorted(map(str, unseen))))} never occurs in train; leave "
-        "these rows out, or train on more"
+        f"{config.path} {split}: label {', '.join(map(brief, sorted(map(str, unseen))[:5]))} never occurs in train; "
+        "leave these rows out, or train on more"
         for split, unseen in found.items()
         if unseen
     )
     names = sorted(map(str, seen))
     if len(names) < 2:
-        raise DataError(f"{config.path} train: every label is {names[0]!r}; a classifier needs two classes or more")
+        raise DataError(
+            f"{config.path} train: every label is {brief(names[0])}; a classifier needs two classes or more"
+        )
     numbers = all(name.lstrip("-").isdecimal() for name in names)
     return spec.labels or tuple(sorted(names, key=int) if numbers else names)

@@ -244,6 +244,7 @@ SPECS = {
             text2=("question",),
             choices=(("choice1", "choice2"),),
             labels=BINARY,
+            aliases={"choice1": "0", "choice2": "1"},
             phrases={"cause": "What was the cause of this?", "effect": "What happened as a result?"},
             source_is_choices=True,
             files=_files(

@@ -10,7 +10,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.registry import Names, Spec
-from gpt1_ds.tasks.tables import Naming, Table, unusable
+from gpt1_ds.tasks.tables import Naming, Table, brief, unusable
 
 FEW = 5  # bad rows that are named one by one
 
@@ -47,7 +47,7 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> Columns:
     wanted += [("text2", spec.text2[0], (found.text2,))] if spec.text2 else []
     wanted += [("label", spec.label[0], (found.label,))] if needs_label else []
     wanted += [("choices", " and ".join(spec.choices[0]), found.choices)] if spec.choices else []
-    there = ", ".join(table.columns[:20]) or "none"
+    there = ", ".join(map(brief, table.columns[:20])) or "none"
     DataError.raise_all(
         f"{table.path}: has no column {name}; its columns are {there}; set task.columns.{key}"
         for key, name, columns in wanted
@@ -158,14 +158,14 @@ class RowReader:
         except ValueError:
             score = math.nan
         if not low <= score <= high:
-            raise BadRowError(f"{name}={text:.40} is no number from {low:g} to {high:g} (task.score_range)")
+            raise BadRowError(f"{name}={brief(text)} is no number from {low:g} to {high:g} (task.score_range)")
         return score
 
     def _label(self, text: str, name: str) -> str:
         label = self._spec.aliases.get(text, text)
         known = self._spec.labels or tuple(map(str, range(self._choices)))
         if known and label not in known:
-            raise BadRowError(f"{name}={text:.40} is none of {', '.join(known)}")
+            raise BadRowError(f"{name}={brief(text)} is none of {', '.join(known)}")
         return label
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any
 from gpt1_ds.common.errors import DataError
 
 ENDINGS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+LONGEST_SHOWN = 40  # letters
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -77,6 +78,12 @@ def open_text(path: Path, newline: str | None = None) -> IO[str]:
     return path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline)
 
 
+def brief(text: str) -> str:
+    """`text` as a message can show it: short, on one line."""
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+
+
 def unusable(text: str) -> str:
     """What is wrong with the letters of `text`; empty where nothing is."""
     found = _UNUSABLE.search(text)
@@ -95,7 +102,7 @@ def _delimited(path: Path, delimiter: str, quoting: str, naming: Naming) -> Tabl
         columns = tuple(name.strip() for name in first[1])
         twice = sorted({name for name in columns if name and columns.count(name) > 1})
         if twice:
-            raise DataError(f"{path}: its header names {', '.join(map(repr, twice))} twice; rename one")
+            raise DataError(f"{path}: its header names {', '.join(map(brief, twice[:5]))} twice; rename one")
     else:
         records = chain([first], records)
     return Table(str(path), columns, (_row(f"line {line}", columns, cells) for line, cells in records))

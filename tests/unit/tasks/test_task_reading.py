@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
 import sys
 import types
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.config import TaskConfig, load
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.shared_data import shared_data
 
@@ -190,9 +194,9 @@ DEV = "text,label\nx,yes\ny,no\n"
             "dev.csv: has no column text; its columns are txt, label",
         ),
         ([], {"train_csv": ROWS, "dev_csv": "text\nx\n"}, "dev.csv: has no column label"),
-        ([], {"train_csv": ROWS, "dev_csv": "text,label\nx,maybe\n"}, "dev: label 'maybe' never occurs in train"),
-        ([], {"train_csv": "text,label\nx,yes\nz,yes\n", "dev_csv": DEV}, "dev: label 'no' never occurs in train"),
-        ([], {"train_csv": "text,label\nx,1\nz,1\n", "dev_csv": "text,label\nx,1\n"}, "every label is '1'"),
+        ([], {"train_csv": ROWS, "dev_csv": "text,label\nx,maybe\n"}, "dev: label maybe never occurs in train"),
+        ([], {"train_csv": "text,label\nx,yes\nz,yes\n", "dev_csv": DEV}, "dev: label no never occurs in train"),
+        ([], {"train_csv": "text,label\nx,1\nz,1\n", "dev_csv": "text,label\nx,1\n"}, "every label is 1;"),
         (["task.train=[a.csv]"], {"dev_csv": DEV}, "a.csv: no such file"),
         (["task.train=[dev.csv]", "task.dev=[dev.csv]"], {"dev_csv": DEV}, "is named for two splits"),
         (["task.dev_fraction=0.5"], {"train_csv": "text,label\nx,yes\n"}, "1 examples are too few"),
@@ -267,6 +271,95 @@ def test_sections_that_do_not_fit(words: list[str], line: str, tmp_path: Path) -
 def test_a_chosen_metric_comes_first(tmp_path: Path) -> None:
     data = read(tmp_path, *TABLE, "task.metric=f1", train_csv=ROWS, dev_csv=DEV)
     assert data.task.metrics == ("f1", "accuracy", "matthews")
+
+
+def test_a_header_in_test_only(tmp_path: Path) -> None:
+    """CoLA's train and dev have none."""
+    rows = "gj04\t1\t\tfine .\ngj04\t0\t*\tnot fine .\n"
+    splits = read(
+        tmp_path, "task.name=cola", train_tsv=rows, dev_tsv=rows, test_tsv="index\tsentence\n0\tso ?\n"
+    ).splits
+    assert (splits["test"][0].texts, splits["test"][0].label, splits["test"][0].id) == (("so ?",), None, "0")
+    assert [row.id for row in splits["train"]] == ["0", "1"]
+
+
+def test_mnli_has_two_dev_and_two_test_splits(tmp_path: Path) -> None:
+    rows = "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tneutral\n1\tc\td\tentailment\n"
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (tmp_path / f"{name}.tsv").write_text(rows)
+    for name in ("test_matched", "test_mismatched"):
+        (tmp_path / f"{name}.tsv").write_text("index\tsentence1\tsentence2\n9\ta\tb\n")
+    splits = read(tmp_path, "task.name=mnli").splits
+    assert list(splits) == ["train", "dev", "dev_mm", "test", "test_mm"]
+    assert (splits["test_mm"][0].id, splits["test_mm"][0].label) == ("9", None)
+
+
+def test_race_has_groups(tmp_path: Path) -> None:
+    passage = {
+        "article": "a b",
+        "questions": ["q _ ?"],
+        "options": [["1", "2", "3", "4"]],
+        "answers": ["D"],
+        "id": "x.txt",
+    }
+    for split in ("train", "dev", "test"):
+        for group in ("middle", "high"):
+            (tmp_path / split / group).mkdir(parents=True)
+            (tmp_path / split / group / "1.txt").write_text(json.dumps(passage))
+    splits = read(tmp_path, "task.name=race").splits
+    assert [row.group for row in splits["dev"]] == ["middle", "high"]
+    assert list(splits) == ["train", "dev", "test"]
+
+
+def test_a_task_survives_json(tmp_path: Path) -> None:
+    task = read(tmp_path, *TABLE, train_csv=ROWS, dev_csv=DEV).task
+    assert Task.of(json.loads(json.dumps(asdict(task)))) == task
+    assert Task.of(asdict(task)) == task
+
+
+MUTANTS = {
+    "train.tsv": "sentence1\tsentence2\tlabel\n" + 'a "b\tc\tentailment\nd\te f\tnot_entailment\n' * 3,
+    "train.csv": "sentence1,sentence2,label\n" + '"a ""b""",c,entailment\nd,"e, f",not_entailment\n' * 3,
+    "train.jsonl": '{"sentence1": "a", "sentence2": "b", "label": "entailment"}\n' * 4,
+    "train.json": '[{"sentence1": "a", "sentence2": "b", "label": "entailment"}, {"sentence1": "a", "label": null}]',
+}
+DEBRIS = [
+    b"\0",
+    b"\xff",
+    b'"',
+    b"\t",
+    b"\n",
+    b"\r",
+    b",",
+    b"{",
+    b"]",
+    b"\\",
+    b"\xef\xbb\xbf",
+    b"\\ud800",
+    b"9" * 5000,
+    b"[" * 2000,
+]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    draw = random.Random(name)
+    for _ in range(150):
+        content = bytearray(MUTANTS[name].encode())
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(len(content))
+            content[at : at + draw.randrange(3)] = draw.choice(DEBRIS)
+        (tmp_path / name).write_bytes(content)
+        for line in answer(section(tmp_path, "task.name=rte", f"task.train=[{name}]", "task.dev_fraction=0.3")):
+            assert "\n" not in line, line
+            assert len(line) < 600 + 2 * len(str(tmp_path)), line
+
+
+def answer(config: TaskConfig) -> tuple[str, ...]:
+    try:
+        return read_task(config).notes
+    except UserError as error:
+        return error.problems
 
 
 class FakeSplit(list[dict[str, Any]]):
