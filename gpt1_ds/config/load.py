@@ -73,8 +73,12 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved configuration as YAML that `load` reads back to an equal Config."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    """The resolved configuration as YAML that `load` reads back to an equal Config; no `task` where there is none."""
+    values = OmegaConf.to_container(OmegaConf.structured(config))
+    assert isinstance(values, dict), "sections are mappings"
+    if config.task is None:
+        del values["task"]
+    return OmegaConf.to_yaml(values)
 
 
 def find_file(name: str) -> Path:
@@ -177,6 +181,9 @@ def _on_top(config: DictConfig, values: Any) -> DictConfig:
 
 def _leaves(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
+    section = next((option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)), None)
+    if isinstance(kind, types.UnionType) and section is not None and isinstance(values, dict):
+        kind = section
     if dataclasses.is_dataclass(kind) and isinstance(values, dict):
         hints = typing.get_type_hints(kind)
         for key, value in values.items():

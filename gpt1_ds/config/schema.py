@@ -12,6 +12,7 @@ from gpt1_ds.config.optimizer import OptimizerConfig
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.task import TaskConfig
 from gpt1_ds.config.tracking import TrackingConfig
 from gpt1_ds.config.train import TrainConfig
 
@@ -28,3 +29,4 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    task: TaskConfig | None = None  # fine-tuning only

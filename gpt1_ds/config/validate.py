@@ -12,6 +12,8 @@ def problems(config: Config) -> Iterator[str]:
     sections = (config.run, config.model, config.data, config.train, config.optimizer, config.schedule)
     for section in (*sections, config.parallel, config.checkpoint, config.guard, config.tracking):
         yield from section.problems()
+    if config.task is not None:
+        yield from config.task.problems()
     model, train, parallel = config.model, config.train, config.parallel
     if parallel.tensor > 0 and model.heads % parallel.tensor:
         yield (

@@ -23,6 +23,8 @@ WALLS = {
     "megatron": ("model/layers.py", "model/heads.py", "model/losses.py", "parallel/grid.py", "parallel/libraries.py"),
     "deepspeed": ("parallel/",),
     "wandb": ("tracking/wandb.py",),
+    "sklearn": ("tasks/metrics.py",),
+    "datasets": ("tasks/hub.py",),
     "torch": ("model/", "parallel/", "checkpoint/", "training/", "tasks/"),
 }
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
@@ -133,6 +135,17 @@ def test_no_heavy_library_is_loaded(words: list[str]) -> None:
         "import sys; from gpt1_ds.cli import main\n"
         f"try: main({words!r})\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'deepspeed', 'megatron', 'wandb', 'transformers', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_reading_a_task_loads_no_heavy_library() -> None:
+    rooms = "batches, encoding, layouts, metrics, reading, registry, submission"
+    code = (
+        f"import sys; from gpt1_ds.tasks import {rooms}\n"
+        "heavy = {'torch', 'sklearn', 'scipy', 'datasets', 'transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -134,3 +134,27 @@ def test_missing_and_oversized_files(tmp_path: Path) -> None:
     big.write_text("#" * (1 << 21))
     with pytest.raises(ConfigError, match="too large"):
         load([str(big)])
+
+
+def test_a_task_is_there_where_it_is_named_only(tmp_path: Path) -> None:
+    assert load().task is None
+    assert "task" not in to_yaml(load())
+    words = [
+        "task.name=table",
+        "task.path=012",
+        "task.kind=choice",
+        "task.columns={text: t, label: l, choices: [a, b]}",
+    ]
+    config = load([], [*words, "task.transfer_layers=-1", "task.train_examples=1k", "task.max_length=null"])
+    assert config.task is not None
+    assert (config.task.path, config.task.transfer_layers, config.task.train_examples) == ("012", -1, 1000)
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
+    assert load([str(tmp_path / "c.yaml")], ["run.name=run"]) == config
+    assert load([str(tmp_path / "c.yaml")], ["run.name=run", "task=null"]).task is None
+
+
+def test_a_task_is_told_of_its_mistakes() -> None:
+    assert "Did you mean: 'name'?" in problems("task.nam=cola")[0]
+    assert "Did you mean" in problems("task.columns.txt=cola")[0]
+    assert "task" in problems("task=cola")[0]
+    assert "regresion" in problems("task.name=table", "task.path=x", "task.kind=regresion")[0]

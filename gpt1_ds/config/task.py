@@ -1,0 +1,89 @@
+"""What a model is fine-tuned on. The section is optional: a pre-training run has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+TABLE = "table"  # the task whose files, columns and labels this section describes
+SHORTEST = 8  # tokens: below that, a pair of texts leaves no token of the texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    text: str = ""  # column of the first text; of a choice task, the document. In a file without header: 0, 1, ...
+    text2: str = ""  # column of the second text; of a choice task, the question, if there is one
+    label: str = ""  # column of the class, the score, or the right choice (its number from 0, or one of task.labels)
+    choices: list[str] = field(default_factory=list)  # a column per choice, or one column that holds a list (JSON)
+    id: str = ""  # column that names a row in predictions; empty: rows are numbered from 0
+    group: str = ""  # metrics are also reported for each value of this column; empty: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    name: str = ""  # a task of the registry (cola, rte, race, ...), or `table`: your own files, described below
+    path: str = ""  # folder of the files, one file (it is `train`), or datasets:NAME[:SUBSET] of the datasets library
+    train: list[str] = field(default_factory=list)  # files below path, or splits of datasets:; empty: the official ones
+    dev: list[str] = field(default_factory=list)  # the same; the best epoch is chosen on it
+    test: list[str] = field(default_factory=list)  # the same; without labels it is for predictions only
+    dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
+    train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
+    kind: Literal["auto", "classification", "similarity", "regression", "choice"] = "auto"  # needed for `table` only
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
+    labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
+    score_range: list[float] = field(default_factory=lambda: [0.0, 5.0])  # regression: lowest and highest score
+    format: Literal["auto", "csv", "tsv", "jsonl", "json"] = "auto"  # auto: by the file's ending, .txt is tsv
+    quoting: Literal["auto", "csv", "none"] = "auto"  # whether "..." encloses a field; auto: csv in .csv, none in .tsv
+    header: bool = True  # whether the first row of a `table` file names the columns
+    bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
+    metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
+    lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; 0: none
+    transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
+    max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
+
+    def problems(self) -> Iterator[str]:
+        if not self.name:
+            yield f"task.name is empty; name a task of the registry, or {TABLE} for your own files"
+        if not self.path:
+            yield "task.path is empty; name the folder that holds the task's files"
+        if self.name == TABLE:
+            yield from self._table_problems()
+        elif self.kind != "auto" or self.labels:
+            yield f"task.kind and task.labels describe task.name={TABLE}; {self.name} has its own: leave them out"
+        if not 0 <= self.dev_fraction < 1:
+            yield f"task.dev_fraction={self.dev_fraction} is not a share; choose 0 up to, not including, 1"
+        if self.train_examples is not None and self.train_examples < 1:
+            yield f"task.train_examples={self.train_examples} must be at least 1; leave it out to use all"
+        if not self.lm_coefficient >= 0:
+            yield f"task.lm_coefficient={self.lm_coefficient} must be 0 (none) or more"
+        if self.transfer_layers is not None and self.transfer_layers < -1:
+            yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
+        if self.max_length is not None and self.max_length < SHORTEST:
+            yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
+        if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
+            yield f"task.score_range={self.score_range} must be two numbers, the lower one first, like [0,5]"
+        for key in ("labels", "train", "dev", "test"):
+            names = getattr(self, key)
+            if len(set(names)) < len(names):
+                yield f"task.{key}={names} names something twice; keep one of each"
+
+    def _table_problems(self) -> Iterator[str]:
+        columns, choices = self.columns, self.columns.choices
+        if self.kind == "auto":
+            yield f"task.kind is needed for task.name={TABLE}; classification, similarity, regression or choice"
+        if not columns.text:
+            yield "task.columns.text is empty; name the column of the text"
+        if self.kind in ("similarity", "regression") and not columns.text2:
+            yield f"task.columns.text2 is empty; task.kind={self.kind} compares two texts"
+        if (self.kind == "choice") != bool(choices):
+            yield f"task.columns.choices={choices} does not fit task.kind={self.kind}; choice needs it, no other has it"
+        if not columns.label:
+            yield "task.columns.label is empty; name the column of the label"
+        named = [name for name in (columns.text, columns.text2, columns.label, *choices) if name]
+        if len(set(named)) < len(named):
+            yield f"task.columns names one column twice ({', '.join(named)}); texts, label and choices differ"
+        if len(choices) > 1 and self.labels and len(self.labels) != len(choices):
+            yield f"task.labels={self.labels} names {len(self.labels)} of {len(choices)} choices; name each, or none"
+        if len(self.labels) == 1:
+            yield f"task.labels={self.labels} is one class only; name at least two, or leave it out"

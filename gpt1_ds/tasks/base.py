@@ -1,0 +1,56 @@
+"""The two things that every file here speaks of: a task, and one example of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["classification", "similarity", "regression", "choice"]
+Layout = Literal["single", "pair", "both", "choice"]
+SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a file, its texts stripped of surrounding blanks. `label` and `score` are None where there is none."""
+
+    id: str
+    texts: tuple[str, ...]  # one text; two texts; or the document of a choice, and its question if there is one
+    choices: tuple[str, ...] = ()
+    label: str | None = None  # one of Task.labels
+    score: float | None = None  # of a regression, within Task.score_range
+    group: str = ""  # metrics are also reported per group: RACE's middle and high
+    source: str = ""  # examples with an equal source belong together when a part is held out; empty: the first text
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the head, the loss and the metrics need to know; plain values, so that a checkpoint can keep it."""
+
+    name: str
+    kind: Kind
+    layout: Layout  # single S x E; pair S a D b E; both S a D b E and S b D a E; choice one sequence per choice
+    labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
+    metrics: tuple[str, ...]  # the first one chooses the best epoch
+    score_range: tuple[float, float] = (0.0, float(SCORE_CLASSES - 1))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Task:
+        """The task that `dataclasses.asdict`, and then perhaps JSON, made `values` of. Raises TypeError for others."""
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**plain)
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the head: classes; 6 for a regression; 1 for a choice, whose softmax is over its sequences."""
+        if self.kind == "choice":
+            return 1
+        return SCORE_CLASSES if self.kind == "regression" else len(self.labels)
+
+    @property
+    def sequences(self) -> int:
+        """C, the sequences of one example."""
+        return {"single": 1, "pair": 1, "both": 2, "choice": len(self.labels)}[self.layout]

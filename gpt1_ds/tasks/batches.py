@@ -1,0 +1,146 @@
+"""Batches of examples: which ones, in which order, and as arrays.
+
+A training batch is a pure function of (seed, epoch, k, data hash). An epoch is a keyed permutation of the examples; its
+last partial batch is dropped, as in the authors' code. Runs of POOL batches are sorted by length before they are cut
+into batches, so that a batch holds sequences of about one length, and the batches are shuffled again. Nothing depends
+on ranks or micro-batches: each takes rows of the whole batch, whose length is that of its longest sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.windows import key_of, permute
+from gpt1_ds.tasks.encoding import NO_LABEL, Encoded
+
+POOL = 50  # batches that are sorted together: more pad less, and shuffle less
+MULTIPLE = 8  # a batch's length is a multiple of this many tokens: fewer shapes, and tensor-parallel ranks can share it
+PADDING_ROW = -1  # number of the example in a row that only fills up the batch
+
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B examples of C sequences of T positions. Padding is id 0, behind each sequence."""
+
+    tokens: NDArray[np.int32]  # [B, C, T]
+    extract: Int64s  # [B, C], position of the extract token
+    lm_weights: NDArray[np.float32]  # [B, C, T - 1], of the loss of tokens[..., 1:]; the whole batch sums to 1
+    labels: Int64s  # [B], class or right choice; -1: none
+    targets: NDArray[np.float32] | None  # [B, 6], of a regression
+    weights: NDArray[np.float32]  # [B], of the task loss; all sum to 1; 0: padding rows and unlabelled ones
+    examples: Int64s  # [B], number of the example in its split; -1: a padding row
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
+        cut = slice(start, stop)
+        return Batch(
+            tokens=self.tokens[cut],
+            extract=self.extract[cut],
+            lm_weights=self.lm_weights[cut],
+            labels=self.labels[cut],
+            targets=None if self.targets is None else self.targets[cut],
+            weights=self.weights[cut],
+            examples=self.examples[cut],
+        )
+
+    @property
+    def padding_share(self) -> float:
+        """Share of all positions that hold no token, padding rows included."""
+        return 1 - float((self.extract[self.examples >= 0] + 1).sum()) / self.tokens.size
+
+
+def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> Batch:
+    """The arrays of `examples` [B]; -1 stands for a padding row.
+
+    LM weights: each sequence's tokens share one part equally, and each sequence of a real example has the same part, so
+    that a sum with them is the mean over sequences of the means over tokens.
+    """
+    real = examples >= 0
+    assert real.any(), "a batch holds at least one example"
+    C = encoded.sequences
+    lengths_BC = np.where(real[:, None], encoded.lengths[examples], 1)
+    T = min(-(-int(lengths_BC.max()) // multiple) * multiple, encoded.limit)
+    tokens_BCT = np.zeros((len(examples), C, T), dtype=np.int32)
+    for row, example in enumerate(examples.tolist()):
+        for c in range(C if example >= 0 else 0):
+            start, stop = encoded.offsets[example * C + c : example * C + c + 2]
+            tokens_BCT[row, c, : stop - start] = encoded.tokens[start:stop]
+    targets_BCT = np.arange(1, T) < lengths_BC[..., None]
+    share_BC = real[:, None] / (np.maximum(lengths_BC - 1, 1) * (C * real.sum()))
+    labels = np.where(real, encoded.labels[examples], NO_LABEL)
+    known = real & (labels != NO_LABEL if encoded.targets is None else np.isfinite(encoded.scores[examples]))
+    return Batch(
+        tokens=tokens_BCT,
+        extract=lengths_BC - 1,
+        lm_weights=(targets_BCT * share_BC[..., None]).astype(np.float32),
+        labels=labels,
+        targets=None if encoded.targets is None else np.where(real[:, None], encoded.targets[examples], 0),
+        weights=(known / max(1, known.sum())).astype(np.float32),
+        examples=examples,
+    )
+
+
+class TrainBatches:
+    """Batches 0, 1, 2, ... of training, epoch after epoch, any of them at once.
+
+    Raises DataError when there are fewer examples than one batch takes.
+    """
+
+    def __init__(self, encoded: Encoded, size: int, seed: int, multiple: int = MULTIPLE) -> None:
+        self.per_epoch = len(encoded) // size
+        if self.per_epoch == 0:
+            raise DataError(
+                f"{len(encoded)} training examples are fewer than one batch; use train.global_batch={len(encoded)}"
+            )
+        self._encoded, self._size, self._seed, self._multiple = encoded, size, seed, multiple
+        self._longest = encoded.lengths.max(axis=1)
+        self._order = lru_cache(maxsize=2)(self._draw)
+
+    def at(self, number: int) -> Batch:
+        """Batch `number` of the run; `number // per_epoch` is its epoch."""
+        epoch, k = divmod(number, self.per_epoch)
+        return build_batch(self._encoded, self.order(epoch)[k], self._multiple)
+
+    def order(self, epoch: int) -> Int64s:
+        """int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
+        return self._order(epoch)
+
+    def padding_share(self, epoch: int = 0) -> float:
+        """Share of the positions of an epoch that hold no token."""
+        lengths = self._encoded.lengths[self.order(epoch)]  # [per_epoch, size, C]
+        longest = lengths.max(axis=(1, 2))
+        wide = np.minimum(-(-longest // self._multiple) * self._multiple, self._encoded.limit)
+        return 1 - float(lengths.sum()) / float(wide.sum() * lengths[0].size)
+
+    def _draw(self, epoch: int) -> Int64s:
+        parts = (self._seed, self._encoded.data_hash, epoch)
+        used = permute(np.arange(self.per_epoch * self._size), len(self._encoded), key_of("examples", *parts))
+        pool = np.arange(len(used)) // (POOL * self._size)
+        by_length = np.lexsort((self._longest[used], pool))  # stable: equal lengths stay in the order drawn
+        batches = used[by_length].reshape(self.per_epoch, self._size)
+        return batches[permute(np.arange(self.per_epoch), self.per_epoch, key_of("batches", *parts))]
+
+
+def evaluation_batches(
+    encoded: Encoded, size: int, by_length: bool = False, multiple: int = MULTIPLE
+) -> Iterator[Batch]:
+    """All examples once, `size` at a time, in order; padding rows fill the last batch.
+
+    `by_length` takes them from the longest to the shortest, which pads less; `Batch.examples` says where each belongs.
+    """
+    order = np.arange(len(encoded))
+    if by_length:
+        order = np.argsort(-encoded.lengths.max(axis=1), kind="stable")
+    for start in range(0, len(encoded), size):
+        examples = np.full(size, PADDING_ROW, dtype=np.int64)
+        taken = order[start : start + size]
+        examples[: len(taken)] = taken
+        yield build_batch(encoded, examples, multiple)

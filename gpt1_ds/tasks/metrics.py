@@ -1,0 +1,101 @@
+"""Scores of predictions, by scikit-learn and scipy.
+
+The paper reports accuracy, but F1 for MRPC and QQP, Matthews' correlation for CoLA and Pearson's for STS-B. Where every
+label is of one class Matthews' correlation is 0.0, by convention. Where every score, or every prediction, is the same,
+Pearson's and Spearman's are not defined: they are None.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.encoding import NO_LABEL, Encoded
+
+Numbers = NDArray[np.int64] | NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`values` by the metric's name, of a group as `accuracy_middle`; None: not defined. `warnings` say why."""
+
+    values: dict[str, float | None]
+    warnings: tuple[str, ...]
+
+
+def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
+    """The metrics of `task` over the labelled examples, and its first one for each group where there are several.
+
+    `predictions` [N] are class or choice numbers, or scores for a regression, in the order of the examples.
+    Raises DataError when scikit-learn or scipy is not installed, or when no example has a label.
+    """
+    assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
+    gold: Numbers = encoded.scores if task.kind == "regression" else encoded.labels
+    known = np.isfinite(encoded.scores) if task.kind == "regression" else encoded.labels != NO_LABEL
+    if not known.any():
+        raise DataError(f"{task.name}: no example has a label, so nothing can be scored")
+    groups = np.array(encoded.groups)
+    parts = [("", known, task.metrics)]
+    names = sorted(set(encoded.groups) - {""})
+    if len(names) > 1:
+        parts += [(f"_{name}", known & (groups == name), task.metrics[:1]) for name in names]
+    values: dict[str, float | None] = {}
+    notes: list[str] = []
+    for ending, rows, metrics in parts:
+        if not rows.any():
+            continue
+        for metric in metrics:
+            value = values[metric + ending] = measure(metric, gold[rows], predictions[rows])
+            if value is None or (metric == "matthews" and len(np.unique(gold[rows])) == 1):
+                shown = "null" if value is None else value
+                notes.append(f"{task.name}: {metric}{ending} is {shown}: {_why(gold[rows])} is the same")
+    return Scores(values, tuple(notes))
+
+
+def _why(gold: Numbers) -> str:
+    return "every label" if len(np.unique(gold)) == 1 else "every prediction"
+
+
+def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
+    """One metric of predictions [N] against gold [N]. None where it is not defined, and for fewer than two scores.
+
+    F1 is that of class 1 where there are two classes, else the mean over the classes.
+    """
+    if metric in ("pearson", "spearman"):
+        if len(np.unique(gold)) < 2 or len(np.unique(predictions)) < 2:
+            return None
+        stats = _libraries()[1]
+        correlate = stats.pearsonr if metric == "pearson" else stats.spearmanr
+        value = float(correlate(gold, predictions).statistic)
+        return value if np.isfinite(value) else None
+    measures = _libraries()[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a class that nobody predicts, or that nobody has
+        if metric == "accuracy":
+            return float(measures.accuracy_score(gold, predictions))
+        if metric == "matthews":
+            return float(measures.matthews_corrcoef(gold, predictions))
+        binary = max(np.max(gold), np.max(predictions)) <= 1
+        return float(measures.f1_score(gold, predictions, average="binary" if binary else "macro", zero_division=0))
+
+
+def best(history: Sequence[float | None]) -> int:
+    """Index of the best epoch, the first of equals; what is not defined is worse than everything."""
+    assert history, "there is at least one epoch"
+    return max(range(len(history)), key=lambda at: (history[at] is not None, history[at] or 0.0, -at))
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        from scipy import stats
+        from sklearn import metrics
+    except ImportError:
+        raise DataError("task metrics need scikit-learn and scipy; pip install 'gpt1-ds[finetune]'") from None
+    return metrics, stats

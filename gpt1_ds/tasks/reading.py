@@ -1,0 +1,178 @@
+"""From a `task` section to the examples of every split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config import TaskConfig
+from gpt1_ds.config.task import TABLE
+from gpt1_ds.data.windows import key_of, permute
+from gpt1_ds.tasks import formats, hub
+from gpt1_ds.tasks.base import Example, Layout, Task
+from gpt1_ds.tasks.registry import Spec, find_spec
+from gpt1_ds.tasks.rows import RowReader, naming
+from gpt1_ds.tasks.tables import Table, brief, open_table
+
+Examples = tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """`splits` holds train and dev, test where its files are there, and mnli's dev_mm and test_mm."""
+
+    task: Task
+    splits: Mapping[str, Examples]
+    notes: tuple[str, ...]  # lines for people: what was left out or held out
+
+
+def read_task(config: TaskConfig) -> TaskData:
+    """All examples of a task, in the order of its files.
+
+    Rows on whose label the annotators did not agree (`-`) are left out of train and dev. Where there is no dev file,
+    the authors' own split is made where the task has one, else `task.dev_fraction` of train is held out.
+    Raises ConfigError for a section that does not fit its task, DataError for files, columns or rows that cannot be
+    used, for a dev split that nothing gives, and for a label of another split that never occurs in training.
+    """
+    spec = find_spec(config)
+    reader = RowReader(spec, (config.score_range[0], config.score_range[1]))
+    splits: dict[str, Examples] = {}
+    notes: list[str] = []
+    for split, tables in _tables(config, spec):
+        examples: list[Example] = []
+        for table in tables:
+            examples += reader.read(table, not split.startswith("test"), len(examples))
+        if reader.left_out:
+            notes.append(f"{config.name} {split}: {reader.left_out} rows have no agreed label and are left out")
+            reader.left_out = 0
+        splits[split] = tuple(examples)
+    if config.bad_rows == "raise":
+        reader.check()
+    elif reader.problems:
+        notes.append(f"{config.name}: {len(reader.problems)} bad rows are left out; the first is {reader.problems[0]}")
+    DataError.raise_all(f"{config.path} {split}: no row is left" for split, rows in splits.items() if not rows)
+    if "dev" not in splits:
+        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
+        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
+    splits["train"] = _capped(splits["train"], config.train_examples)
+    return TaskData(_task(config, spec, splits), splits, tuple(notes))
+
+
+def _tables(config: TaskConfig, spec: Spec) -> Iterator[tuple[str, Iterator[Table]]]:
+    """(split, its tables), opened when they are gone through."""
+    given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
+    if hub.is_hub(config.path):
+        yield from hub.tables(
+            config.path, {**spec.hub, **{split: "+".join(x) for split, x in given.items() if x}}, given
+        )
+        return
+    root = Path(config.path)
+    if root.is_file():
+        given["train"] = given["train"] or [root.name]
+        root = root.parent
+    if not root.is_dir():
+        raise DataError(f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}")
+    yield from (
+        (split, (_open(path, config, spec) for path in paths)) for split, paths in _files(root, spec, given).items()
+    )
+
+
+def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]]) -> dict[str, list[Path]]:
+    """Split -> its files below `root`: those that were named, else official ones that no other split was given."""
+    named = [name for names in given.values() for name in names]
+    twice = sorted({name for name in named if named.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"{root / twice[0]}: is named for two splits of {spec.name}; hold out task.dev_fraction instead"
+        )
+    found: dict[str, list[Path]] = {}
+    for split in dict.fromkeys(("train", *spec.files, *given)):
+        official = [names for names in spec.files.get(split, ()) if not set(names) & set(named)]
+        there = next((names for names in official if all((root / name).exists() for name in names)), ())
+        names = given.get(split) or there
+        if not names and split == "train":
+            wanted = "; or ".join(" and ".join(names) for names in official)
+            raise DataError(f"{root}: holds none of {wanted}; set task.path, or name the files with task.train")
+        if names:
+            found[split] = [root / name for name in names]
+    return found
+
+
+def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
+    if spec.name == "race":
+        return formats.race_folder(path)
+    if spec.name == "copa" and path.suffix == ".xml":
+        return formats.copa_xml(path)
+    return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
+
+
+def _hold_out(config: TaskConfig, spec: Spec, examples: Examples) -> tuple[Examples, Examples]:
+    """(train, dev), both in the order of the file; examples with an equal source stay on one side.
+
+    What is held out depends on the examples alone, never on the run's seed.
+    """
+    if spec.held_out and not config.dev_fraction and len(examples) > spec.held_out[0]:
+        count, seed = spec.held_out  # as scikit-learn's train_test_split draws it
+        held = set(np.random.RandomState(seed).permutation(len(examples))[:count].tolist())
+    elif config.dev_fraction:
+        sources = [example.source or example.texts[0] for example in examples]
+        groups: dict[str, list[int]] = {}
+        for number, source in enumerate(sources):
+            groups.setdefault(source, []).append(number)
+        members, held = list(groups.values()), set()
+        for group in permute(np.arange(len(members)), len(members), key_of("dev", len(examples), *sources)):
+            if len(held) >= config.dev_fraction * len(examples):
+                break
+            held.update(members[group])
+    else:
+        raise DataError(f"{config.path}: has no dev file; name one with task.dev, or hold out task.dev_fraction=0.1")
+    train = tuple(example for number, example in enumerate(examples) if number not in held)
+    if not train or not held:
+        raise DataError(
+            f"{config.path}: {len(examples)} examples are too few for task.dev_fraction={config.dev_fraction}"
+        )
+    return train, tuple(examples[number] for number in sorted(held))
+
+
+def _capped(examples: Examples, cap: int | None) -> Examples:
+    if cap is None or cap >= len(examples):
+        return examples
+    key = key_of("cap", len(examples), *(example.texts[0] for example in examples))
+    kept = permute(np.arange(cap), len(examples), key)
+    return tuple(examples[number] for number in sorted(kept.tolist()))
+
+
+def _task(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> Task:
+    if spec.kind == "choice":
+        labels = spec.labels or tuple(map(str, range(len(splits["train"][0].choices))))
+        layout: Layout = "choice"
+    else:
+        labels = _classes(config, spec, splits)
+        layout = "single" if not spec.text2 else "pair" if spec.kind == "classification" else "both"
+    low, high = config.score_range
+    return Task(spec.name, spec.kind, layout, labels, spec.metrics, (low, high))
+
+
+def _classes(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> tuple[str, ...]:
+    """The classes' names: the task's own, else those of train, numbers by size and words by letter."""
+    if spec.kind == "regression":
+        return ()
+    seen = {example.label for example in splits["train"]}
+    found = {split: {e.label for e in rows if e.label is not None} - seen for split, rows in splits.items()}
+    DataError.raise_all(
+        f"{config.path} {split}: label {', '.join(map(brief, sorted(map(str, unseen))[:5]))} never occurs in train; "
+        "leave these rows out, or train on more"
+        for split, unseen in found.items()
+        if unseen
+    )
+    names = sorted(map(str, seen))
+    if len(names) < 2:
+        raise DataError(
+            f"{config.path} train: every label is {brief(names[0])}; a classifier needs two classes or more"
+        )
+    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    return spec.labels or tuple(sorted(names, key=int) if numbers else names)

@@ -1,0 +1,289 @@
+"""What each task's official files look like: the twelve of the paper, WNLI, Cosmos QA, COPA, and `table` for any other.
+
+Names of columns and files are alternatives, tried in this order: GLUE's TSV, the authors' own release, the names that
+the `datasets` library and common copies use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import TaskConfig
+from gpt1_ds.config.task import TABLE
+from gpt1_ds.tasks.base import Kind
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A task before its files are read. `files` maps a split to alternatives, each the files that make it up."""
+
+    name: str
+    kind: Kind = "classification"
+    metrics: Names = ("accuracy",)
+    text: tuple[Names, ...] = (("sentence1",), ("premise",), ("text_a",))  # alternatives; several: joined by a space
+    text2: Names = ("sentence2", "hypothesis", "text_b")  # alternatives; none: a single text
+    label: Names = ("label", "gold_label")
+    choices: tuple[Names, ...] = ()  # alternatives; one name: a column that holds a list
+    id: Names = ("index", "id", "pairID", "idx")
+    group: Names = ()
+    source_is_choices: bool = False  # what stays together when dev is held out: equal choices, not equal first texts
+    labels: Names = ()  # none: found in the training files
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of the labels
+    no_label: Names = ("-", "-1")  # annotators did not agree; nothing is known
+    phrases: Mapping[str, str] = field(default_factory=dict)  # what a value of the second text's column stands for
+    headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
+    files: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
+    hub: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
+    held_out: tuple[int, int] | None = None  # (examples, seed): how the authors split train where dev has no file
+    submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
+
+
+def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
+    """`a+b|c` means the files a and b, or else c."""
+    return {
+        split: tuple(tuple(one.split("+")) for one in alternatives.split("|")) for split, alternatives in splits.items()
+    }
+
+
+METRICS: Mapping[Kind, Names] = {
+    "classification": ("accuracy", "f1", "matthews"),
+    "similarity": ("accuracy", "f1", "matthews"),
+    "regression": ("pearson", "spearman"),
+    "choice": ("accuracy",),
+}  # what fits a kind; all of it is reported for `table`, whose first one chooses the best epoch
+GLUE = _files(train="train.tsv", dev="dev.tsv", test="test.tsv")
+NLI = ("entailment", "neutral", "contradiction")
+NOT_NLI = ("entailment", "not_entailment")
+BINARY = ("0", "1")
+ANYTHING = ("csv", "tsv", "jsonl", "json")
+
+SPECS = {
+    spec.name: spec
+    for spec in (
+        Spec(
+            name="cola",
+            metrics=("matthews", "accuracy"),
+            text=(("sentence",),),
+            text2=(),
+            labels=BINARY,
+            aliases={"unacceptable": "0", "acceptable": "1"},
+            headerless=(("source", "label", "mark", "sentence"),),
+            files=_files(
+                train="train.tsv|raw/in_domain_train.tsv|in_domain_train.tsv",
+                dev="dev.tsv|raw/in_domain_dev.tsv+raw/out_of_domain_dev.tsv|in_domain_dev.tsv+out_of_domain_dev.tsv",
+                test="test.tsv",
+            ),
+            submission={"test": "CoLA.tsv"},
+        ),
+        Spec(
+            name="sst2",
+            text=(("sentence",),),
+            text2=(),
+            labels=BINARY,
+            aliases={"negative": "0", "positive": "1"},
+            headerless=(("sentence", "label"),),
+            files=GLUE,
+            submission={"test": "SST-2.tsv"},
+        ),
+        Spec(
+            name="snli",
+            labels=NLI,
+            files=_files(
+                train="snli_1.0_train.jsonl|snli_1.0_train.txt|train.tsv",
+                dev="snli_1.0_dev.jsonl|snli_1.0_dev.txt|dev.tsv",
+                test="snli_1.0_test.jsonl|snli_1.0_test.txt|test.tsv",
+            ),
+            label=("gold_label", "label"),
+        ),
+        Spec(
+            name="mnli",
+            labels=NLI,
+            label=("gold_label", "label"),
+            files=_files(
+                train="train.tsv|multinli_1.0_train.jsonl|multinli_1.0_train.txt",
+                dev="dev_matched.tsv|multinli_1.0_dev_matched.jsonl|multinli_1.0_dev_matched.txt",
+                dev_mm="dev_mismatched.tsv|multinli_1.0_dev_mismatched.jsonl|multinli_1.0_dev_mismatched.txt",
+                test="test_matched.tsv",
+                test_mm="test_mismatched.tsv",
+            ),
+            hub={
+                "train": "train",
+                "dev": "validation_matched",
+                "dev_mm": "validation_mismatched",
+                "test": "test_matched",
+                "test_mm": "test_mismatched",
+            },
+            submission={"test": "MNLI-m.tsv", "test_mm": "MNLI-mm.tsv"},
+        ),
+        Spec(
+            name="qnli",
+            text=(("question",), ("premise",), ("text_a",)),
+            text2=("sentence", "hypothesis", "text_b"),
+            labels=NOT_NLI,
+            files=GLUE,
+            submission={"test": "QNLI.tsv"},
+        ),
+        Spec(name="rte", labels=NOT_NLI, files=GLUE, submission={"test": "RTE.tsv"}),
+        Spec(
+            name="wnli",
+            labels=BINARY,
+            aliases=dict(zip(NOT_NLI, "10", strict=True)),
+            files=GLUE,
+            submission={"test": "WNLI.tsv"},
+        ),
+        Spec(
+            name="scitail",
+            labels=("neutral", "entails"),
+            aliases={"not_entailment": "neutral", "entailment": "entails"},
+            label=("gold_label", "label"),
+            headerless=(("premise", "hypothesis", "label"),),
+            files=_files(
+                **{
+                    split: f"tsv_format/scitail_1.0_{split}.tsv|scitail_1.0_{split}.tsv|{split}.tsv|"
+                    f"snli_format/scitail_1.0_{split}.txt|scitail_1.0_{split}.txt"
+                    for split in ("train", "dev", "test")
+                }
+            ),
+        ),
+        Spec(
+            name="mrpc",
+            kind="similarity",
+            metrics=("f1", "accuracy"),
+            text=(("#1 String",), ("sentence1",)),
+            text2=("#2 String", "sentence2"),
+            label=("Quality", "label"),
+            labels=BINARY,
+            aliases={"not_equivalent": "0", "equivalent": "1"},
+            files=_files(
+                train="train.tsv|msr_paraphrase_train.txt", dev="dev.tsv", test="test.tsv|msr_paraphrase_test.txt"
+            ),
+            submission={"test": "MRPC.tsv"},
+        ),
+        Spec(
+            name="qqp",
+            kind="similarity",
+            metrics=("f1", "accuracy"),
+            text=(("question1",),),
+            text2=("question2",),
+            label=("is_duplicate", "label"),
+            labels=BINARY,
+            aliases={"not_duplicate": "0", "duplicate": "1"},
+            files={**GLUE, "train": (("train.tsv",), ("quora_duplicate_questions.tsv",))},
+            submission={"test": "QQP.tsv"},
+        ),
+        Spec(
+            name="stsb",
+            kind="regression",
+            metrics=("pearson", "spearman"),
+            text=(("sentence1",),),
+            text2=("sentence2",),
+            label=("score", "label"),
+            headerless=(("sentence1", "sentence2", "score"),),
+            no_label=("-1", "-1.0"),
+            files=_files(
+                train="train.tsv|stsb-en-train.csv",
+                dev="dev.tsv|stsb-en-dev.csv",
+                test="test.tsv|stsb-en-test.csv",
+            ),
+            submission={"test": "STS-B.tsv"},
+        ),
+        Spec(
+            name="race",
+            kind="choice",
+            text=(("article",),),
+            text2=("question",),
+            label=("answer",),
+            choices=(("options",),),
+            group=("group",),
+            labels=("A", "B", "C", "D"),
+            files=_files(
+                **{
+                    split: f"{split}/middle+{split}/high|RACE/{split}/middle+RACE/{split}/high|"
+                    f"{split}/middle|{split}/high"
+                    for split in ("train", "dev", "test")
+                }
+            ),
+        ),
+        Spec(
+            name="story_cloze",
+            kind="choice",
+            text=(tuple(f"InputSentence{n}" for n in range(1, 5)), tuple(f"input_sentence_{n}" for n in range(1, 5))),
+            text2=(),
+            label=("AnswerRightEnding", "answer_right_ending"),
+            choices=(
+                ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"),
+                ("sentence_quiz1", "sentence_quiz2"),
+            ),
+            id=("InputStoryid", "story_id"),
+            labels=("1", "2"),
+            files=_files(
+                train="cloze_test_val__spring2016 - cloze_test_ALL_val.csv",
+                test="cloze_test_test__spring2016 - cloze_test_ALL_test.csv",
+            ),
+            hub={"train": "validation", "test": "test"},
+            held_out=(374, 3535999445),
+        ),
+        Spec(
+            name="cosmosqa",
+            kind="choice",
+            text=(("context",),),
+            text2=("question",),
+            choices=(("answer0", "answer1", "answer2", "answer3"),),
+            labels=("0", "1", "2", "3"),
+            files=_files(train="train.csv", dev="valid.csv", test="test.jsonl"),
+        ),
+        Spec(
+            name="copa",
+            kind="choice",
+            text=(("premise",),),
+            text2=("question",),
+            choices=(("choice1", "choice2"),),
+            labels=BINARY,
+            aliases={"choice1": "0", "choice2": "1"},
+            phrases={"cause": "What was the cause of this?", "effect": "What happened as a result?"},
+            source_is_choices=True,
+            files=_files(
+                train="train.jsonl|balanced-copa-dev-all.xml|copa-dev.xml",
+                dev="val.jsonl",
+                test="copa-test.xml|test.jsonl",
+            ),
+        ),
+        Spec(
+            name=TABLE,
+            id=(),
+            no_label=(),
+            files=_files(**{split: "|".join(f"{split}.{x}" for x in ANYTHING) for split in ("train", "dev", "test")}),
+        ),
+    )
+}
+
+
+def find_spec(config: TaskConfig) -> Spec:
+    """The registered description of `config.name`, with what the configuration says otherwise.
+
+    Raises ConfigError for a name that is not there, and for what does not fit the task.
+    """
+    if config.name not in SPECS:
+        raise ConfigError(f"task.name={config.name} is not known; choose {', '.join(SPECS)}")
+    spec, columns = SPECS[config.name], config.columns
+    if config.kind != "auto":
+        spec = replace(spec, kind=config.kind, metrics=METRICS[config.kind], labels=tuple(config.labels), text2=())
+    named: dict[str, Any] = {
+        key: (value,) for key in ("text2", "label", "id", "group") if (value := getattr(columns, key))
+    }
+    if columns.text:
+        named["text"] = ((columns.text,),)
+    if columns.choices:
+        named["choices"] = (tuple(columns.choices),)
+    spec = replace(spec, **named)
+    if config.metric != "auto":
+        if config.metric not in METRICS[spec.kind]:
+            fitting = ", ".join(METRICS[spec.kind])
+            raise ConfigError(f"task.metric={config.metric} does not fit a {spec.kind}; choose {fitting}")
+        spec = replace(spec, metrics=tuple(dict.fromkeys((config.metric, *spec.metrics))))
+    return spec

@@ -1,0 +1,180 @@
+"""Rows of a table as examples of a task: which column is what, and what is wrong with a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.registry import Names, Spec
+from gpt1_ds.tasks.tables import Naming, Table, brief, unusable
+
+FEW = 5  # bad rows that are named one by one
+
+
+class BadRowError(ValueError):
+    """Why a row is no example."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one table that a task reads; empty where it has none."""
+
+    text: Names
+    text2: str
+    label: str
+    choices: Names
+    id: str
+    group: str
+
+
+def find_columns(table: Table, spec: Spec, needs_label: bool) -> Columns:
+    """Raises DataError naming a column that is missing, and those that are there."""
+
+    def first(alternatives: tuple[Names, ...]) -> Names:
+        return next((names for names in alternatives if set(names) <= set(table.columns)), ())
+
+    def one(names: Names) -> str:
+        return "".join(first(tuple((name,) for name in names)))
+
+    found = Columns(
+        first(spec.text), one(spec.text2), one(spec.label), first(spec.choices), one(spec.id), one(spec.group)
+    )
+    wanted = [("text", " and ".join(spec.text[0]), found.text)]
+    wanted += [("text2", spec.text2[0], (found.text2,))] if spec.text2 else []
+    wanted += [("label", spec.label[0], (found.label,))] if needs_label else []
+    wanted += [("choices", " and ".join(spec.choices[0]), found.choices)] if spec.choices else []
+    there = ", ".join(map(brief, table.columns[:20])) or "none"
+    DataError.raise_all(
+        f"{table.path}: has no column {name}; its columns are {there}; set task.columns.{key}"
+        for key, name, columns in wanted
+        if not any(columns)
+    )
+    return found
+
+
+def naming(spec: Spec, header: bool) -> Naming:
+    """How a file of this task that has no header is recognised: its first row does not name the first text's column."""
+
+    def names(cells: list[str]) -> tuple[str, ...] | None:
+        if not header:
+            return tuple(map(str, range(len(cells))))
+        if any(set(text) <= {cell.strip() for cell in cells} for text in spec.text):
+            return None
+        return next((columns for columns in spec.headerless if len(columns) == len(cells)), None)
+
+    return names
+
+
+class RowReader:
+    """Examples of all tables of a task. `problems` and `left_out` grow while `read` is gone through."""
+
+    def __init__(self, spec: Spec, score_range: tuple[float, float]) -> None:
+        self.problems: list[str] = []
+        self.left_out = 0  # rows that have no label although their file does
+        self._spec = spec
+        self._range = score_range
+        self._choices = len(spec.labels) if spec.kind == "choice" else 0  # per example; 0: as many as the first row has
+
+    def read(self, table: Table, needs_label: bool, first_number: int = 0) -> Iterator[Example]:
+        """`needs_label` is false for a test file. Rows without an id column are numbered from `first_number`."""
+        columns = find_columns(table, self._spec, needs_label)
+        for number, row in enumerate(table.rows, start=first_number):
+            try:
+                if row.problem:
+                    raise BadRowError(row.problem)
+                example = self._example(row.values, columns, number, needs_label)
+            except BadRowError as problem:
+                self.problems.append(f"{table.path} {row.place}: {problem}")
+                continue
+            if needs_label and example.label is None and example.score is None:
+                self.left_out += 1
+            else:
+                yield example
+
+    def check(self) -> None:
+        """Raise one DataError when there were bad rows, naming the first few."""
+        if self.problems:
+            more = [f"and {len(self.problems) - FEW} more"] if len(self.problems) > FEW else []
+            count = f"{len(self.problems)} row{'s' if len(self.problems) > 1 else ''}"
+            raise DataError(
+                *self.problems[:FEW],
+                *more,
+                f"{count} cannot be read; mend them, or leave them out with task.bad_rows=skip",
+            )
+
+    def _example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+        texts = [" ".join(_text(values, name) for name in columns.text)]
+        if columns.text2:
+            text2 = _text(values, columns.text2)
+            texts.append(self._spec.phrases.get(text2, text2))
+        if not any(texts):
+            raise BadRowError(f"{' and '.join((*columns.text, columns.text2)).removesuffix(' and ')} is empty")
+        choices = self._read_choices(values, columns.choices) if columns.choices else ()
+        label, score = self._answer(values.get(columns.label), columns.label, needs_label)
+        return Example(
+            id=_text(values, columns.id) if columns.id else str(number),
+            texts=tuple(texts),
+            choices=choices,
+            label=label,
+            score=score,
+            group=_text(values, columns.group) if columns.group else "",
+            source="\n".join(sorted(choices)) if self._spec.source_is_choices else "",
+        )
+
+    def _read_choices(self, values: Mapping[str, Any], names: Names) -> Names:
+        if len(names) > 1:
+            choices = tuple(_text(values, name) for name in names)
+        else:
+            listed = values.get(names[0])
+            if not isinstance(listed, list):
+                raise BadRowError(f"{names[0]} is no list of choices")
+            choices = tuple(_text({names[0]: choice}, names[0]) for choice in listed)
+        self._choices = self._choices or len(choices)
+        if len(choices) != self._choices or len(choices) < 2:
+            raise BadRowError(f"{len(choices)} choices where {max(2, self._choices)} are expected")
+        if "" in choices:
+            raise BadRowError(f"choice {choices.index('') + 1} is empty")
+        return choices
+
+    def _answer(self, value: Any, name: str, needs_label: bool) -> tuple[str | None, float | None]:
+        """(label, score); both None for what has none."""
+        text = str(value).strip() if value is not None else ""
+        if text in self._spec.no_label or (not needs_label and not text):
+            return None, None
+        if not text:
+            raise BadRowError(f"{name} is empty")
+        if problem := unusable(text):
+            raise BadRowError(f"{name} {problem}")
+        return (None, self._score(text, name)) if self._spec.kind == "regression" else (self._label(text, name), None)
+
+    def _score(self, text: str, name: str) -> float:
+        low, high = self._range
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not low <= score <= high:
+            raise BadRowError(f"{name}={brief(text)} is no number from {low:g} to {high:g} (task.score_range)")
+        return score
+
+    def _label(self, text: str, name: str) -> str:
+        label = self._spec.aliases.get(text, text)
+        known = self._spec.labels or tuple(map(str, range(self._choices)))
+        if known and label not in known:
+            raise BadRowError(f"{name}={brief(text)} is none of {', '.join(known)}")
+        return label
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    """The stripped text in column `name`; numbers of JSON as they are written."""
+    value = values.get(name)
+    if value is None or isinstance(value, (list, dict)):
+        raise BadRowError(f"{name} is {'missing' if value is None else 'no text'}")
+    text = str(value).strip()
+    if problem := unusable(text):
+        raise BadRowError(f"{name} {problem}")
+    return text

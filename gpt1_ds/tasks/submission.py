@@ -1,0 +1,55 @@
+"""Predictions as the TSV files that GLUE's server takes: `index`, `prediction`, label names, scores with 3 places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.encoding import Encoded
+from gpt1_ds.tasks.registry import SPECS
+
+
+def file_name(task: Task, split: str) -> str:
+    """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for."""
+    official = SPECS[task.name].submission if task.name in SPECS else {}
+    return official.get(split, f"{task.name}-{split}.tsv")
+
+
+def write_submission(
+    task: Task,
+    encoded: Encoded,
+    predictions: NDArray[np.int64] | NDArray[np.float64],
+    folder: Path,
+    split: str = "test",
+) -> Path:
+    """Write `predictions` [N], class or choice numbers or scores, in the order of the examples; returns the file.
+
+    A score outside of the task's range is brought to its border. The index is the example's id, which in GLUE's test
+    files is the row's number. Raises DataError when two examples have one id, or an id or label holds a tab.
+    """
+    assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
+    if len(set(encoded.ids)) < len(encoded.ids):
+        raise DataError(
+            f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
+        )
+    lines = ["index\tprediction"]
+    for identity, prediction in zip(encoded.ids, predictions.tolist(), strict=True):
+        shown = _score(task, prediction) if task.kind == "regression" else task.labels[prediction]
+        if any(mark in identity + shown for mark in "\t\n\r"):
+            raise DataError(
+                f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"
+            )
+        lines.append(f"{identity}\t{shown}")
+    path = folder / file_name(task, split)
+    write_atomic(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _score(task: Task, prediction: float) -> str:
+    low, high = task.score_range
+    return f"{min(max(prediction, low), high):.3f}"

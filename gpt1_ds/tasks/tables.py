@@ -1,0 +1,192 @@
+"""Rows of a file, one after the other: CSV, TSV, JSON lines or JSON, whatever they mean.
+
+UTF-8 with or without BOM, LF or CRLF. Quotes enclose a field in .csv only: in GLUE's .tsv files a quote is a letter of
+the text, and a reader that takes it for more swallows rows. A place is the line that a row begins on, the header
+included, or the number of a JSON record, both from 1. Blank lines are passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+from gpt1_ds.common.errors import DataError
+
+ENDINGS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+LONGEST_SHOWN = 40  # letters
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+# The columns of a file without header, given the cells of its first row; None where that row is a header.
+Naming = Callable[[list[str]], tuple[str, ...] | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """`values` by column; where `problem` says what is wrong with the row, they are empty."""
+
+    place: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` can be gone through once."""
+
+    path: str
+    columns: tuple[str, ...]
+    rows: Iterator[Row]
+
+
+def headed(cells: list[str]) -> None:
+    """The naming of files that all have a header."""
+
+
+def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Naming = headed) -> Table:
+    """The table in `path`; `kind` and `quoting` are those of `task.format` and `task.quoting`.
+
+    Raises DataError when the file is missing, empty, of no known kind, not UTF-8, names a column twice, or is no JSON.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    kind = ENDINGS.get(path.suffix.lower(), "") if kind == "auto" else kind
+    if not kind:
+        raise DataError(f"{path}: of no known kind; rename it to end in {', '.join(ENDINGS)}, or set task.format")
+    with path.open("rb") as stream:
+        start = stream.read(2)
+    if start in _UTF_16:
+        raise DataError(f"{path}: is UTF-16; save it as UTF-8")
+    if kind in ("json", "jsonl"):
+        table = _json_table(path, _json_lines(path) if kind == "jsonl" else _json_records(path))
+    else:
+        table = _delimited(path, "," if kind == "csv" else "\t", kind if quoting == "auto" else quoting, naming)
+    first = next(table.rows, None)
+    if first is None:
+        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    return Table(table.path, table.columns, chain([first], table.rows))
+
+
+def open_text(path: Path, newline: str | None = None) -> IO[str]:
+    """`path` as text without BOM; bytes that are not UTF-8 become lone surrogates."""
+    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def brief(text: str) -> str:
+    """`text` as a message can show it: short, on one line."""
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
+
+
+def unusable(text: str) -> str:
+    """What is wrong with the letters of `text`; empty where nothing is."""
+    found = _UNUSABLE.search(text)
+    if found is None:
+        return ""
+    return "holds a NUL byte" if found[0] == "\0" else "holds bytes that are not UTF-8"
+
+
+def _delimited(path: Path, delimiter: str, quoting: str, naming: Naming) -> Table:
+    records = _quoted(path, delimiter) if quoting == "csv" else _plain(path, delimiter)
+    first = next(records, None)
+    if first is None:
+        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    columns = naming(first[1])
+    if columns is None:
+        columns = tuple(name.strip() for name in first[1])
+        twice = sorted({name for name in columns if name and columns.count(name) > 1})
+        if twice:
+            raise DataError(f"{path}: its header names {', '.join(map(brief, twice[:5]))} twice; rename one")
+    else:
+        records = chain([first], records)
+    return Table(str(path), columns, (_row(f"line {line}", columns, cells) for line, cells in records))
+
+
+def _row(place: str, columns: tuple[str, ...], cells: list[str]) -> Row:
+    if problem := next(filter(None, map(unusable, cells)), ""):
+        return Row(place, problem=problem)
+    if len(cells) != len(columns):
+        return Row(place, problem=f"{len(cells)} columns where {len(columns)} are expected")
+    return Row(place, dict(zip(columns, cells, strict=True)))
+
+
+def _plain(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells); only a line feed ends a line, with or without a carriage return before it."""
+    with open_text(path, newline="\n") as stream:
+        for number, line in enumerate(stream, start=1):
+            text = line.removesuffix("\n").removesuffix("\r")
+            if text:
+                yield number, text.split(delimiter)
+
+
+def _quoted(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(line the record begins on, cells)."""
+    with open_text(path, newline="") as stream:
+        reader = csv.reader(stream, delimiter=delimiter, strict=True)
+        while True:
+            line = reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"{path} line {line}: not readable as CSV ({error}); mend the quotes, or set task.quoting=none"
+                ) from None
+            if cells is None:
+                return
+            if cells:
+                yield line, cells
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Any, str]]:
+    """(place, value, problem)."""
+    with open_text(path, newline="\n") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                place = f"line {number}"
+                try:
+                    yield place, json.loads(line), unusable(line)
+                except (ValueError, RecursionError) as error:
+                    yield place, None, f"not JSON ({error})"
+
+
+def _json_records(path: Path) -> Iterator[tuple[str, Any, str]]:
+    """(place, value, problem) of a list of records, or of a mapping whose values are records."""
+    try:
+        values = read_json(path)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: not readable as JSON ({error}); if it has one object a line, call it .jsonl"
+        ) from None
+    if not isinstance(values, (list, dict)):
+        raise DataError(f"{path}: holds neither a list nor a mapping of records")
+    for number, value in enumerate(values.values() if isinstance(values, dict) else values, start=1):
+        yield f"record {number}", value, ""
+
+
+def read_json(path: Path) -> Any:
+    """The one value in `path`. Raises ValueError when it is no JSON or no UTF-8."""
+    return json.loads(path.read_bytes().decode("utf-8-sig"))
+
+
+def _json_table(path: Path, records: Iterator[tuple[str, Any, str]]) -> Table:
+    """The columns are the keys of the first record that is one."""
+    before: list[tuple[str, Any, str]] = []
+    columns: tuple[str, ...] = ()
+    for record in records:
+        before.append(record)
+        if isinstance(record[1], dict):
+            columns = tuple(map(str, record[1]))
+            break
+    return Table(str(path), columns, (_record(*record) for record in chain(before, records)))
+
+
+def _record(place: str, value: Any, problem: str) -> Row:
+    if not problem and not isinstance(value, dict):
+        problem = "not an object with a key per column"
+    return Row(place, problem=problem) if problem else Row(place, value)

@@ -1,0 +1,270 @@
+"""Every task's official files, read as its preset says, against sequences written out by hand from the paper.
+
+S start, D delimiter, E extract; a word is a token.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt1_ds.config import load
+from gpt1_ds.tasks import layouts
+from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.layouts import Specials
+from gpt1_ds.tasks.reading import TaskData, read_task
+from tests.helpers.words import WordTokenizer
+
+
+@dataclass
+class Case:
+    """Files of a task; the sequences, label and other facts of the first row of train."""
+
+    train: str  # its name
+    text: str
+    sequences: list[str]
+    label: str | float
+    dev: str = ""  # its name; the text is that of train
+    outputs: int = 2
+
+
+def tsv(*rows: str) -> str:
+    """Rows whose cells are written with | between them."""
+    return "".join(row.replace("|", "\t") + "\n" for row in rows)
+
+
+NLI_PAIR = ["S a man sleeps . D a man is awake . E"]
+CASES = {
+    "cola": Case(
+        *("train.tsv", tsv("gj04|1||Our friends won't buy this.", 'gj04|0|*|Him "left.')),
+        *(["S Our friends won't buy this. E"], "1", "dev.tsv"),
+    ),
+    "sst2": Case(
+        "train.tsv",
+        tsv("sentence|label", 'no wit , "only labored gags |0', "fine |1"),
+        ['S no wit , "only labored gags E'],
+        "0",
+        "dev.tsv",
+    ),
+    "snli": Case(
+        "snli_1.0_train.jsonl",
+        "".join(
+            json.dumps(
+                {"gold_label": label, "sentence1": "a man sleeps .", "sentence2": "a man is awake .", "pairID": "7"}
+            )
+            + "\n"
+            for label in ("contradiction", "-", "neutral", "entailment")
+        ),
+        *(NLI_PAIR, "contradiction", "snli_1.0_dev.jsonl", 3),
+    ),
+    "mnli": Case(
+        "train.tsv",
+        tsv(
+            "index|promptID|pairID|genre|sentence1_binary_parse|sentence2_binary_parse|sentence1_parse|sentence2_parse"
+            "|sentence1|sentence2|label1|gold_label",
+            "0|3|3n|slate|( a )|( b )|(R a)|(R b)|a man sleeps .|a man is awake .|neutral|neutral",
+            "1|4|4n|slate|( a )|( b )|(R a)|(R b)|x|y|entailment|entailment",
+        ),
+        *(NLI_PAIR, "neutral", "dev_matched.tsv", 3),
+    ),
+    "qnli": Case(
+        *(
+            "train.tsv",
+            tsv("index|question|sentence|label", "0|who won ?|she did .|entailment", "1|q|s|not_entailment"),
+        ),
+        *(["S who won ? D she did . E"], "entailment", "dev.tsv"),
+    ),
+    "rte": Case(
+        "train.tsv",
+        tsv("index|sentence1|sentence2|label", "0|a man sleeps .|a man is awake .|not_entailment", "1|x|y|entailment"),
+        *(NLI_PAIR, "not_entailment", "dev.tsv"),
+    ),
+    "wnli": Case(
+        *("train.tsv", tsv("index|sentence1|sentence2|label", "0|a man sleeps .|a man is awake .|0", "1|x|y|1")),
+        *(NLI_PAIR, "0", "dev.tsv"),
+    ),
+    "scitail": Case(
+        "tsv_format/scitail_1.0_train.tsv",
+        tsv("a man sleeps .|a man is awake .|entails", "x|y|neutral"),
+        NLI_PAIR,
+        "entails",
+        "tsv_format/scitail_1.0_dev.tsv",
+    ),
+    "mrpc": Case(
+        "train.tsv",
+        "\ufeff" + tsv("Quality|#1 ID|#2 ID|#1 String|#2 String", '1|70|71|he said " yes .|yes , he said', "0|1|2|x|y"),
+        ['S he said " yes . D yes , he said E', 'S yes , he said D he said " yes . E'],
+        *("1", "dev.tsv"),
+    ),
+    "qqp": Case(
+        "train.tsv",
+        tsv("id|qid1|qid2|question1|question2|is_duplicate", "5|1|2|how ?|why ?|0", "6|3|4|x|y|1", "broken|row"),
+        ["S how ? D why ? E", "S why ? D how ? E"],
+        *("0", "dev.tsv"),
+    ),
+    "stsb": Case(
+        "train.tsv",
+        tsv(
+            "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2|score",
+            "0|news|MSR|2012|0001|none|none|a plane leaves|a plane lands|2.300",
+        ),
+        ["S a plane leaves D a plane lands E", "S a plane lands D a plane leaves E"],
+        *(2.3, "dev.tsv", 6),
+    ),
+    "race": Case(
+        "train/middle/12.txt",
+        json.dumps(
+            {
+                "article": "Ann ran home .",
+                "questions": ["who ran ?", "where ?"],
+                "options": [["Ann", "Bob Day", "Cy", "Di"], ["home", "away", "up", "down"]],
+                "answers": ["A", "C"],
+                "id": "middle12.txt",
+            }
+        ),
+        [
+            "S Ann ran home . who ran ? D Ann E",
+            "S Ann ran home . who ran ? D Bob Day E",
+            "S Ann ran home . who ran ? D Cy E",
+            "S Ann ran home . who ran ? D Di E",
+        ],
+        *("A", "dev/middle/3.txt", 1),
+    ),
+    "story_cloze": Case(
+        "cloze_test_val__spring2016 - cloze_test_ALL_val.csv",
+        "InputStoryid,InputSentence1,InputSentence2,InputSentence3,InputSentence4,RandomFifthSentenceQuiz1,"
+        'RandomFifthSentenceQuiz2,AnswerRightEnding\nab-1,Rick grew up .,"He, sadly, fell .",He rose .,He ran .,'
+        '"He is happy, now .",He fell .,1\n' + "".join(f"x{n},story {n},b,c,d,e,f,2\n" for n in range(400)),
+        [
+            "S Rick grew up . He, sadly, fell . He rose . He ran . D He is happy, now . E",
+            "S Rick grew up . He, sadly, fell . He rose . He ran . D He fell . E",
+        ],
+        *("1", "", 1),
+    ),
+    "cosmosqa": Case(
+        "train.csv",
+        "id,context,question,answer0,answer1,answer2,answer3,label\n"
+        '3B##1,"It rained , ""hard"" .",why stay ?,None of the above choices .,wet,dry,ill,1\n',
+        [
+            'S It rained , "hard" . why stay ? D None of the above choices . E',
+            'S It rained , "hard" . why stay ? D wet E',
+            'S It rained , "hard" . why stay ? D dry E',
+            'S It rained , "hard" . why stay ? D ill E',
+        ],
+        *("1", "valid.csv", 1),
+    ),
+    "copa": Case(
+        "copa-dev.xml",
+        '<?xml version="1.0"?>\n<!DOCTYPE copa-corpus SYSTEM "copa.dtd">\n<copa-corpus version="1.0">\n'
+        '<item id="1" asks-for="cause" most-plausible-alternative="2">'
+        "<p>It fell .</p><a1>Rain .</a1><a2>Wind .</a2></item>"
+        '<item id="2" asks-for="effect" most-plausible-alternative="1">'
+        "<p>It rose .</p><a1>Up .</a1><a2>On .</a2></item>"
+        "</copa-corpus>\n",
+        [
+            "S It fell . What was the cause of this? D Rain . E",
+            "S It fell . What was the cause of this? D Wind . E",
+        ],
+        *("1", "", 1),
+    ),
+    "table": Case(
+        *("train.csv", 'text,label\n"good, ""very""",yes\nbad,no\n', ['S good, "very" E'], "yes", "dev.csv"),
+    ),
+}
+
+
+def read(name: str, case: Case, folder: Path, *words: str) -> TaskData:
+    for file in filter(None, (case.train, case.dev)):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(case.text, encoding="utf-8")
+    task = load([f"finetune/{name}"], [f"task.path={folder}", *words]).task
+    assert task is not None
+    return read_task(task)
+
+
+def shown(encoded: Encoded, tokenizer: WordTokenizer, example: int) -> list[str]:
+    C = encoded.sequences
+    borders = encoded.offsets[example * C : (example + 1) * C + 1].tolist()
+    return [tokenizer.decode(encoded.tokens[a:b]) for a, b in pairwise(borders)]
+
+
+def test_every_preset_has_a_case() -> None:
+    presets = Path(__file__).parents[2] / "configs" / "finetune"
+    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_official_files_become_the_papers_sequences(name: str, tmp_path: Path) -> None:
+    case, tokenizer = CASES[name], WordTokenizer()
+    data = read(name, case, tmp_path)
+    rows = [*data.splits["train"], *data.splits["dev"]]
+    (example,) = {row for row in rows if row.label == case.label or row.score == case.label} & {
+        row for row in rows if row.texts[0].split()[0] == case.sequences[0].split()[1]
+    }
+    encoded = encode(data.task, [example], tokenizer, 512)
+    assert shown(encoded, tokenizer, 0) == case.sequences
+    assert (data.task.sequences, data.task.outputs) == (len(case.sequences), case.outputs)
+    if data.task.kind == "regression":
+        assert encoded.targets is not None
+        np.testing.assert_allclose(encoded.targets[0], [0, 0, 0.7, 0.3, 0, 0], atol=1e-6)
+    else:
+        assert data.task.labels[encoded.labels[0]] == case.label
+
+
+SPECIALS = Specials(start=101, delimiter=102, extract=103)
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int32)
+
+
+def test_what_is_cut_of_a_sequence_of_ten() -> None:
+    """Ten tokens: a single text has 8, each of a pair 10 // 2 - 2 = 3."""
+    long, other = np.arange(1, 21, dtype=np.int32), np.arange(31, 51, dtype=np.int32)
+    (one,) = layouts.single(long, SPECIALS, 10)
+    assert one.tolist() == [101, 1, 2, 3, 4, 5, 6, 7, 8, 103]
+    (two,) = layouts.pair(long, other, SPECIALS, 10)
+    assert two.tolist() == [101, 1, 2, 3, 102, 31, 32, 33, 103]
+    first, second = layouts.both_orders(long, ids(7), SPECIALS, 10)
+    assert first.tolist() == [101, 1, 2, 3, 102, 7, 103], "what one text leaves is not given to the other"
+    assert second.tolist() == [101, 7, 102, 1, 2, 3, 103]
+    endings = layouts.choice(long, None, [other, ids(9)], SPECIALS, 10)
+    assert [one.tolist() for one in endings] == [[101, 1, 2, 3, 102, 31, 32, 33, 103], [101, 1, 2, 3, 102, 9, 103]]
+
+
+def test_a_document_gives_way_to_its_question_and_choices() -> None:
+    """16 tokens: question and choices have 16 // 4 - 1 = 3, the document 16 - 3 specials - 3 - the longest choice."""
+    document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
+    made = layouts.choice(document, question, [ids(71), ids(72, 73)], SPECIALS, 16)
+    assert [one.tolist() for one in made] == [
+        [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 71, 103],
+        [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 72, 73, 103],
+    ]
+
+
+def test_the_originals_numbers() -> None:
+    assert layouts.pair_limit(512) == 254
+    long = np.ones(600, dtype=np.int32)
+    assert len(layouts.pair(long, long, SPECIALS, 512)[0]) == 254 + 254 + 3
+
+
+@pytest.mark.parametrize("limit", [8, 9, 10, 11, 16, 33, 512])
+def test_nothing_is_longer_than_the_limit(limit: int) -> None:
+    long = np.ones(2000, dtype=np.int32)
+    made = [
+        *layouts.single(long, SPECIALS, limit),
+        *layouts.both_orders(long, long, SPECIALS, limit),
+        *layouts.choice(long, None, [long, long[:1]], SPECIALS, limit),
+        *layouts.choice(long, long, [long, long[:1]], SPECIALS, limit),
+    ]
+    for one in made:
+        assert len(one) <= limit
+        assert (one[0], one[-1]) == (101, 103)
+        assert one.dtype == np.int32
+        assert (one == 1).sum() >= 1
+    assert all((one == 102).sum() == 1 for one in made[1:])

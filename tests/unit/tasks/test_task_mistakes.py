@@ -1,0 +1,169 @@
+"""Early mistakes in a task's section or files: one clear line each, by file and line where a row is wrong."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.config import TaskConfig, load
+from gpt1_ds.tasks.reading import read_task
+from tests.helpers.tasks import DEV, ROWS, TABLE, read, refused, section
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "line"),
+    [
+        ([], {"dev_csv": DEV}, "holds none of train.csv; or train.tsv; or train.jsonl; or train.json"),
+        ([], {"train_csv": ROWS}, "has no dev file; name one with task.dev, or hold out task.dev_fraction=0.1"),
+        ([], {"train_csv": ROWS, "dev_csv": ""}, "dev.csv: is empty"),
+        (
+            [],
+            {"train_csv": ROWS, "dev_csv": "txt,label\nx,yes\n"},
+            "dev.csv: has no column text; its columns are txt, label",
+        ),
+        ([], {"train_csv": ROWS, "dev_csv": "text\nx\n"}, "dev.csv: has no column label"),
+        ([], {"train_csv": ROWS, "dev_csv": "text,label\nx,maybe\n"}, "dev: label maybe never occurs in train"),
+        ([], {"train_csv": "text,label\nx,yes\nz,yes\n", "dev_csv": DEV}, "dev: label no never occurs in train"),
+        ([], {"train_csv": "text,label\nx,1\nz,1\n", "dev_csv": "text,label\nx,1\n"}, "every label is 1;"),
+        (["task.train=[a.csv]"], {"dev_csv": DEV}, "a.csv: no such file"),
+        (["task.train=[dev.csv]", "task.dev=[dev.csv]"], {"dev_csv": DEV}, "is named for two splits"),
+        (["task.dev_fraction=0.5"], {"train_csv": "text,label\nx,yes\n"}, "1 examples are too few"),
+    ],
+)
+def test_early_mistakes(words: list[str], files: dict[str, str], line: str, tmp_path: Path) -> None:
+    (found,) = refused(tmp_path, *TABLE, *words, **files)
+    assert line in found
+
+
+def test_a_file_of_train_is_never_dev_as_well(tmp_path: Path) -> None:
+    rows = "id,context,question,answer0,answer1,answer2,answer3,label\n"
+    rows += "".join(f"{n},c{n},q,a,b,c,d,{n % 4}\n" for n in range(20))
+    words = ["task.name=cosmosqa", "task.train=[valid.csv]"]
+    (line,) = refused(tmp_path, *words, valid_csv=rows)
+    assert "has no dev file" in line
+    assert len(read(tmp_path, *words, "task.dev_fraction=0.2").splits["dev"]) == 4
+
+
+def test_bad_rows_are_named_by_file_and_line(tmp_path: Path) -> None:
+    rows = "id,context,question,answer0,answer1,answer2,answer3,label\n"
+    rows += "0,c,q,a,b,c,d,1\n1,c,q,a,b,c,d,4\n2,c,q,a,,c,d,1\n3,c\n"
+    found = refused(tmp_path, "task.name=cosmosqa", train_csv=rows, valid_csv=rows)
+    assert [line.replace(str(tmp_path), "") for line in found] == [
+        "/train.csv line 3: label=4 is none of 0, 1, 2, 3",
+        "/train.csv line 4: choice 2 is empty",
+        "/train.csv line 5: 2 columns where 8 are expected",
+        "/valid.csv line 3: label=4 is none of 0, 1, 2, 3",
+        "/valid.csv line 4: choice 2 is empty",
+        "and 1 more",
+        "6 rows cannot be read; mend them, or leave them out with task.bad_rows=skip",
+    ]
+    data = read(tmp_path, "task.name=cosmosqa", "task.bad_rows=skip")
+    assert len(data.splits["train"]) == len(data.splits["dev"]) == 1
+    assert "6 bad rows are left out; the first is " in data.notes[0]
+
+
+def test_the_number_of_choices_is_that_of_the_first_row(tmp_path: Path) -> None:
+    words = ["task.name=table", "task.kind=choice", "task.columns={text: q, label: x, choices: [o]}"]
+    lines = (
+        '{"q": "a", "o": ["1", "2"], "x": 0}\n{"q": "a", "o": ["1", "2", "3"], "x": 0}\n{"q": "a", "o": "12", "x": 0}\n'
+    )
+    found = refused(tmp_path, *words, train_jsonl=lines, dev_jsonl=lines[:36])
+    assert found[0].endswith("line 2: 3 choices where 2 are expected")
+    assert found[1].endswith("line 3: o is no list of choices")
+
+
+def test_scores_and_texts_that_are_none(tmp_path: Path) -> None:
+    rows = "sentence1\tsentence2\tscore\na\tb\t5.1\na\tb\tnan\n \t \t1\na\tb\tx\na\tb\t\na\tb\t5\n"
+    found = refused(tmp_path, "task.name=stsb", train_tsv=rows, dev_tsv="sentence1\tsentence2\tscore\na\tb\t1\n")
+    assert [line.partition(": ")[2] for line in found[:-1]] == [
+        "score=5.1 is no number from 0 to 5 (task.score_range)",
+        "score=nan is no number from 0 to 5 (task.score_range)",
+        "sentence1 and sentence2 is empty",
+        "score=x is no number from 0 to 5 (task.score_range)",
+        "score is empty",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["task.name=colla"], "task.name=colla is not known; choose cola, sst2,"),
+        (["task.name=cola", "task.metric=pearson"], "task.metric=pearson does not fit a classification"),
+        (["task.name=cola"], "no such folder; set task.path"),
+    ],
+)
+def test_sections_that_do_not_fit(words: list[str], line: str, tmp_path: Path) -> None:
+    assert line in refused(tmp_path / "nowhere", *words)[0]
+
+
+MUTANTS = {
+    "train.tsv": "sentence1\tsentence2\tlabel\n" + 'a "b\tc\tentailment\nd\te f\tnot_entailment\n' * 3,
+    "train.csv": "sentence1,sentence2,label\n" + '"a ""b""",c,entailment\nd,"e, f",not_entailment\n' * 3,
+    "train.jsonl": '{"sentence1": "a", "sentence2": "b", "label": "entailment"}\n' * 4,
+    "train.json": '[{"sentence1": "a", "sentence2": "b", "label": "entailment"}, {"sentence1": "a", "label": null}]',
+}
+
+
+DEBRIS = [
+    b"\0",
+    b"\xff",
+    b'"',
+    b"\t",
+    b"\n",
+    b"\r",
+    b",",
+    b"{",
+    b"]",
+    b"\\",
+    b"\xef\xbb\xbf",
+    b"\\ud800",
+    b"9" * 5000,
+    b"[" * 2000,
+]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    draw = random.Random(name)
+    for _ in range(150):
+        content = bytearray(MUTANTS[name].encode())
+        for _ in range(draw.randint(1, 4)):
+            at = draw.randrange(len(content))
+            content[at : at + draw.randrange(3)] = draw.choice(DEBRIS)
+        (tmp_path / name).write_bytes(content)
+        for line in answer(section(tmp_path, "task.name=rte", f"task.train=[{name}]", "task.dev_fraction=0.3")):
+            assert "\n" not in line, line
+            assert len(line) < 600 + 2 * len(str(tmp_path)), line
+
+
+def answer(config: TaskConfig) -> tuple[str, ...]:
+    try:
+        return read_task(config).notes
+    except UserError as error:
+        return error.problems
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["task.path=x"], "task.name is empty"),
+        (["task.name=cola"], "task.path is empty"),
+        (["task.name=cola", "task.path=x", "task.kind=choice"], "task.kind and task.labels describe task.name=table"),
+        (["task.name=table", "task.path=x"], "task.kind is needed"),
+        (["task.name=cola", "task.path=x", "task.dev_fraction=1"], "task.dev_fraction=1.0 is not a share"),
+        (["task.name=cola", "task.path=x", "task.transfer_layers=-2"], "task.transfer_layers=-2"),
+        (["task.name=cola", "task.path=x", "task.max_length=7"], "use at least 8"),
+        (["task.name=cola", "task.path=x", "task.score_range=[5,0]"], "the lower one first"),
+        (["task.name=cola", "task.path=x", "task.train=[a,a]"], "names something twice"),
+        ([*TABLE, "task.path=x", "task.columns.choices=[a,b]"], "choice needs it, no other has it"),
+        ([*TABLE, "task.path=x", "task.columns.text2=text"], "names one column twice"),
+        ([*TABLE, "task.path=x", "task.kind=similarity"], "task.columns.text2 is empty"),
+        ([*TABLE, "task.path=x", "task.labels=[a]"], "is one class only"),
+    ],
+)
+def test_sections_with_problems(words: list[str], line: str) -> None:
+    with pytest.raises(ConfigError, match=line.replace("[", r"\[")):
+        load([], words)
