@@ -29,6 +29,10 @@ def pretrain(options: argparse.Namespace) -> int:
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
+    if config.task is not None:
+        raise ConfigError(
+            "task: pre-training has no task, and this version cannot fine-tune yet; leave the section out"
+        )
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
