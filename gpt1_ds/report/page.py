@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gpt1_ds import __version__
 from gpt1_ds.common.errors import UserError
@@ -15,8 +14,9 @@ from gpt1_ds.report import figures
 from gpt1_ds.report.runs import RunStory, read
 
 CAPTIONS = {
-    "loss": "Cross-entropy against training tokens: of each logged training batch (with dropout) and of the held-out "
-    "text. Dotted: what counting words in the same training text predicts of the same held-out text.",
+    "loss": "Cross-entropy against training tokens: of each logged training batch (with dropout) and of the first "
+    "train.eval_batches of the held-out text. Dotted: what counting words in the same training text predicts of all of "
+    "the held-out text.",
     "learning_rate": "Learning rate of each logged step.",
     "gradient_norm": "Global gradient norm before clipping.",
     "throughput": "Training speed of the interval before each logged step, evaluation and saves taken out.",
@@ -58,13 +58,10 @@ def _summary(story: RunStory) -> list[tuple[str, str]]:
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
         ("training loss", f"{last['loss']:.4f} nats per token"),
     ]
-    if story.held_out:
-        best: dict[str, Any] = story.held_out[-1]
-        rows += [
-            ("held-out loss", f"{best['loss']:.4f} nats per token"),
-            ("held-out perplexity", f"{best['perplexity']:.2f} per token"),
-            ("held-out bits per byte", f"{best['bits_per_byte']:.4f}"),
-        ]
+    for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
+        for record in records[-1:]:
+            text = f"{record['loss']:.4f} nats per token, {record['bits_per_byte']:.4f} bits per byte"
+            rows.append((f"held out, {title}", f"{text}, perplexity {record['perplexity']:.1f}"))
     for baseline in story.baselines:
         nats, bits = baseline["loss"], baseline["bits_per_byte"]
         rows.append(

@@ -25,6 +25,7 @@ class RunStory:
     held_out: Records
     events: Records
     samples: Records
+    evaluations: Records  # of all the held-out text, by `gpt1-ds evaluate`
     baselines: list[dict[str, Any]] = field(default_factory=list)  # n-gram scores of the run's dataset, if counted
 
     @property
@@ -49,5 +50,13 @@ def read(folder: Path) -> RunStory:
         held_out=[line for line in lines if line["kind"] == "eval"],
         events=list(read_jsonl(run_dir.events)),
         samples=list(read_jsonl(folder / "samples.jsonl")),
+        evaluations=_evaluations(run_dir),
         baselines=json.loads(baselines.read_text()) if baselines.exists() else [],
     )
+
+
+def _evaluations(run_dir: RunDir) -> Records:
+    """Held-out scores of eval.json, by step."""
+    entries = json.loads(run_dir.evaluation.read_text()) if run_dir.evaluation.exists() else []
+    found = [entry for entry in entries if entry["task"] == "held-out"]
+    return sorted(({"step": entry["step"], **entry["metrics"]} for entry in found), key=lambda entry: entry["step"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +13,6 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import read_jsonl
 from tests.helpers import runs
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB: a handful of these checkpoints."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def fill(disk: Path, leave: int = 0) -> Path:
@@ -39,16 +25,20 @@ def fill(disk: Path, leave: int = 0) -> Path:
 @pytest.mark.parametrize("background", ["on", "off"])
 @pytest.mark.parametrize("leave", [0, 100_000, 200_000, 350_000])
 def test_training_goes_on_and_saves_again_when_there_is_space(
-    background: str, leave: int, small_disk: Path, tiny_data: Path
+    background: str,
+    leave: int,
+    small_disk,
+    tiny_data: Path,  # type: ignore[no-untyped-def]
 ) -> None:
     """Whatever the save was writing when the space ran out."""
+    disk = small_disk("4m")  # a handful of these checkpoints
     words = [
-        *(f"data.path={tiny_data}", f"run.dir={small_disk}", f"checkpoint.background={background}"),
+        *(f"data.path={tiny_data}", f"run.dir={disk}", f"checkpoint.background={background}"),
         *("train.steps=100000", "checkpoint.keep=1", "checkpoint.every=5"),
     ]
     run = runs.Background(words, 2)
     run.wait_for(lambda: bool(runs.events(run.run_dir, "saved")))
-    filler = fill(small_disk, leave)
+    filler = fill(disk, leave)
     kept = steps_in(run.run_dir.checkpoints)[-1]
     reached = runs.last_step(run.run_dir)
     log = run.run_dir.rank_log(0)
@@ -71,21 +61,22 @@ def test_training_goes_on_and_saves_again_when_there_is_space(
     assert kinds[-1] == "stopped"
 
 
-def test_building_data(small_disk: Path, tiny_data: Path) -> None:
+def test_building_data(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
     """The build stops with one line, leaves no half dataset, and goes on when there is space."""
+    disk = small_disk("4m")
     from gpt1_ds.data.build import build
 
     texts, tokenizer = tiny_data.parent / "text", tiny_data.parent / "tokenizer"
-    filler = fill(small_disk, leave=60_000)
+    filler = fill(disk, leave=60_000)
     with pytest.raises((UserError, OSError)) as caught:
-        build([texts], tokenizer, small_disk / "data", workers=1, validation=0.1)
+        build([texts], tokenizer, disk / "data", workers=1, validation=0.1)
     assert "space" in str(caught.value)
-    assert not (small_disk / "data" / "dataset.json").exists()
+    assert not (disk / "data" / "dataset.json").exists()
     filler.unlink()
-    build([texts], tokenizer, small_disk / "data", workers=1, validation=0.1)
+    build([texts], tokenizer, disk / "data", workers=1, validation=0.1)
     for path in tiny_data.iterdir():
         if path.suffix in (".bin", ".idx"):
-            assert (small_disk / "data" / path.name).read_bytes() == path.read_bytes()
+            assert (disk / "data" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_run_folder_that_vanishes_ends_the_run(tiny_data: Path, tmp_path: Path) -> None:

@@ -13,15 +13,7 @@ import pytest
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.rundir import RunDir
 from tests.helpers import runs
-
-LAYOUTS = {
-    "one": (1, []),
-    "tp2": (2, ["parallel.tensor=2"]),
-    "pp2": (2, ["parallel.pipeline=2"]),
-    "dp2-zero1": (2, []),
-    "dp2-zero3": (2, ["parallel.zero=3"]),
-}
-STEPS = 40
+from tools.fault_campaign import LAYOUTS, STEPS
 
 
 @pytest.fixture(scope="module")

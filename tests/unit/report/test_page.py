@@ -29,13 +29,16 @@ def run(tmp_path: Path) -> Path:
     lines.append({"kind": "eval", "step": 8, "tokens": 80, "loss": 6.1, "perplexity": 445.0, "bits_per_byte": 2.2})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"cut off')
     (folder / "events.jsonl").write_text('{"time": "now", "event": "stopped", "step": 8, "seconds": 90.5}\n')
+    scores = {"loss": 6.25, "perplexity": 518.0, "bits_per_byte": 2.25}
+    entry = {"task": "held-out", "split": "validation", "step": 8, "metrics": scores}
+    (folder / "eval.json").write_text(json.dumps([entry]))
     (folder / "samples.jsonl").write_text('{"step": 8, "prompt": "It", "text": " <script>was</script>"}\n')
     return folder
 
 
 def test_one_page_holds_everything(run: Path) -> None:
     page = write_report([run]).read_text()
-    for words in ("6.1000 nats per token", "unigram", "6.50", "1 min 30 s", "parameters"):
+    for words in ("6.1000 nats per token", "6.2500 nats", "unigram", "6.50", "1 min 30 s", "parameters"):
         assert words in page
     assert "&lt;script&gt;was" in page, "text is text"
     assert "<script" not in page
