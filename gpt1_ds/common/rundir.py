@@ -67,10 +67,14 @@ class RunDir:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a JSONL file; a last line cut off by a kill is passed over."""
+    """The complete lines of a JSONL file. What a kill, a power cut or a full disk cut off is passed over."""
     if not path.exists():
         return
     with open(path, "rb") as file:
         for line in file:
             if line.endswith(b"\n"):
-                yield json.loads(line)
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    continue
+                yield value
