@@ -22,8 +22,9 @@ def fill(disk: Path, leave: int = 0) -> Path:
     return filler
 
 
-@pytest.mark.parametrize("background", ["on", "off"])
-@pytest.mark.parametrize("leave", [0, 100_000, 200_000, 350_000])
+@pytest.mark.parametrize(
+    ("background", "leave"), [("on", 0), ("off", 0), ("on", 100_000), ("off", 200_000), ("on", 350_000)]
+)
 def test_training_goes_on_and_saves_again_when_there_is_space(
     background: str,
     leave: int,
