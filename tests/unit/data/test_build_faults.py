@@ -76,7 +76,14 @@ def test_ctrl_c_ends_everything_quietly_and_keeps_finished_parts(
     script.write_text(SCRIPT)
     arguments = [sys.executable, script, corpus, tokenizer_folder, out, "2"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        arguments,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
+    )
     while not list((out / ".parts").glob("*/[0-9]*/part.json")):
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGSTOP)  # so that it cannot be done before the signal comes
