@@ -69,8 +69,7 @@ class Store:
         assert self._under_way is None, "one save at a time"
         loss = probe.probe_loss(self.engine, self.config.model)
         if not math.isfinite(loss):
-            problem = "the weights are not finite; the last checkpoint is kept"
-            self._give_up(contents.step, self.run_dir.checkpoint(contents.step).with_suffix(".tmp"), UserError(problem))
+            self._give_up(contents.step, None, UserError("the weights are not finite; the last checkpoint is kept"))
             return
         facts = {**contents.facts, "probe": {"loss": loss, "precision": self.config.train.precision}}
         contents = replace(contents, facts=facts)
@@ -207,9 +206,10 @@ class Store:
         publish.complete(save.temporary, save.contents, parts)
         publish.publish(save.temporary, final, self.run_dir.latest)
 
-    def _give_up(self, step: int, temporary: Path, failure: UserError) -> None:
+    def _give_up(self, step: int, temporary: Path | None, failure: UserError) -> None:
         if self.rank == 0:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
             log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
             self.run_dir.add_event("save failed", step=step, error=str(failure))
 

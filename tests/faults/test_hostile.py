@@ -63,7 +63,7 @@ def edit_index(folder: Path, edit: Callable[[dict], None]) -> None:  # type: ign
     sign(folder)
 
 
-def refused(folder: Path, canary: Path, *words: str) -> None:
+def assert_refused(folder: Path, canary: Path, *words: str) -> None:
     from gpt1_ds.training.inference import load_checkpoint
 
     with pytest.raises(CheckpointError) as caught:
@@ -92,10 +92,10 @@ def test_pickles_in_place_of_every_file(folder: Path, canary: Path) -> None:
             continue
         (folder / name).write_bytes(pickle.dumps(Payload(canary)))
         sign(folder)
-        refused(folder, canary)
+        assert_refused(folder, canary)
         (folder / name).write_bytes(keep[name])
     (folder / "manifest.json").write_bytes(pickle.dumps(Payload(canary)))
-    refused(folder, canary, "not readable as JSON")
+    assert_refused(folder, canary, "not readable as JSON")
 
 
 def test_a_torch_archive_with_a_payload(folder: Path, canary: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_torch_archive_with_a_payload(folder: Path, canary: Path) -> None:
 
     torch.save({"w": Payload(canary)}, folder / "state" / "evil.pt")
     edit_index(folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(file="state/evil.pt"))
-    refused(folder, canary, "evil.pt: not a safetensors file")
+    assert_refused(folder, canary, "evil.pt: not a safetensors file")
 
 
 def test_an_unnamed_extra_file_is_never_opened(folder: Path, canary: Path) -> None:
@@ -119,7 +119,7 @@ def test_paths_out_of_the_folder(name: str, folder: Path, canary: Path) -> None:
     (folder.parent / "outside").write_text("x")
     files = json.loads((folder / "manifest.json").read_text())["files"]
     sign(folder, files={**files, name: {"bytes": 1, "sha256": "0"}})
-    refused(folder, canary, "not a plain file of this checkpoint")
+    assert_refused(folder, canary, "not a plain file of this checkpoint")
 
 
 def test_a_path_out_of_the_folder_in_the_index(folder: Path, canary: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_path_out_of_the_folder_in_the_index(folder: Path, canary: Path) -> No
     edit_index(
         folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(file="../outside.safetensors")
     )
-    refused(folder, canary, "positions.weight cannot be read")
+    assert_refused(folder, canary, "positions.weight cannot be read")
 
 
 @pytest.mark.parametrize("whole_folder", [False, True])
@@ -137,13 +137,13 @@ def test_links_out_of_the_folder(whole_folder: bool, folder: Path, canary: Path)
     outside = folder.parent / "outside"
     shutil.move(inside, outside)
     inside.symlink_to(outside)
-    refused(folder, canary, "not a plain file of this checkpoint")
+    assert_refused(folder, canary, "not a plain file of this checkpoint")
 
 
 def test_a_device_in_place_of_a_file(folder: Path, canary: Path) -> None:
     state_file(folder).unlink()
     os.mkfifo(state_file(folder))
-    refused(folder, canary, "not a plain file of this checkpoint")
+    assert_refused(folder, canary, "not a plain file of this checkpoint")
 
 
 @pytest.mark.parametrize("width", [10**6 * 6, 6 * 10**12])
@@ -151,44 +151,44 @@ def test_a_model_far_larger_than_its_files(width: int, folder: Path, canary: Pat
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("width: 32", f"width: {width}"))
     sign(folder)
-    refused(folder, canary, "its files hold")
+    assert_refused(folder, canary, "its files hold")
 
 
 def test_absurd_shapes_in_the_index(folder: Path, canary: Path) -> None:
     edit_index(folder, lambda index: index["positions.weight"].update(shape=[10**9, 10**9]))
-    refused(folder, canary, "positions.weight", "the checkpoint has shape [1000000000, 1000000000]")
+    assert_refused(folder, canary, "positions.weight", "the checkpoint has shape [1000000000, 1000000000]")
 
 
 def test_absurd_slices_in_the_index(folder: Path, canary: Path) -> None:
     edit_index(folder, lambda index: index["positions.weight"]["slices"]["master"][0].update(count=10**15))
-    refused(folder, canary, "positions.weight cannot be read")
+    assert_refused(folder, canary, "positions.weight cannot be read")
 
 
 def test_a_header_of_ten_gibibytes(folder: Path, canary: Path) -> None:
     path = state_file(folder)
     path.write_bytes(struct.pack("<Q", 10 << 30) + path.read_bytes()[8:])
     sign(folder)
-    refused(folder, canary, "its header would be 10737418240 bytes")
+    assert_refused(folder, canary, "its header would be 10737418240 bytes")
 
 
 def test_tensors_beyond_the_end_of_the_file(folder: Path, canary: Path) -> None:
     path = state_file(folder)
     path.write_bytes(path.read_bytes()[:-4096])
     sign(folder)
-    refused(folder, canary, "does not fit its place")
+    assert_refused(folder, canary, "does not fit its place")
 
 
 def test_json_without_end(folder: Path, canary: Path) -> None:
     (folder / "manifest.json").write_text("[" * 100_000)
-    refused(folder, canary, "not readable as JSON")
+    assert_refused(folder, canary, "not readable as JSON")
 
 
 def test_json_of_another_kind(folder: Path, canary: Path) -> None:
     for value in ("[]", "7", '"x"', "null"):
         (folder / "manifest.json").write_text(value)
-        refused(folder, canary, "not a JSON object")
+        assert_refused(folder, canary, "not a JSON object")
     (folder / "manifest.json").write_text('{"format": 1}')
-    refused(folder, canary, "checksum")
+    assert_refused(folder, canary, "checksum")
 
 
 def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from gpt1_ds.checkpoint import huggingface
 from gpt1_ds.config import ModelConfig
@@ -14,8 +15,6 @@ from gpt1_ds.data.tokenizer import load_tokenizer
 from tests.helpers.foreign import import_hf, make_checkpoint
 from tests.helpers.shared_data import shared_data
 
-transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
-pytest.importorskip("spacy.lang.en")
 TINY = ModelConfig(layers=1, width=8, heads=2, context=16)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 from gpt1_ds import load
 from gpt1_ds.checkpoint import huggingface, manifest
@@ -24,7 +25,6 @@ from gpt1_ds.training.inference import load_checkpoint, sample
 from gpt1_ds.training.sampling import Sampling
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master
 
-transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 

@@ -9,19 +9,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import ftfy
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from spacy.lang import en as english
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import openai_bpe
 from gpt1_ds.data.openai_bpe import OpenAIBpe, import_openai, merge
 from gpt1_ds.data.tokenizer import load_tokenizer
 from tests.helpers.shared_data import shared_data
-
-ftfy = pytest.importorskip("ftfy")
-english = pytest.importorskip("spacy.lang.en")
 
 
 @pytest.fixture(scope="module")

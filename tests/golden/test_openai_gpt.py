@@ -9,6 +9,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from gpt1_ds.config import load
 from gpt1_ds.model import names
@@ -17,7 +18,6 @@ from gpt1_ds.model.stages import DenseModel
 from gpt1_ds.parallel.grid import connect_alone
 from gpt1_ds.plan.count import flops_per_token, parameter_shapes, parameters
 
-transformers = pytest.importorskip("transformers", reason="the hf extra is not installed")
 VOCABULARY = 40478
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from megatron.core.datasets import indexed_dataset
 
 from gpt1_ds.data.shards import Shard, ShardWriter, token_dtype
-
-indexed_dataset = pytest.importorskip("megatron.core.datasets.indexed_dataset")
-torch = pytest.importorskip("torch")
 
 DOCUMENTS = [[5, 6, 7], [8], list(range(100, 400)), [65000 % 600, 2]]
 

@@ -89,11 +89,12 @@ def test_gradients_equal_the_reference(engine: str, dropout: float) -> None:
         assert abs(result["norm"] / norm - 1) < 1e-6, "the norm before clipping is that of the whole model"
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2, 4, 8])
-@pytest.mark.parametrize(("engine", "data_ranks"), [("dense-zero1", 1), ("zero2", 2), ("pipelined-recompute", 1)])
-def test_masked_tokens_weigh_the_same_however_the_batch_is_cut(engine: str, data_ranks: int, micro_batch: int) -> None:
-    if micro_batch * data_ranks > 8:
-        pytest.skip("more rows than the batch has")
+@pytest.mark.parametrize(
+    ("engine", "micro_batch"),
+    [(engine, rows) for engine in ("dense-zero1", "pipelined-recompute") for rows in (1, 2, 4, 8)]
+    + [("zero2", rows) for rows in (1, 2, 4)],  # two ranks share the eight rows
+)
+def test_masked_tokens_weigh_the_same_however_the_batch_is_cut(engine: str, micro_batch: int) -> None:
     rows = batch(valid_share=0.3)
     _, wanted = reference(0.1, rows)
     _, found = run(engine, rows, f"train.micro_batch={micro_batch}")

@@ -34,7 +34,7 @@ def gpt1(in_folder: Path, capfd: pytest.CaptureFixture[str]):  # type: ignore[no
     return run
 
 
-def refused(result: Result, *words: str, lines: int = 1) -> None:
+def assert_refused(result: Result, *words: str, lines: int = 1) -> None:
     assert result.code == 2, result.err
     assert "Traceback" not in result.err
     assert len(result.lines) == lines, result.err
@@ -62,15 +62,17 @@ def refused(result: Result, *words: str, lines: int = 1) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_wrong_words(gpt1, words: list[str], says: list[str]) -> None:  # type: ignore[no-untyped-def]
-    refused(gpt1("pretrain", *words), *says)
+    assert_refused(gpt1("pretrain", *words), *says)
 
 
 def test_all_problems_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
-    refused(gpt1("pretrain", "model.heads=7", "optimizer.lr=-1", "train.steps=0"), "heads", "lr", "steps", lines=3)
+    assert_refused(
+        gpt1("pretrain", "model.heads=7", "optimizer.lr=-1", "train.steps=0"), "heads", "lr", "steps", lines=3
+    )
 
 
 def test_context_longer_than_the_data(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
-    refused(gpt1("pretrain", f"data.path={tiny_data}", "model.context=1M"), "too few for one window")
+    assert_refused(gpt1("pretrain", f"data.path={tiny_data}", "model.context=1M"), "too few for one window")
 
 
 def test_data_of_two_tokenizers(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -79,14 +81,14 @@ def test_data_of_two_tokenizers(gpt1, tiny_data: Path, tmp_path: Path) -> None: 
 
     train([tiny_data.parent / "text"], tmp_path / "other", 400)
     build([tiny_data.parent / "text"], tmp_path / "other", tmp_path / "data2", workers=1)
-    refused(gpt1("pretrain", f"data.path=[{tiny_data},{tmp_path}/data2]"), "another tokenizer", "data2")
+    assert_refused(gpt1("pretrain", f"data.path=[{tiny_data},{tmp_path}/data2]"), "another tokenizer", "data2")
 
 
 def test_a_truncated_shard(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     shutil.copytree(tiny_data, tmp_path / "data")
     shard = tmp_path / "data" / "train-00000.bin"
     os.truncate(shard, shard.stat().st_size - 2)
-    refused(gpt1("pretrain", f"data.path={tmp_path}/data"), "train-00000.bin", "bytes")
+    assert_refused(gpt1("pretrain", f"data.path={tmp_path}/data"), "train-00000.bin", "bytes")
 
 
 def pretrain(gpt1, data: Path, *words: str) -> Result:  # type: ignore[no-untyped-def]
@@ -96,18 +98,22 @@ def pretrain(gpt1, data: Path, *words: str) -> Result:  # type: ignore[no-untype
 def test_a_folder_of_another_run(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
     assert pretrain(gpt1, tiny_data).code == 0
     result = pretrain(gpt1, tiny_data, "model.layers=3", "optimizer.lr=5")
-    refused(result, "model.layers was 2 and is now 3", "optimizer.lr was 0.001 and is now 5.0", lines=2)
-    refused(pretrain(gpt1, tiny_data, "checkpoint.resume=never"), "checkpoint.resume=never", "choose another run.name")
+    assert_refused(result, "model.layers was 2 and is now 3", "optimizer.lr was 0.001 and is now 5.0", lines=2)
+    assert_refused(
+        pretrain(gpt1, tiny_data, "checkpoint.resume=never"), "checkpoint.resume=never", "choose another run.name"
+    )
 
 
 def test_a_folder_that_another_process_writes(gpt1, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     Path("runs/run").mkdir(parents=True)
     with RunLock(Path("runs/run/.lock")):
-        refused(pretrain(gpt1, tiny_data, "guard.lock_timeout=0.5"), f"pid {os.getpid()}", "another process writes")
+        assert_refused(
+            pretrain(gpt1, tiny_data, "guard.lock_timeout=0.5"), f"pid {os.getpid()}", "another process writes"
+        )
 
 
 def test_no_permission(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
-    refused(pretrain(gpt1, tiny_data, "run.dir=/sys/runs"), "/sys/runs", "choose a place you may write to")
+    assert_refused(pretrain(gpt1, tiny_data, "run.dir=/sys/runs"), "/sys/runs", "choose a place you may write to")
 
 
 def test_no_space_left(gpt1, tiny_data: Path, small_disk) -> None:  # type: ignore[no-untyped-def]
@@ -121,20 +127,20 @@ def test_no_space_left(gpt1, tiny_data: Path, small_disk) -> None:  # type: igno
     assert "step 3/3" in log, "a run goes on without its checkpoint"
     assert not list(disk.glob("run/checkpoints/*"))
     (disk / "fill").write_bytes(b"x" * (shutil.disk_usage(disk).free))
-    refused(pretrain(gpt1, tiny_data, f"run.dir={disk}", "run.name=second"), "no space left on the device")
+    assert_refused(pretrain(gpt1, tiny_data, f"run.dir={disk}", "run.name=second"), "no space left on the device")
 
 
 @pytest.mark.parametrize(
     "words", [["--tokens", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--top-k", "-1"]], ids=" ".join
 )
 def test_sampling_numbers(gpt1, words: list[str]) -> None:  # type: ignore[no-untyped-def]
-    refused(gpt1("sample", "--checkpoint", "x", "--prompt", "y", *words), words[0])
+    assert_refused(gpt1("sample", "--checkpoint", "x", "--prompt", "y", *words), words[0])
 
 
 def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
     for verb in (["checkpoint", "inspect"], ["checkpoint", "verify"], ["evaluate", "--checkpoint"]):
-        refused(gpt1(*verb, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder")
+        assert_refused(gpt1(*verb, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder")
 
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]
-    refused(gpt1("report", str(in_folder)), "not a run folder")
+    assert_refused(gpt1("report", str(in_folder)), "not a run folder")

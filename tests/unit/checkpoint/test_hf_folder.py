@@ -51,7 +51,7 @@ def tokens_of(checkpoint: Path) -> torch.Tensor:
     return master(checkpoint, "tokens.weight")
 
 
-def refused(source: Path, tmp_path: Path, message: str) -> None:
+def assert_refused(source: Path, tmp_path: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         import_hf(source, tmp_path / "out")
     assert len(caught.value.problems) == 1
@@ -119,7 +119,7 @@ def test_weights_that_are_not_gpt1s(
     change: Callable[[Tensors], Tensors], message: str, source: Path, tmp_path: Path
 ) -> None:
     rewrite(source, change)
-    refused(source, tmp_path, message)
+    assert_refused(source, tmp_path, message)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_weights_that_are_not_gpt1s(
 )
 def test_configurations_that_are_not_gpt1s(values: dict[str, Any], message: str, source: Path, tmp_path: Path) -> None:
     configure(source, **values)
-    refused(source, tmp_path, message)
+    assert_refused(source, tmp_path, message)
 
 
 def test_what_a_configuration_carries(source: Path, tmp_path: Path) -> None:
@@ -157,13 +157,13 @@ def test_what_a_configuration_carries(source: Path, tmp_path: Path) -> None:
 def test_links_out_of_the_folder_are_refused(name: str, source: Path, tmp_path: Path) -> None:
     (source / name).rename(tmp_path / "elsewhere")
     (source / name).symlink_to(tmp_path / "elsewhere")
-    refused(source, tmp_path, "outside the folder; copy the files themselves")
+    assert_refused(source, tmp_path, "outside the folder; copy the files themselves")
 
 
 def test_a_linked_tokenizer_folder_is_refused(source: Path, tmp_path: Path) -> None:
     (source / huggingface.TOKENIZER).rename(tmp_path / "elsewhere")
     (source / huggingface.TOKENIZER).symlink_to(tmp_path / "elsewhere")
-    refused(source, tmp_path, "carries no tokenizer of ours; pass --tokenizer")
+    assert_refused(source, tmp_path, "carries no tokenizer of ours; pass --tokenizer")
 
 
 def test_only_the_tokenizers_own_files_are_taken(source: Path, tmp_path: Path) -> None:
@@ -207,18 +207,20 @@ def test_an_index_that_lies(file: Any, message: str, source: Path, tmp_path: Pat
     places = shard(source)
     (source / "model-0.bin").write_bytes(b"\x80\x02.")
     write_index(source, {**places, min(places): file})
-    refused(source, tmp_path, message)
+    assert_refused(source, tmp_path, message)
 
 
 def test_a_folder_without_weights(source: Path, tmp_path: Path) -> None:
     (source / huggingface.WEIGHTS).unlink()
-    refused(source, tmp_path, "holds neither model.safetensors nor")
-    refused(tmp_path / "nothing", tmp_path, "not a folder; --source names")
+    assert_refused(source, tmp_path, "holds neither model.safetensors nor")
+    assert_refused(tmp_path / "nothing", tmp_path, "not a folder; --source names")
 
 
 def test_a_pickle_beside_safetensors_is_not_looked_at(source: Path, tmp_path: Path) -> None:
     (source / "pytorch_model.bin").write_bytes(b"\x80\x02.")
     import_hf(source, tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").is_file()
+    assert not list((tmp_path / "out").rglob("*.bin"))
 
 
 def resize(source: Path, rows: int) -> None:
@@ -239,7 +241,7 @@ def resize(source: Path, rows: int) -> None:
 )
 def test_vocabularies_that_do_not_fit(rows: int, message: str, source: Path, tmp_path: Path) -> None:
     resize(source, rows)
-    refused(source, tmp_path, message)
+    assert_refused(source, tmp_path, message)
 
 
 def test_a_model_that_transformers_cannot_express(tiny_data: Path, tmp_path: Path) -> None:

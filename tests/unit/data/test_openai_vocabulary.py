@@ -31,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_made_up_vocabulary(folder: Path) -> None:
-    pytest.importorskip("spacy")
     tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, OpenAIBpe)
     assert tokenizer.vocab_size == 40482

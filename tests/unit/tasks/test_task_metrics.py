@@ -16,7 +16,6 @@ from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.submission import file_name, write_submission
 from tests.helpers.words import WordTokenizer
 
-pytest.importorskip("sklearn")
 GOLD, PREDICTED = np.array([1, 1, 1, 0, 0, 0, 0, 1]), np.array([1, 1, 0, 0, 0, 1, 0, 0])  # 2 TP, 3 TN, 1 FP, 2 FN
 
 

@@ -67,7 +67,8 @@ def test_stsb_is_the_same_in_both_forms() -> None:
 
 
 def test_story_cloze_is_split_as_in_the_authors_code(tmp_path: Path) -> None:
-    selection = pytest.importorskip("sklearn.model_selection")
+    from sklearn import model_selection as selection
+
     header = "InputStoryid," + ",".join(f"InputSentence{n}" for n in (1, 2, 3, 4))
     header += ",RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,AnswerRightEnding\n"
     text = header + "".join(f"{n},story {n},b,c,d,e,f,{1 + n % 2}\n" for n in range(1871))
