@@ -16,24 +16,26 @@ from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, Trainin
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
+STUDY = "finetune study"  # a verb of two words
 EXAMPLES = """examples:
   gpt1-ds doctor
   gpt1-ds tokenizer train --input BOOKS --out tok --vocab-size 8000
   gpt1-ds data build --input BOOKS --tokenizer tok --out data/books
   gpt1-ds pretrain -c pretrain/books_cpu data.path=data/books --nproc 2
+  gpt1-ds finetune -c finetune/cola checkpoint.init_from=runs/books_cpu
   gpt1-ds sample --checkpoint runs/books_cpu --prompt "It was"
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued, else failed."""
-    parser = _parser()
-    options, rest = parser.parse_known_args(arguments)
+    everything = list(sys.argv[1:] if arguments is None else arguments)
+    options, rest = _parse(everything)
     if not hasattr(options, "verb"):
-        parser.print_help()
+        _parser().print_help()
         return EXIT_USAGE
     try:
-        words = _overrides(rest, list(sys.argv[1:] if arguments is None else arguments), hasattr(options, "overrides"))
+        words = _overrides(rest, everything, hasattr(options, "overrides"))
         options.overrides = [*getattr(options, "overrides", []), *words]
         verb: Callable[[argparse.Namespace], int] = options.verb
         return verb(options)
@@ -79,6 +81,12 @@ def _overrides(rest: Sequence[str], everything: Sequence[str], accepted: bool) -
     return words
 
 
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """(options, the words that argparse does not know)."""
+    joined = [" ".join(words[:2]), *words[2:]] if list(words[:2]) == STUDY.split() else words
+    return _parser().parse_known_args(joined)
+
+
 def _parser() -> argparse.ArgumentParser:
     """The verbs and what they run; gpt1_ds/verb_options.py says what each may be given."""
     style = argparse.RawDescriptionHelpFormatter
@@ -99,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.plan(_add(verbs, "plan", about, _plan))
     about = "train on next-token prediction; goes on by itself in its run folder"
     verb_options.training(_add(verbs, "pretrain", about, _pretrain))
+    about = "train on a task, from a checkpoint; goes on by itself in its run folder"
+    verb_options.training(_add(verbs, "finetune", about, _finetune))
+    about = "fine-tune a table of task x variant x seed; goes on where it was"
+    verb_options.study(_add(verbs, STUDY, about, _finetune_study))
     verb_options.evaluate(_add(verbs, "evaluate", "held-out loss of a checkpoint", _evaluate))
     verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _sample))
     about = "look at checkpoints, take them elsewhere and bring others in"
@@ -184,6 +196,18 @@ def _pretrain(options: argparse.Namespace) -> int:
     from gpt1_ds.verbs import pretrain
 
     return pretrain(options)
+
+
+def _finetune(options: argparse.Namespace) -> int:
+    from gpt1_ds.verbs import finetune
+
+    return finetune(options)
+
+
+def _finetune_study(options: argparse.Namespace) -> int:
+    from gpt1_ds.study_verb import finetune_study
+
+    return finetune_study(options)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

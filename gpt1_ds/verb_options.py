@@ -59,6 +59,13 @@ def training(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dry-run", action="store_true", help="check everything, print the plan and leave")
 
 
+def study(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", metavar="STUDY", help="YAML file or shipped preset, like finetune/study/books")
+    verb.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell")
+    verb.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
+    verb.add_argument("--dry-run", action="store_true", help="check everything, list the cells and leave")
+
+
 def evaluate(verb: argparse.ArgumentParser) -> None:
     configuration(verb)
     verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
