@@ -43,6 +43,10 @@ def pretrain(options: argparse.Namespace) -> int:
     return launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
 
 
+def finetune(options: argparse.Namespace) -> int:
+    raise ConfigError("finetune: this version cannot fine-tune yet")
+
+
 def evaluate(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.cli import _parser
+from gpt1_ds.cli import _parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.plan.dryrun import describe
 
@@ -49,7 +49,7 @@ def test_the_readme_has_commands() -> None:
 @pytest.mark.parametrize("line", commands())
 def test_the_readmes_commands_are_understood(line: str) -> None:
     words = shlex.split(line, comments=True)
-    options, rest = _parser().parse_known_args(words[1:])
+    options, rest = _parse(words[1:])
     assert hasattr(options, "verb"), line
     overrides = [*getattr(options, "overrides", []), *rest]
     assert all("=" in word for word in overrides), line

@@ -1,0 +1,107 @@
+"""What each verb may be given behind its name; one function adds the options of one verb."""
+
+from __future__ import annotations
+
+import argparse
+
+TEXTS = "files, folders or python-docs"
+CKPT = "a run folder or a checkpoint folder"
+
+
+def configuration(verb: argparse.ArgumentParser) -> None:
+    """Of every verb that is told a configuration."""
+    verb.add_argument("-c", "--config", action="append", default=[], metavar="FILE", help="YAML file or shipped preset")
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="configuration keys, like model.layers=12")
+    verb.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # DeepSpeed's launcher passes it
+
+
+def tokenizer_train(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--input", nargs="+", required=True, metavar="PATH", help=TEXTS)
+    verb.add_argument("--out", required=True, metavar="DIR")
+    verb.add_argument("--vocab-size", type=int, default=40000, metavar="N")
+    verb.add_argument("--unwrap", action="store_true", help="join hard-wrapped lines inside paragraphs")
+
+
+def tokenizer_import(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--openai-gpt", action="store_true", required=True, help="the kind of the files")
+    verb.add_argument("--vocab", required=True, metavar="encoder.json")
+    verb.add_argument("--merges", required=True, metavar="vocab.bpe")
+    verb.add_argument("--out", required=True, metavar="DIR")
+
+
+def data_build(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--input", nargs="+", required=True, metavar="PATH", help=TEXTS)
+    verb.add_argument("--tokenizer", required=True, metavar="DIR")
+    verb.add_argument("--out", required=True, metavar="DIR")
+    verb.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core)")
+    verb.add_argument("--validation", type=float, default=0.01, metavar="F", help="share of documents held out")
+    verb.add_argument("--unwrap", action="store_true", help="join hard-wrapped lines inside paragraphs")
+
+
+def data_verify(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder", metavar="DIR")
+
+
+def data_ngrams(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder", metavar="DIR")
+    verb.add_argument("--orders", type=int, default=3, choices=(1, 2, 3))
+
+
+def plan(verb: argparse.ArgumentParser) -> None:
+    configuration(verb)
+    verb.add_argument("--world", type=int, metavar="N", help="ranks to plan for")
+
+
+def training(verb: argparse.ArgumentParser) -> None:
+    configuration(verb)
+    verb.add_argument("--nproc", type=int, metavar="N", help="start N local ranks")
+    verb.add_argument("--print-config", action="store_true", help="print the resolved configuration and leave")
+    verb.add_argument("--dry-run", action="store_true", help="check everything, print the plan and leave")
+
+
+def study(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", metavar="STUDY", help="YAML file or shipped preset, like finetune/study/books")
+    verb.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell")
+    verb.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
+    verb.add_argument("--dry-run", action="store_true", help="check everything, list the cells and leave")
+
+
+def evaluate(verb: argparse.ArgumentParser) -> None:
+    configuration(verb)
+    verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
+    verb.add_argument("--out", metavar="FILE", help="where the result is merged in (default: the run's eval.json)")
+    verb.add_argument("--nproc", type=int, metavar="N", help="start N local ranks")
+
+
+def sample(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
+    verb.add_argument("--prompt", required=True, metavar="TEXT")
+    verb.add_argument("--tokens", type=int, default=100, metavar="N")
+    verb.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest token")
+    verb.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all")
+    verb.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest mass P; 1: all")
+    verb.add_argument("--seed", type=int, default=0, metavar="S")
+
+
+def checkpoint(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("checkpoint", metavar="CKPT", help=CKPT)
+
+
+def checkpoint_export(verb: argparse.ArgumentParser) -> None:
+    checkpoint(verb)
+    verb.add_argument("--to", choices=("hf",), required=True, help="hf: OpenAIGPTLMHeadModel and its tokenizer")
+    verb.add_argument("--out", required=True, metavar="DIR")
+
+
+def checkpoint_import(verb: argparse.ArgumentParser) -> None:
+    origins = "hf: a folder of OpenAIGPTLMHeadModel or OpenAIGPTDoubleHeadsModel; openai: the release of 2018"
+    verb.add_argument("--from", dest="origin", choices=("hf", "openai"), required=True, help=origins)
+    verb.add_argument("--source", required=True, metavar="DIR")
+    verb.add_argument("--out", required=True, metavar="CKPT")
+    verb.add_argument("--tokenizer", metavar="DIR", help="the model's (default: what the source folder holds)")
+    verb.add_argument("--unverified", action="store_true", help="openai: take files that are not the released ones")
+
+
+def report(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    verb.add_argument("--out", metavar="DIR", help="where the page goes (default: the first run's folder)")
