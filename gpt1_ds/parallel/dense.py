@@ -24,7 +24,7 @@ class DenseEngine(Engine):
     def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
         self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
         model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence), head)
-        self.loss = model.loss
+        self.loss, self.head = model.loss, head
         if config.train.compile == "on":
             compile_blocks(model)
         self._veto: Callable[[float], bool] = _never

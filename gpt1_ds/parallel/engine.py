@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.model.losses import Loss
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.grid import Grid
 
 
@@ -62,6 +63,7 @@ class Engine(ABC):
     progress: Callable[[str], None] = staticmethod(_unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
+    head: HeadSpec | None
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
