@@ -6,7 +6,6 @@ Shapes: S positions, B rows, D width, N scored tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -76,7 +75,7 @@ def _token_log_probabilities(model: DenseModel, states_ND: Tensor, targets: NDAr
     targets_N = torch.from_numpy(targets).to(states_ND.device)
     found = [torch.zeros(0)]
     for part_ND, target_N in zip(states_ND.split(HEAD_TOKENS), targets_N.split(HEAD_TOKENS), strict=True):
-        logits_NV = cast(Tensor, model.tokens.logits(part_ND.unsqueeze(1)))[:, 0]  # type: ignore[operator]
+        logits_NV = model.tokens.logits(part_ND.unsqueeze(1))[:, 0]
         found.append(logits_NV.float().log_softmax(-1).gather(1, target_N.unsqueeze(1))[:, 0].cpu())
     return torch.cat(found).double().numpy()
 
