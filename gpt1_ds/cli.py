@@ -199,7 +199,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _finetune(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import finetune
+    from gpt1_ds.task_verbs import finetune
 
     return finetune(options)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config import load
 from gpt1_ds.config.study import load_study
+from gpt1_ds.task_verbs import finetune_config
 from gpt1_ds.training import cells, study
 from gpt1_ds.training.cells import Plan
 
@@ -16,7 +16,7 @@ def finetune_study(options: argparse.Namespace) -> int:
     jobs = settings.jobs if options.jobs is None else options.jobs
     if jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
-    plan = cells.plan(settings, load, options.overrides)
+    plan = cells.plan(settings, finetune_config, options.overrides)
     cells.check(plan)
     if options.dry_run:
         _print_plan(plan)

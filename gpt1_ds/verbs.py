@@ -30,9 +30,7 @@ def pretrain(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     if config.task is not None:
-        raise ConfigError(
-            "task: pre-training has no task, and this version cannot fine-tune yet; leave the section out"
-        )
+        raise ConfigError("task: pre-training has none; leave the section out, or use the verb finetune")
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
@@ -41,10 +39,6 @@ def pretrain(options: argparse.Namespace) -> int:
     config = _with_embedded_corpus(config)
     _check_data(config)
     return launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
-
-
-def finetune(options: argparse.Namespace) -> int:
-    raise ConfigError("finetune: this version cannot fine-tune yet")
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -165,14 +165,15 @@ class Store:
         return next((problem for problem in self.grid.gather(self.grid.agree(check)) if problem is not None), None)
 
     def prune(self) -> None:
-        """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` names. Rank 0
-        alone calls this; raises OSError.
+        """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` and `best`
+        name. Rank 0 alone calls this; raises OSError.
         """
         settings = self.config.checkpoint
-        latest = self.run_dir.latest.read_text(errors="replace").strip() if self.run_dir.latest.exists() else ""
+        pointers = [path for path in (self.run_dir.latest, self.run_dir.best) if path.exists()]
+        named = {path.read_text(errors="replace").strip() for path in pointers}
         for folder in steps_in(self.run_dir.checkpoints)[: -settings.keep]:
             step = int(folder.name.removeprefix("step-"))
-            if folder.name != latest and not (settings.keep_every and step % settings.keep_every == 0):
+            if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
                 doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
                 os.rename(folder, doomed)
                 shutil.rmtree(doomed, ignore_errors=True)

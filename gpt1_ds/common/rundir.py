@@ -25,6 +25,7 @@ class RunDir:
         self.events = path / "events.jsonl"
         self.checkpoints = path / "checkpoints"
         self.latest = self.checkpoints / "latest"
+        self.best = self.checkpoints / "best"  # names the checkpoint that scored best, where a run keeps one
         self.logs = path / "logs"
         self.slurm = path / "slurm"
         self.wandb = path / "wandb"

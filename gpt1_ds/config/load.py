@@ -47,14 +47,16 @@ class Layer:
     values: Mapping[str, Any]
 
 
-def load(files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
-    """Merge `files` left to right, then `overrides`; a name that is no path is a shipped preset.
+def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Path | None = None) -> Config:
+    """Merge `files` left to right, then `overrides`; a name that is no path is a shipped preset. The `model` section of
+    the configuration `model_of` lies beneath them all.
 
     Raises ConfigError naming every problem: unknown keys (with a suggestion), wrong types, keys that exclude each
     other, and combinations that cannot run.
     """
     found: list[str] = []
-    layers = [read_file(name) for name in files]
+    layers = [] if model_of is None else [_model_section(model_of)]
+    layers += [read_file(name) for name in files]
     layers.append(_read_words(overrides, found))
     merged = OmegaConf.structured(Config)
     for layer in layers:
@@ -66,10 +68,29 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(first_line(error)) from None
     assert isinstance(config, Config)
     if not config.run.name:
-        name = re.sub(r"[^\w.-]", "-", Path(files[-1]).stem) if files else "run"
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=default_name(files)))
     ConfigError.raise_all(problems(config))
     return config
+
+
+def default_name(files: Sequence[str]) -> str:
+    """Of a run that is not named: the last file's."""
+    return re.sub(r"[^\w.-]", "-", Path(files[-1]).stem) if files else "run"
+
+
+def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> str | None:
+    """What the last layer that names `section.key` gives it, unchecked; None where none does."""
+    found: str | None = None
+    for layer in [*map(read_file, files), _read_words(overrides, [])]:
+        values = layer.values.get(section)
+        if isinstance(values, Mapping) and isinstance(values.get(key), str):
+            found = None if values[key].lower() in _NULLS else values[key]
+    return found
+
+
+def _model_section(path: Path) -> Layer:
+    layer = read_file(str(path))
+    return Layer(layer.origin, {"model": layer.values.get("model", {})})
 
 
 def to_yaml(config: Config) -> str:

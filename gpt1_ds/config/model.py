@@ -9,11 +9,13 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
+    kind: Literal["gpt", "lstm"] = "gpt"  # lstm: the paper's ablation, one recurrent layer in the place of the blocks
     layers: int = 2  # transformer blocks
     width: int = 64  # of the hidden state; a multiple of heads
     heads: int = 4  # attention heads per block
     context: int = 128  # tokens a block sees, and the number of learned positions
     ffn: int | None = None  # width of the feed-forward layer; null: 4 * width
+    units: int = 2048  # of the LSTM; a gpt has none
     vocab_size: int | None = None  # token ids the model knows; null: the tokenizer's
     vocab_multiple: int = 128  # the embedding's rows are padded to a multiple of this (pad rows never win)
     residual_dropout: float = 0.1  # share of each sub-layer's output dropped before the residual sum
@@ -30,7 +32,7 @@ class ModelConfig:
         return self.width // self.heads
 
     def problems(self) -> Iterator[str]:
-        for key in ("layers", "width", "heads", "context", "vocab_multiple", "ffn_width"):
+        for key in ("layers", "width", "heads", "context", "vocab_multiple", "ffn_width", "units"):
             if getattr(self, key) < 1:
                 yield f"model.{key.removesuffix('_width')}={getattr(self, key)} is too small; it must be at least 1"
         if self.heads > 0 and self.width % self.heads:

@@ -39,8 +39,10 @@ class TaskConfig:
     bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
     lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; 0: none
+    head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
+    tokenizer: str | None = None  # folder of a tokenizer, to start from nothing; null: that of checkpoint.init_from
 
     def problems(self) -> Iterator[str]:
         if not self.name:
@@ -57,6 +59,8 @@ class TaskConfig:
             yield f"task.train_examples={self.train_examples} must be at least 1; leave it out to use all"
         if not self.lm_coefficient >= 0:
             yield f"task.lm_coefficient={self.lm_coefficient} must be 0 (none) or more"
+        if not 0 <= self.head_dropout < 1:
+            yield f"task.head_dropout={self.head_dropout} is not a share; choose 0 (off) up to, not including, 1"
         if self.transfer_layers is not None and self.transfer_layers < -1:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
         if self.max_length is not None and self.max_length < SHORTEST:

@@ -22,7 +22,12 @@ def problems(config: Config) -> Iterator[str]:
         )
     elif parallel.tensor > 0 and model.ffn_width % parallel.tensor:
         yield f"parallel.tensor={parallel.tensor} does not divide model.ffn={model.ffn_width}; use a divisor"
-    if model.layers < parallel.pipeline:
+    if model.kind == "lstm" and (model.layers != 1 or parallel.tensor * parallel.pipeline != 1):
+        yield (
+            f"model.kind=lstm has one layer, on every rank as a whole (model.layers={model.layers}, "
+            f"parallel.tensor={parallel.tensor}, parallel.pipeline={parallel.pipeline}); set all three to 1"
+        )
+    elif model.layers < parallel.pipeline:
         yield (
             f"parallel.pipeline={parallel.pipeline} leaves ranks without a layer (model.layers={model.layers}); "
             f"use parallel.pipeline={max(1, model.layers)} or fewer"

@@ -1,6 +1,6 @@
 """Initial weights, a pure function of (seed, canonical name).
 
-    every matrix, token and position embedding   N(0, 0.02)      GPT-1's code: no scaling with depth
+    every matrix, embedding and task head        N(0, 0.02)      GPT-1's code: no scaling with depth
     every bias                                    0
     LayerNorm gain, bias                          1, 0
 
@@ -24,7 +24,7 @@ def initial_value(info: ParameterInfo, seed: int) -> Tensor:
     """fp32 tensor of `info.local_shape`: this rank's part of the initial parameter."""
     if info.name.endswith("norm.weight"):
         return torch.ones(info.local_shape)
-    if info.name.endswith(".bias"):
+    if info.name.rpartition(".")[2].startswith("bias"):
         return torch.zeros(info.local_shape)
     digest = hashlib.sha256(f"{seed}/{info.name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))

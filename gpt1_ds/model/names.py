@@ -3,6 +3,8 @@
     tokens.weight [V, D]   positions.weight [S, D]
     blocks.I.attention.{qkv,out}.{weight,bias}   blocks.I.{attention_norm,mlp_norm}.{weight,bias}
     blocks.I.mlp.{up,down}.{weight,bias}
+    head.weight [O, D]   head.bias [O]          of a fine-tuned model
+    lstm.cell.{weight,bias}_{ih,hh}_l0   lstm.out.{weight,bias}
 
 The fused query-key-value matrix is stored head by head ([N, 3, H, D] as rows), so that a range of its rows is a range
 of whole heads and every tensor-parallel size cuts it the same way.

@@ -1,14 +1,17 @@
 """The model as one ordered list of stages, which both assemblies are made from.
 
-    tokens -> positions -> block 0 ... block L-1 -> head (tied to tokens)
+    tokens -> positions -> block 0 ... block L-1 -> head (tied to tokens)                pre-training
+    tokens -> positions -> block 0 ... block L-1 -> task head -> head (tied to tokens)   fine-tuning
+    tokens -> lstm -> ...                                                                the paper's ablation
 
-Only (hidden states, dropout keys) pass from stage to stage. Another architecture is another list.
+Only (hidden states, dropout keys) pass from stage to stage, and behind the task head (hidden states, scores). Another
+architecture is another list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,9 +20,12 @@ from gpt1_ds.config import Config
 from gpt1_ds.model.block import Block, KeyValueCache
 from gpt1_ds.model.heads import PositionEmbedding, TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.losses import token_loss
+from gpt1_ds.model.losses import TaskLoss, make_loss
+from gpt1_ds.model.lstm import Lstm, Recurrence
+from gpt1_ds.model.task_head import HeadSpec, TaskHead
 
 TIED = "tokens"
+Cache = KeyValueCache | Recurrence
 
 
 @dataclass(frozen=True)
@@ -29,20 +35,29 @@ class Stage:
     module: type[nn.Module]
     arguments: tuple[Any, ...]
     tied: bool = False
-    apply: Callable[[Any, tuple[Tensor, Tensor]], Tensor] | None = None
+    apply: Callable[[Any, tuple[Tensor, Tensor]], Any] | None = None
 
 
-def stage_list(config: Config, vocab_size: int, tensor: TensorParallel) -> list[Stage]:
-    """L + 3 stages in order. The first takes (token ids [S, B], keys [B]), the last gives logits [S, B, V]."""
-    model = config.model
-    tokens = (model, vocab_size, tensor)
-    recompute = config.train.recompute == "block"
-    return [
-        Stage(TokenEmbedding, tokens, tied=True),
-        Stage(PositionEmbedding, (model, tensor)),
-        *(Stage(Block, (model, index, tensor, recompute)) for index in range(model.layers)),
-        Stage(TokenEmbedding, tokens, tied=True, apply=head),
-    ]
+def stage_list(config: Config, vocab_size: int, tensor: TensorParallel, head: HeadSpec | None = None) -> list[Stage]:
+    """The stages in order. The first takes (token ids [S, B], keys [B]); the last gives logits [S, B, V], with a task's
+    `head` (logits, scores [S, B, O]), or (hidden [S, B, D], scores) where the language model's loss counts nothing.
+    """
+    tokens = Stage(TokenEmbedding, (config.model, vocab_size, tensor), tied=True)
+    stages = [tokens, *_body(config, tensor)]
+    if head is None:
+        return [*stages, replace(tokens, apply=language_head)]
+    stages.append(Stage(TaskHead, (config.model, head, tensor)))
+    if head.lm_coefficient:
+        return [*stages, replace(tokens, apply=both_heads)]
+    return [replace(tokens, tied=False), *stages[1:]]
+
+
+def _body(config: Config, tensor: TensorParallel) -> list[Stage]:
+    model, recompute = config.model, config.train.recompute == "block"
+    if model.kind == "lstm":
+        return [Stage(Lstm, (model, tensor))]
+    blocks = [Stage(Block, (model, index, tensor, recompute)) for index in range(model.layers)]
+    return [Stage(PositionEmbedding, (model, tensor)), *blocks]
 
 
 def compile_blocks(model: nn.Module) -> None:
@@ -52,30 +67,58 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile(dynamic=False)
 
 
-def head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> Tensor:
+def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> Tensor:
     return tokens.logits(inputs[0])
 
 
+def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    hidden_SBD, scores_SBO = inputs
+    return tokens.logits(hidden_SBD), scores_SBO
+
+
 class DenseModel(nn.Module):
-    """All stages in one module, for ranks that hold every layer."""
+    """All stages in one module, for ranks that hold every layer. Its loss is called `loss`."""
 
-    def __init__(self, config: Config, vocab_size: int, tensor: TensorParallel) -> None:
+    def __init__(self, config: Config, vocab_size: int, tensor: TensorParallel, head: HeadSpec | None = None) -> None:
         super().__init__()
-        first, second, *blocks, last = stage_list(config, vocab_size, tensor)
-        assert last.apply is head, "the last stage is the tied head"
-        self.tokens = first.module(*first.arguments)
-        self.positions = second.module(*second.arguments)
-        self.blocks = nn.ModuleList(stage.module(*stage.arguments) for stage in blocks)
-        self.tensor = tensor
+        stages = stage_list(config, vocab_size, tensor, head)
+        self.tokens = TokenEmbedding(*stages[0].arguments)
+        built = [stage.module(*stage.arguments) for stage in stages[1:] if not stage.tied]
+        self.positions = next((one for one in built if isinstance(one, PositionEmbedding)), None)
+        self.blocks = nn.ModuleList(one for one in built if isinstance(one, Block | Lstm))
+        self.head = next((one for one in built if isinstance(one, TaskHead)), None)
+        self.loss = make_loss(head, tensor)
 
-    def forward(self, tokens_SB: Tensor, keys_B: Tensor, labels_SB: Tensor, weights_SB: Tensor) -> Tensor:
-        """fp32 scalar loss of one micro-batch (see losses.token_loss)."""
-        return token_loss(self.logits(tokens_SB, keys_B), labels_SB, weights_SB, self.tensor)
+    def forward(self, tokens_SB: Tensor, keys_B: Tensor, *labels: Tensor) -> Tensor:
+        """fp32 scalar loss of one micro-batch; `labels` are those of the loss (see model/losses.py)."""
+        state = self.hidden(tokens_SB, keys_B)
+        if self.head is None:
+            return self.loss(language_head(self.tokens, state), labels)
+        state = self.head(state)
+        return self.loss(both_heads(self.tokens, state) if self.head.spec.lm_coefficient else state, labels)
 
-    def logits(self, tokens_SB: Tensor, keys_B: Tensor, caches: list[KeyValueCache] | None = None) -> Tensor:
-        """[S, B, V]; with `caches` (one per block) the S positions follow those that the caches hold."""
-        first_position = caches[0].positions if caches else 0
-        state = self.positions(self.tokens((tokens_SB, keys_B)), first_position)
+    def hidden(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Cache] | None = None) -> tuple[Tensor, Tensor]:
+        """(the last block's output [S, B, D], keys); with `caches` (one per block) the S positions follow those that
+        the caches hold.
+        """
+        state = self.tokens((tokens_SB, keys_B))
+        if self.positions is not None:
+            state = self.positions(state, caches[0].positions if caches else 0)
         for index, block in enumerate(self.blocks):
             state = block(state, caches[index] if caches else None)
-        return self.tokens.logits(state[0])  # type: ignore[no-any-return, operator]
+        return state  # type: ignore[no-any-return]
+
+    def logits(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
+        """[S, B, V] of the language model."""
+        return language_head(self.tokens, self.hidden(tokens_SB, keys_B, caches))
+
+    def scores(self, tokens_SB: Tensor, extract_B: Tensor) -> Tensor:
+        """fp32 [E, K]: of each example's classes or choices, before the softmax."""
+        assert self.head is not None, "this model was fine-tuned on a task"
+        assert isinstance(self.loss, TaskLoss), "and has its loss"
+        _, scores_SBO = self.head(self.hidden(tokens_SB, tokens_SB.new_zeros(tokens_SB.shape[1])))
+        return self.loss.at_extract(scores_SBO, extract_B)
+
+    def caches(self) -> list[Cache]:
+        """Empty caches, one per block."""
+        return [Recurrence() if isinstance(block, Lstm) else KeyValueCache() for block in self.blocks]

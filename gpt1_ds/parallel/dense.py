@@ -11,6 +11,7 @@ import torch.distributed as dist
 from gpt1_ds.config import Config
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.stages import DenseModel, compile_blocks
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
@@ -20,9 +21,10 @@ from gpt1_ds.parallel.veto import install
 
 
 class DenseEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid) -> None:
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
         self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
-        model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence))
+        model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence), head)
+        self.loss, self.head = model.loss, head
         if config.train.compile == "on":
             compile_blocks(model)
         self._veto: Callable[[float], bool] = _never
@@ -36,6 +38,7 @@ class DenseEngine(Engine):
         self.set_learning_rate(learning_rate)
         self.deepspeed.train()
         self.micro_losses = []
+        self.scores.clear()
         for number, batch in enumerate(batches):
             self.progress(f"forward of micro-batch {number}")
             loss = self._loss(batch)
@@ -53,6 +56,7 @@ class DenseEngine(Engine):
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self.deepspeed.eval()
+        self.scores.clear()
         losses = []
         with torch.no_grad():
             for number, batch in enumerate(batches):
@@ -65,7 +69,7 @@ class DenseEngine(Engine):
         install(self.deepspeed.optimizer, self._veto)
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
-        parts = (batch.tokens_SB, batch.keys_B, batch.labels_SB, batch.weights_SB)
+        parts = (*batch.inputs, *batch.labels)
         return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
 
     def _mean(self, losses: list[torch.Tensor]) -> float:

@@ -10,17 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.model.losses import Loss
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.grid import Grid
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass's rows: S positions, B rows. Weights are those of losses.token_loss."""
+    """One forward pass's rows: S positions, B rows. Weights are those of losses.token_loss; `task` holds the rest of
+    losses.TaskLoss's labels.
+    """
 
     tokens_SB: Tensor
     keys_B: Tensor
     labels_SB: Tensor
     weights_SB: Tensor
+    task: tuple[Tensor, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        return self.tokens_SB, self.keys_B
+
+    @property
+    def labels(self) -> tuple[Tensor, ...]:
+        return self.labels_SB, self.weights_SB, *self.task
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,8 @@ class Engine(ABC):
     deepspeed: Any
     progress: Callable[[str], None] = staticmethod(_unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
+    loss: Loss
+    head: HeadSpec | None
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -57,6 +72,11 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
+
+    @property
+    def scores(self) -> list[Tensor]:
+        """[E, K] of each micro-batch of the last step or evaluation of a task; only the last stage has them."""
+        return self.loss.scores
 
     @property
     def device(self) -> torch.device:

@@ -33,38 +33,35 @@ def make_optimizer(module: nn.Module, settings: OptimizerConfig) -> torch.optim.
     return torch.optim.AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
 
 
-class Adam2018(torch.optim.Optimizer):
+class Adam2018(torch.optim.AdamW):
     """The update of GPT-1's published code (openai/finetune-transformer-lm, opt.py), `lr` being lr * schedule:
 
         lr_t = lr * sqrt(1 - b2^t) / (1 - b1^t)
         p   -= lr_t * (m / (sqrt(v) + eps) + weight_decay * p)
 
-    Unlike AdamW, eps is added to the uncorrected root and the decay is multiplied by the bias correction.
+    Unlike in AdamW, eps is added to the uncorrected root and the decay is multiplied by the bias correction. This is
+    AdamW's fused kernel with another eps and decay at every t:
+
+        lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps')   with eps' = eps / sqrt(1 - b2^t)
+        lr * decay' * p                                       with decay' = weight_decay * sqrt(1 - b2^t) / (1 - b1^t)
     """
 
     def __init__(
         self, params: Iterable[Any], lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
+        plain = [(group["eps"], group["weight_decay"]) for group in self.param_groups]
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
-        if not state:
-            state["step"] = torch.tensor(0.0)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        t, gradient = state["step"].item(), parameter.grad
-        assert gradient is not None, "step() skips parameters without a gradient"
-        first = state["exp_avg"].mul_(beta1).add_(gradient, alpha=1 - beta1)
-        second = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        rate = group["lr"] * math.sqrt(1 - beta2**t) / (1 - beta1**t)
-        parameter.mul_(1 - rate * group["weight_decay"]).addcdiv_(first, second.sqrt().add_(group["eps"]), value=-rate)
+            t = 1 + max((float(self.state[p]["step"]) for p in group["params"] if "step" in self.state[p]), default=0)
+            root = math.sqrt(1 - group["betas"][1] ** t)
+            group["eps"] /= root
+            group["weight_decay"] *= root / (1 - group["betas"][0] ** t)
+        try:
+            super().step()
+        finally:
+            for group, (eps, decay) in zip(self.param_groups, plain, strict=True):
+                group["eps"], group["weight_decay"] = eps, decay

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from gpt1_ds.config import Config
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.losses import token_loss
+from gpt1_ds.model.losses import Loss, make_loss
 from gpt1_ds.model.stages import TIED, Stage, compile_blocks, stage_list
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
@@ -45,16 +46,18 @@ class BalancedPipeline(PipelineModule):
 
 
 class PipelineEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid) -> None:
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
         self.grid = grid
         self.micro_losses = []
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        self.loss, self.head = make_loss(head, tensor), head
         layout = grid.layout
+        outputs, language = (head.outputs, head.lm_coefficient > 0) if head else (0, True)
         model = BalancedPipeline(
-            stage_flops(config.model, vocab_size),
-            layers=[_specification(stage) for stage in stage_list(config, vocab_size, tensor)],
+            stage_flops(config.model, vocab_size, outputs=outputs, language=language),
+            layers=[_specification(stage) for stage in stage_list(config, vocab_size, tensor, head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
-            loss_fn=partial(_loss, tensor, self.micro_losses),
+            loss_fn=partial(_loss, self.loss, self.micro_losses),
         )
         self._check_groups(model)
         if config.train.compile == "on":
@@ -92,6 +95,7 @@ class PipelineEngine(Engine):
             self._shape = shape
         self._counts.clear()
         self.micro_losses.clear()
+        self.scores.clear()
 
     def _check_groups(self, model: PipelineModule) -> None:
         """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
@@ -184,11 +188,11 @@ def _specification(stage: Stage) -> LayerSpec:
     return LayerSpec(stage.module, *stage.arguments)
 
 
-def _loss(tensor: TensorParallel, heard: list[Tensor], logits_SBV: Tensor, labels: tuple[Tensor, Tensor]) -> Tensor:
-    loss = token_loss(logits_SBV, *labels, tensor)
-    heard.append(loss.detach())
-    return loss
+def _loss(loss: Loss, heard: list[Tensor], outputs: Any, labels: tuple[Tensor, ...]) -> Tensor:
+    value = loss(outputs, labels)
+    heard.append(value.detach())
+    return value
 
 
 def _feed(batches: Sequence[MicroBatch]) -> Any:
-    return iter([((b.tokens_SB, b.keys_B), (b.labels_SB, b.weights_SB)) for b in batches])
+    return iter([(batch.inputs, batch.labels) for batch in batches])

@@ -15,13 +15,28 @@ import math
 from gpt1_ds.config import ModelConfig
 
 
-def parameter_shapes(model: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape of every parameter, without vocabulary padding."""
-    width, ffn = model.width, model.ffn_width
-    shapes: dict[str, tuple[int, ...]] = {
-        "tokens.weight": (vocab_size, width),
-        "positions.weight": (model.context, width),
+def parameter_shapes(model: ModelConfig, vocab_size: int, outputs: int = 0) -> dict[str, tuple[int, ...]]:
+    """Canonical name -> shape of every parameter, without vocabulary padding; `outputs` are those of a task's head."""
+    body = _lstm_shapes(model) if model.kind == "lstm" else _gpt_shapes(model)
+    head = {"head.weight": (outputs, model.width), "head.bias": (outputs,)}
+    return {"tokens.weight": (vocab_size, model.width), **body, **(head if outputs else {})}
+
+
+def _lstm_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width, units = model.width, model.units
+    return {
+        "lstm.cell.weight_ih_l0": (4 * units, width),
+        "lstm.cell.weight_hh_l0": (4 * units, units),
+        "lstm.cell.bias_ih_l0": (4 * units,),
+        "lstm.cell.bias_hh_l0": (4 * units,),
+        "lstm.out.weight": (width, units),
+        "lstm.out.bias": (width,),
     }
+
+
+def _gpt_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width, ffn = model.width, model.ffn_width
+    shapes: dict[str, tuple[int, ...]] = {"positions.weight": (model.context, width)}
     linear = {
         "attention.qkv": (3 * width, width),
         "attention.out": (width, width),
@@ -48,9 +63,17 @@ def flops_per_token(model: ModelConfig, vocab_size: int, causal: bool = False) -
     return 3 * round(sum(stage_flops(model, vocab_size, causal)))
 
 
-def stage_flops(model: ModelConfig, vocab_size: int, causal: bool = False) -> list[float]:
-    """Forward operations per token of every stage of model/stages.py: tokens, positions, blocks, head."""
-    width = model.width
-    attention = (2 if causal else 4) * model.context * width
-    block = 2 * (4 * width * width + 2 * width * model.ffn_width) + attention
-    return [0.0, 0.0, *([float(block)] * model.layers), 2.0 * width * vocab_size]
+def stage_flops(
+    model: ModelConfig, vocab_size: int, causal: bool = False, outputs: int = 0, language: bool = True
+) -> list[float]:
+    """Forward operations per token of every stage of model/stages.py: tokens, positions, blocks, a task's head of
+    `outputs` columns if there are any, and the tied head if the `language` model counts.
+    """
+    width, units = model.width, model.units
+    if model.kind == "lstm":
+        body = [2.0 * (4 * units * (width + units) + units * width)]
+    else:
+        attention = (2 if causal else 4) * model.context * width
+        body = [0.0, *([float(2 * (4 * width * width + 2 * width * model.ffn_width) + attention)] * model.layers)]
+    head = [2.0 * width * outputs] if outputs else []
+    return [0.0, *body, *head, *([2.0 * width * vocab_size] if language else [])]

@@ -45,6 +45,7 @@ def write_submission(
                 f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"
             )
         lines.append(f"{identity}\t{shown}")
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(task, split)
     write_atomic(path, "\n".join(lines) + "\n")
     return path

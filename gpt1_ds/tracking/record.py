@@ -47,6 +47,19 @@ class EvalRecord:
     kind: str = "eval"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskRecord:
+    """A task's scores under the weights after `step` updates."""
+
+    step: int
+    tokens: int
+    task: str
+    split: str
+    loss: float  # of the task and, by its coefficient, the language model, as in training
+    metrics: dict[str, float | None]  # by name; null: not defined
+    kind: str = "task"
+
+
 class MetricsFile:
     """Appends records; rank 0 only. What a full disk does not take is kept and written when there is space again."""
 
@@ -65,7 +78,7 @@ class MetricsFile:
         os.replace(temporary, self.path)
         self._pending.clear()
 
-    def add(self, record: TrainRecord | EvalRecord) -> None:
+    def add(self, record: TrainRecord | EvalRecord | TaskRecord) -> None:
         self._pending.append(_line(asdict(record)))
         try:
             append(self.path, "".join(self._pending))

@@ -24,10 +24,11 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._steps, self._paused, self._waited = 0, 0.0, 0.0
+        self._steps, self._tokens, self._paused, self._waited = 0, 0, 0.0, 0.0
 
-    def step(self) -> None:
+    def step(self, tokens: int) -> None:
         self._steps += 1
+        self._tokens += tokens
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -45,11 +46,11 @@ class Stopwatch:
         finally:
             self._waited += time.perf_counter() - began
 
-    def lap(self, tokens_per_step: int) -> Speed:
+    def lap(self) -> Speed:
         """The interval's averages per step; starts the next interval."""
         seconds = max(time.perf_counter() - self._start - self._paused, 1e-9)
         steps = max(self._steps, 1)
-        speed = Speed(seconds / steps, self._waited / steps, tokens_per_step * steps / seconds)
+        speed = Speed(seconds / steps, self._waited / steps, self._tokens / seconds)
         self.__init__()  # type: ignore[misc]
         return speed
 

@@ -30,7 +30,9 @@ class Mirror:
         if self._run is None:
             return
         kind = record["kind"]
-        values = {f"{kind}/{key}": value for key, value in record.items() if isinstance(value, (int, float))}
+        where = f"{record['task']}/{record['split']}" if kind == "task" else kind
+        found = {**record, **record.get("metrics", {})}
+        values = {f"{where}/{key}": value for key, value in found.items() if isinstance(value, (int, float))}
         try:
             self._run.log({**values, "tokens": record["tokens"]})
         except Exception as error:
@@ -68,7 +70,7 @@ def _begin(config: Config, folder: Path, facts: dict[str, Any]) -> Any:
         group=config.tracking.group,
         tags=config.tracking.tags,
         mode="offline" if config.tracking.wandb == "offline" else "online",
-        job_type="pretrain",
+        job_type="pretrain" if config.task is None else "finetune",
         resume="allow",
         config=facts,
         settings=wandb.Settings(init_timeout=60, console="off"),

@@ -11,6 +11,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
@@ -20,13 +21,15 @@ def batch_shape(config: Config, grid: Grid) -> BatchShape:
     return BatchShape(config.train.global_batch, config.train.micro_batch, grid.layout.data, grid.data_rank)
 
 
-def build_engine(config: Config, vocab_size: int, grid: Grid, initialise: bool = True) -> Engine:
+def build_engine(
+    config: Config, vocab_size: int, grid: Grid, initialise: bool = True, head: HeadSpec | None = None
+) -> Engine:
     """The assembly that the configuration asks for, with initial weights unless they will be loaded."""
     if config.parallel.pipelined:
         from gpt1_ds.parallel.pipeline import PipelineEngine as Assembly
     else:
         from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
-    engine: Engine = Assembly(config, vocab_size, grid)
+    engine: Engine = Assembly(config, vocab_size, grid, head)
     grid.limit_waiting()
     if initialise:
         draw_weights(engine, config.run.seed)

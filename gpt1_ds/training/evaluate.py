@@ -38,8 +38,8 @@ def evaluate(config: Config, checkpoint: Path, out: Path | None) -> int:
             raise DataError(
                 f"{config.data.path[0].path}: was built with another tokenizer than {checkpoint} was trained with"
             )
-        step, tokens_per_step = int(facts["step"]), int(facts["tokens"]) // max(1, int(facts["step"]))
-        record = held_out_loss(engine, data, batch_shape(config, grid), step, tokens_per_step, limit=0)
+        step = int(facts["step"])
+        record = held_out_loss(engine, data, batch_shape(config, grid), step, int(facts["tokens"]), limit=0)
         if grid.rank == 0:
             log.say(
                 f"{checkpoint}: held-out loss {record.loss:.4f} nats per token, perplexity {record.perplexity:.2f}, "

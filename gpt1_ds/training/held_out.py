@@ -14,9 +14,7 @@ from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.build import evaluation_batches
 
 
-def held_out_loss(
-    engine: Engine, data: Data, shape: BatchShape, step: int, tokens_per_step: int, limit: int
-) -> EvalRecord:
+def held_out_loss(engine: Engine, data: Data, shape: BatchShape, step: int, tokens: int, limit: int) -> EvalRecord:
     """Loss over the first `limit` global batches of held-out windows (0: all), the same on every layout."""
     assert data.held_out is not None, "the caller checks that there is a validation split"
     total, text_bytes, context = 0.0, 0, data.held_out.context
@@ -32,7 +30,7 @@ def held_out_loss(
     loss = total / (windows * context)
     return EvalRecord(
         step=step,
-        tokens=step * tokens_per_step,
+        tokens=tokens,
         loss=loss,
         perplexity=math.exp(min(loss, 700.0)),
         bits_per_byte=total / max(1, int(counted)) / math.log(2),

@@ -23,7 +23,7 @@ def record(run: Run, step: int, problem: str, action: str) -> None:
     ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
     suspects = sorted({row for _, rows in gathered for row in rows}) or range(run.config.train.global_batch)
     number = run.batch_number(step)
-    documents = run.data.training.documents(number, list(suspects), run.config.train.global_batch)
+    documents = run.objective.sources(number, list(suspects))
     details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
     run.run_dir.add_event("spike", step=step, **details, rows=documents)
     if action != "raise":

@@ -20,7 +20,6 @@ from gpt1_ds.config import Config
 from gpt1_ds.config import load as load_config
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
-from gpt1_ds.model.block import KeyValueCache
 from gpt1_ds.model.stages import DenseModel
 from gpt1_ds.training.sampling import Sampling
 
@@ -74,10 +73,10 @@ def sample(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     generator = torch.Generator().manual_seed(sampling.seed)
     forbidden = [tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]
     sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
-    begin, pending, caches = len(sequence), sequence[-context:], _caches(loaded)
+    begin, pending, caches = len(sequence), sequence[-context:], loaded.model.caches()
     while len(sequence) < begin + sampling.tokens:
         if caches[0].positions + len(pending) > context:  # learned positions end here: go on from the later half
-            pending, caches = sequence[-(context // 2) :], _caches(loaded)
+            pending, caches = sequence[-(context // 2) :], loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
         logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
         logits_V[forbidden] = -torch.inf
@@ -103,7 +102,3 @@ def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> 
         before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of likelier tokens
         logits_V = logits_V.index_fill(0, order[before >= sampling.top_p], -torch.inf)
     return int(torch.multinomial(logits_V.softmax(-1), 1, generator=generator))
-
-
-def _caches(loaded: Loaded) -> list[KeyValueCache]:
-    return [KeyValueCache() for _ in loaded.model.blocks]

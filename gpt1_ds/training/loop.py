@@ -20,7 +20,7 @@ class Outcome:
 
 def train(run: Run) -> Outcome:
     """Train from the step the run stands at to its last, or until a stop is agreed on."""
-    run.clock.lap(run.tokens_per_step)  # what was before does not count
+    run.clock.lap()  # what was before does not count
     while run.step < run.steps:
         step = run.step + 1
         with run.clock.waiting():
@@ -32,10 +32,10 @@ def train(run: Run) -> Outcome:
         if decision.bad and run.must_roll_back(step, result, problem):
             run.roll_back(step)
             continue
-        run.finish_step(step, result, decision)
+        run.finish_step(step, batch, result, decision)
         if decision.stop:
             run.save(background=False)  # first: who asked may not wait for long
-        if run.is_due(run.config.train.eval_every, step):
+        if run.objective.is_evaluation_due(step):
             run.evaluate()
         if decision.written:
             run.finish_save()

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt1_ds.common import log
 from gpt1_ds.common.units import count, duration
-from gpt1_ds.tracking.record import EvalRecord, TrainRecord
+from gpt1_ds.tracking.record import EvalRecord, TaskRecord, TrainRecord
 from gpt1_ds.tracking.wandb import Mirror
 
 
@@ -18,7 +18,7 @@ class Reporter:
         self.steps = 0
         self._bar: Any = None
         self._last: TrainRecord | None = None
-        self._held_out: EvalRecord | None = None
+        self._evaluation: EvalRecord | TaskRecord | None = None
 
     def begin(self, step: int, steps: int) -> None:
         self.steps = steps
@@ -51,12 +51,16 @@ class Reporter:
         if self.mirror is not None:
             self.mirror.log(asdict(record))
 
-    def evaluation(self, record: EvalRecord) -> None:
-        self._held_out = record
-        log.say(
-            f"step {record.step}: held-out loss {record.loss:.4f}  perplexity {record.perplexity:.2f}  "
-            f"{record.bits_per_byte:.4f} bits per byte"
-        )
+    def evaluation(self, record: EvalRecord | TaskRecord) -> None:
+        self._evaluation = record
+        if isinstance(record, TaskRecord):
+            scores = "  ".join(f"{name} {_shown(value)}" for name, value in record.metrics.items())
+            log.say(f"step {record.step}: {record.task} {record.split}: {scores}  loss {record.loss:.4f}")
+        else:
+            log.say(
+                f"step {record.step}: held-out loss {record.loss:.4f}  perplexity {record.perplexity:.2f}  "
+                f"{record.bits_per_byte:.4f} bits per byte"
+            )
         if self.mirror is not None:
             self.mirror.log(asdict(record))
 
@@ -66,14 +70,19 @@ class Reporter:
     def finish(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        summary = {}
+        summary: dict[str, Any] = {}
         if self._last is not None:
             summary.update(
                 {"final/step": self._last.step, "final/tokens": self._last.tokens, "final/loss": self._last.loss}
             )
-        if self._held_out is not None:
-            summary.update(
-                {"final/held_out_loss": self._held_out.loss, "final/bits_per_byte": self._held_out.bits_per_byte}
-            )
+        last = self._evaluation
+        if isinstance(last, TaskRecord):
+            summary.update({f"final/{last.split}/{name}": value for name, value in last.metrics.items()})
+        elif last is not None:
+            summary.update({"final/held_out_loss": last.loss, "final/bits_per_byte": last.bits_per_byte})
         if self.mirror is not None:
             self.mirror.finish(summary)
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"

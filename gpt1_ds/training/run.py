@@ -16,18 +16,17 @@ from gpt1_ds.checkpoint.publish import Contents
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError
+from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, to_yaml
-from gpt1_ds.data.sources import Data
+from gpt1_ds.config import to_yaml
 from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult
-from gpt1_ds.plan.count import flops_per_token
-from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
+from gpt1_ds.parallel.engine import Engine, StepResult
+from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
 from gpt1_ds.training import incident, schedule
-from gpt1_ds.training.build import batch_shape, training_batches
+from gpt1_ds.training.build import batch_shape
 from gpt1_ds.training.guard import NORM_NOT_FINITE, Guard
-from gpt1_ds.training.held_out import held_out_loss
+from gpt1_ds.training.objective import Objective, StepBatch
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.stop import Decision, Requests
@@ -37,9 +36,11 @@ SKIPS_ALLOWED = {"guard": 5, "fp16": 30}  # bad steps in a row; fp16 searches it
 
 
 @dataclass(frozen=True)
-class StepBatch:
-    micro_batches: list[MicroBatch]
-    fingerprint: int
+class Best:
+    """The best evaluation so far: after `step` updates, with `score`."""
+
+    step: int
+    score: float
 
 
 class Run:
@@ -47,32 +48,28 @@ class Run:
 
     def __init__(
         self,
-        config: Config,
+        objective: Objective,
         run_dir: RunDir,
-        data: Data,
         engine: Engine,
         reporter: Reporter,
         watch: Watch,
         requests: Requests,
     ) -> None:
-        self.config, self.run_dir, self.data, self.engine, self.reporter = config, run_dir, data, engine, reporter
-        self.watch = watch
+        self.objective, self.config, self.steps = objective, objective.config, objective.steps
+        self.run_dir, self.engine, self.reporter, self.watch = run_dir, engine, reporter, watch
         engine.progress = watch.beat
         self.grid = engine.grid
-        self.store = Store(run_dir, engine, config)
+        self.store = Store(run_dir, engine, self.config)
         self.metrics = MetricsFile(run_dir.metrics)
         self.requests = requests
         self.clock = Stopwatch()
-        self.shape = batch_shape(config, self.grid)
-        self.tokens_per_step = config.train.global_batch * config.model.context
-        self.steps = schedule.total_steps(
-            config.train, config.data, config.model.context, data.training.tokens_per_epoch
-        )
-        self.step = 0
+        self.shape = batch_shape(self.config, self.grid)
+        self.step = self.tokens = 0
+        self.best: Best | None = None
         self.passed_over: list[int] = []  # numbers of batches that the guard went back from
-        self.guard = Guard(config.guard)
+        self.guard = Guard(self.config.guard)
         self._spike: str | None = None  # why the present step's update was left out
-        if config.guard.on_spike == "skip" and config.guard.z:
+        if self.config.guard.on_spike == "skip" and self.config.guard.z:
             engine.ask_before_update(self._veto)
         self._skipped = 0
         self._furthest = 0  # step that a rollback came back from
@@ -97,10 +94,7 @@ class Run:
         return number
 
     def _read(self, step: int) -> StepBatch:
-        batch = self.data.training.batch(self.batch_number(step), self.shape)
-        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage  # each row once, of all ranks that read it
-        micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
-        return StepBatch(micro_batches, batch.fingerprint if counted else 0)
+        return self.objective.batch(self.batch_number(step), step)
 
     def learning_rate(self, step: int) -> float:
         return schedule.learning_rate(self.config.schedule, self.config.optimizer.lr, step, self.steps)
@@ -147,22 +141,22 @@ class Run:
             self.run_dir.add_event("rolled back", step=step, to=self.step, passed_over=self.passed_over)
             log.say(f"back to step {self.step}; batch {offending} is passed over")
 
-    def finish_step(self, step: int, result: StepResult, decision: Decision) -> None:
+    def finish_step(self, step: int, batch: StepBatch, result: StepResult, decision: Decision) -> None:
         """Count the step, and log when it is time."""
-        self.step = step
+        self.step, self.tokens = step, self.tokens + batch.tokens
         if not decision.bad:
             self.guard.accept(result.loss, result.grad_norm)
             self._skipped = 0 if step > self._furthest else self._skipped  # steps that are repeated prove nothing
-        self.clock.step()
+        self.clock.step(batch.tokens)
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)
 
     def _log(self, result: StepResult, decision: Decision) -> None:
-        speed = self.clock.lap(self.tokens_per_step)
-        model_tflops = speed.tokens_per_second * self.flops_per_token / self.grid.world / 1e12
+        speed = self.clock.lap()
+        model_tflops = speed.tokens_per_second * self.objective.flops_per_token / self.grid.world / 1e12
         record = TrainRecord(
             step=self.step,
-            tokens=self.step * self.tokens_per_step,
+            tokens=self.tokens,
             loss=result.loss,
             learning_rate=self.learning_rate(self.step),
             grad_norm=result.grad_norm,
@@ -180,18 +174,25 @@ class Run:
             self.metrics.add(record)
             self.reporter.train(record)
 
-    def evaluate(self) -> EvalRecord | None:
-        """Held-out loss over `train.eval_batches`, logged; None without held-out data."""
-        if self.data.held_out is None:
-            return None
+    def evaluate(self) -> None:
+        """Measure and log; where an evaluation can be better than another, save what is best so far."""
         self.watch.beat("evaluation")
         with self.clock.pause():
-            limit = self.config.train.eval_batches
-            record = held_out_loss(self.engine, self.data, self.shape, self.step, self.tokens_per_step, limit)
+            records = self.objective.evaluate(self.engine, self.step, self.tokens)
         if self.grid.rank == 0:
-            self.metrics.add(record)
-            self.reporter.evaluation(record)
-        return record
+            for record in records:
+                self.metrics.add(record)
+                self.reporter.evaluation(record)
+        score = self.objective.score(records)
+        if score is not None and (self.best is None or score > self.best.score):
+            self.best = Best(self.step, score)
+            self._saved_step = -1  # one of this step that is there does not know that it is the best
+            self.save(background=False)
+            self.grid.on_rank_0(self._name_best)
+
+    def _name_best(self) -> None:
+        if self.best is not None and self.run_dir.checkpoint(self.best.step).is_dir():
+            write_atomic(self.run_dir.best, f"{self.run_dir.checkpoint(self.best.step).name}\n")
 
     def save(self, background: bool = True) -> None:
         """Save this step, once; in the background where configuration and memory allow."""
@@ -199,7 +200,7 @@ class Run:
         with self.clock.pause():
             self.finish_save()  # one at a time
             if self._saved_step != self.step:
-                contents = Contents(self.step, self._facts(), to_yaml(self.config), self.data.tokenizer_folder)
+                contents = Contents(self.step, self._facts(), to_yaml(self.config), self.objective.tokenizer_folder)
                 self.store.start(contents, background)
             if not background:
                 self.finish_save()
@@ -228,13 +229,15 @@ class Run:
         """Go on from a checkpoint (or, with `weights_only`, begin with its weights)."""
         facts = self.store.load(folder, weights_only)
         what = "tokenizer" if weights_only else "data"
-        here = {"tokenizer": self.data.tokenizer_hash, "data": self.data.data_hash}[what]
+        here = {"tokenizer": self.objective.tokenizer_hash, "data": self.objective.data_hash}[what]
         if facts["hashes"][what] != here:
             raise ConfigError(f"{folder}: was trained with another {what} than data.path now has; set data.path back")
         if not weights_only:
             self.passed_over = list(facts["passed_over"])
             self.guard.restore(facts["guard"])
-            self.step = int(facts["step"])
+            self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
+            self.best = Best(**facts["best"]) if facts.get("best") else None
+            self.grid.on_rank_0(self._name_best)
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
 
     def _facts(self) -> dict[str, Any]:
@@ -242,7 +245,7 @@ class Run:
         config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
         return {
             "step": self.step,
-            "tokens": self.step * self.tokens_per_step,
+            "tokens": self.tokens,
             "updates": masters.updates(self.engine),
             "layout": {**asdict(layout), "zero": parallel.zero, "pipelined": parallel.pipelined},
             "precision": self.config.train.precision,
@@ -250,12 +253,14 @@ class Run:
             "hashes": {
                 **provenance(),
                 "config": config_hash,
-                "data": self.data.data_hash,
-                "tokenizer": self.data.tokenizer_hash,
+                "data": self.objective.data_hash,
+                "tokenizer": self.objective.tokenizer_hash,
             },
             "loss_scaler": masters.loss_scaler(self.engine),
             "passed_over": self.passed_over,
             "guard": self.guard.state(),
+            **({"best": asdict(self.best)} if self.best else {}),
+            **self.objective.facts(),
         }
 
     def _veto(self, loss: float, norm: float) -> bool:
@@ -268,10 +273,6 @@ class Run:
         most = torch.tensor(here, dtype=torch.float64)
         dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.grid.control_group)
         return float(most)
-
-    @cached_property
-    def flops_per_token(self) -> int:
-        return flops_per_token(self.config.model, self.data.tokenizer.vocab_size)
 
     @cached_property
     def peak_tflops(self) -> float | None:

@@ -77,9 +77,9 @@ def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
 
 
 PHASES = {
-    "set-up": ("gpt1_ds.training.pretrain", "open_data"),
+    "set-up": ("gpt1_ds.training.language", "open_data"),
     "save": ("gpt1_ds.checkpoint.publish", "complete"),
-    "evaluation": ("gpt1_ds.training.run", "held_out_loss"),
+    "evaluation": ("gpt1_ds.training.language", "held_out_loss"),
     "agreement": ("gpt1_ds.training.stop.Requests", "agree"),
 }
 

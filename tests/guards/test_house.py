@@ -61,7 +61,11 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def may_import(here: str, there: str) -> bool:
-    if here == there or FLOORS.get(there) == -1 or here in ("cli", "verbs", "study_verb", "__main__", "__init__"):
+    if (
+        here == there
+        or FLOORS.get(there) == -1
+        or here in ("cli", "verbs", "task_verbs", "study_verb", "__main__", "__init__")
+    ):
         return True
     if here in WINGS:
         return FLOORS.get(there, 99) <= 2 or (there in WINGS and WINGS.index(there) < WINGS.index(here))

@@ -1,0 +1,68 @@
+"""The first weights of a fine-tuning run: part of a checkpoint's, whatever layout wrote it, and fresh ones.
+
+As in the authors' code (`--n_transfer`): the embeddings and the first k blocks are taken over, the rest is drawn anew,
+and all of it is trained. Rows of the special tokens are fresh too, unless the checkpoint has learned to use them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.model.init import initial_value
+from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.parallel import masters
+from gpt1_ds.parallel.engine import Engine
+
+NOTHING = -1
+TOKENS = "tokens.weight"
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
+
+
+def is_transferred(name: str, layers: int | None) -> bool:
+    """Whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all)."""
+    if name.startswith("head.") or layers == NOTHING:
+        return False
+    block = _BLOCK.match(name)
+    if block:
+        return layers is None or int(block[1]) < layers
+    return layers is None or layers > 0 or name.startswith(("tokens.", "positions."))
+
+
+def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> None:
+    """Fill the engine's weights from the checkpoint in `folder` and from `seed`; every rank calls this.
+
+    Token rows that the checkpoint does not have, and those of the ids `fresh_rows`, are drawn. Raises CheckpointError
+    when a parameter has another shape there.
+    """
+    reader = StateReader(folder)
+    for fragment in masters.fragments(engine):
+        engine.progress("set-up")
+        info, count = fragment.info, len(fragment.master)
+        if not is_transferred(info.name, layers):
+            values = initial_value(info, seed).reshape(-1)[fragment.offset : fragment.offset + count]
+        elif info.name == TOKENS:
+            values = _token_rows(reader, info, fresh_rows, seed).reshape(-1)[fragment.offset : fragment.offset + count]
+        else:
+            values = reader.read("master", info, fragment.offset, count)
+        fragment.master.copy_(values)
+    masters.publish(engine)
+
+
+def _token_rows(reader: StateReader, info: ParameterInfo, fresh_rows: Collection[int], seed: int) -> Tensor:
+    """[rows of this rank, D]."""
+    rows_VD = initial_value(info, seed).clone()
+    stored = reader.index[TOKENS].shape[0] if TOKENS in reader.index else info.shape[0]
+    have = replace(info, shape=(stored, *info.shape[1:]), start=min(info.start, stored), stop=min(info.stop, stored))
+    count = have.stop - have.start
+    if count > 0:
+        old_VD = reader.read("master", have, 0, count * info.shape[1]).view(count, -1)
+        kept = torch.tensor([row not in fresh_rows for row in range(have.start, have.stop)])
+        rows_VD[:count][kept] = old_VD[kept]
+    return rows_VD

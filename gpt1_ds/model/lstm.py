@@ -1,0 +1,48 @@
+"""The paper's LSTM (section 5): one layer of 2,048 units in the place of all blocks.
+
+What the paper leaves open: the input is as wide as the embedding, and a linear layer brings the state back to that
+width for the tied head and the task's. There are no positions and no tensor parallelism.
+Shapes: S positions, B rows, D width, U units.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import dropout, names
+from gpt1_ds.model.layers import TensorParallel
+
+INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
+
+
+class Recurrence:
+    """State after the positions seen so far, for sampling."""
+
+    def __init__(self) -> None:
+        self.positions = 0
+        self.state: tuple[Tensor, Tensor] | None = None
+
+
+class Lstm(nn.Module):
+    """(embeddings [S, B, D], keys) -> (hidden [S, B, D], keys)."""
+
+    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        assert tensor.size == 1, "validation refuses tensor parallelism"
+        self.cell = nn.LSTM(model.width, model.units)
+        self.out = nn.Linear(model.units, model.width)
+        self.probabilities = (model.embedding_dropout, model.residual_dropout)
+        names.label(self, "lstm", tensor)
+
+    def forward(self, inputs: tuple[Tensor, Tensor], cache: Recurrence | None = None) -> tuple[Tensor, Tensor]:
+        x_SBD, keys_B = inputs
+        if self.training:
+            x_SBD = dropout.dropout(x_SBD, keys_B, INPUT_SITE, self.probabilities[0])
+        state_SBU, last = self.cell(x_SBD, cache.state if cache is not None else None)
+        if cache is not None:
+            cache.positions, cache.state = cache.positions + len(x_SBD), last
+        hidden_SBD = self.out(state_SBU)
+        if self.training:
+            hidden_SBD = dropout.dropout(hidden_SBD, keys_B, OUTPUT_SITE, self.probabilities[1])
+        return hidden_SBD, keys_B

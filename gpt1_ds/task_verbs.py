@@ -1,0 +1,82 @@
+"""Verbs about tasks: `finetune`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.config import Config, load, to_yaml
+from gpt1_ds.config.load import default_name, named
+from gpt1_ds.config.validate import world_problems
+from gpt1_ds.parallel import launch
+from gpt1_ds.plan.dryrun import describe
+
+
+def finetune(options: argparse.Namespace) -> int:
+    config = finetune_config(options.config, options.overrides)
+    if options.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    world = launch.world(options.nproc)
+    ConfigError.raise_all(world_problems(config, world))
+    if options.dry_run:
+        for line in _plan(config, world):
+            print(line)
+        return 0
+    return launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
+
+
+def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
+    """The configuration of a fine-tuning run; its model is that of checkpoint.init_from.
+
+    Raises ConfigError, and CheckpointError when there is no such checkpoint.
+    """
+    config = load(files, overrides, _model_of(files, overrides))
+    if config.task is None:
+        raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
+    if config.checkpoint.init_from is None and config.task.tokenizer is None:
+        raise ConfigError(
+            "checkpoint.init_from is empty; name the checkpoint to start from, or task.tokenizer to start from nothing"
+        )
+    if config.checkpoint.init_from is not None and config.task.tokenizer is not None:
+        raise ConfigError("task.tokenizer: the checkpoint of checkpoint.init_from has its own; keep one of the two")
+    return config
+
+
+def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
+    """The configuration that says what the model is: the checkpoint's, or the run's own when that is gone."""
+    from gpt1_ds.checkpoint.folders import find
+
+    source = named(files, overrides, "checkpoint", "init_from")
+    if source is None:
+        return None
+    try:
+        return find(Path(source)) / "config.yaml"
+    except CheckpointError:
+        folder = Path(named(files, overrides, "run", "dir") or "runs")
+        own = folder / (named(files, overrides, "run", "name") or default_name(files)) / "config.yaml"
+        if own.is_file():
+            return own
+        raise
+
+
+def _plan(config: Config, world: int) -> Iterator[str]:
+    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.data.tokenizer import load_tokenizer
+    from gpt1_ds.tasks.encoding import encode, length_limit
+    from gpt1_ds.tasks.reading import read_task
+
+    assert config.task is not None, "finetune_config checks it"
+    source = config.checkpoint.init_from
+    tokenizer = load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
+    data = read_task(config.task)
+    limit = length_limit(config.task, config.model.context)
+    yield f"task: {data.task.name}, {data.task.kind} of {', '.join(data.task.labels) or 'scores'}"
+    for split, examples in data.splits.items():
+        encoded = encode(data.task, examples, tokenizer, limit)
+        longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
+        yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
+    yield from data.notes
+    yield from describe(config, world, config.model.vocab_size or tokenizer.vocab_size, None)

@@ -1,0 +1,67 @@
+"""Pre-training's objective: the next token of windows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.config import Config
+from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.data.verify import verify_share
+from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.training import schedule
+from gpt1_ds.training.build import batch_shape, draw_weights, training_batches, with_vocabulary
+from gpt1_ds.training.held_out import held_out_loss
+from gpt1_ds.training.objective import Objective, Record, StepBatch
+from gpt1_ds.training.run import Run
+
+
+class LanguageObjective(Objective):
+    def __init__(self, config: Config, data: Data, grid: Grid) -> None:
+        self.config = config = with_vocabulary(config, data.tokenizer.vocab_size)
+        self.data, self.grid = data, grid
+        self.tokenizer, self.tokenizer_folder = data.tokenizer, data.tokenizer_folder
+        self.tokenizer_hash, self.data_hash = data.tokenizer_hash, data.data_hash
+        self.shape = batch_shape(config, grid)
+        self.tokens_per_step = config.train.global_batch * config.model.context
+        self.steps = schedule.total_steps(
+            config.train, config.data, config.model.context, data.training.tokens_per_epoch
+        )
+        self.flops_per_token = flops_per_token(config.model, data.tokenizer.vocab_size)
+
+    def batch(self, number: int, step: int) -> StepBatch:
+        batch = self.data.training.batch(number, self.shape)
+        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage  # each row once, of all ranks that read it
+        micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
+        return StepBatch(micro_batches, batch.fingerprint if counted else 0, self.tokens_per_step)
+
+    def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return self.data.training.documents(number, rows, self.config.train.global_batch)
+
+    def is_evaluation_due(self, step: int) -> bool:
+        every = self.config.train.eval_every
+        return step == self.steps or (every > 0 and step % every == 0)
+
+    def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
+        """Held-out loss over `train.eval_batches`; nothing without held-out data."""
+        if self.data.held_out is None:
+            return []
+        return [held_out_loss(engine, self.data, self.shape, step, tokens, self.config.train.eval_batches)]
+
+    def initialise(self, run: Run, folder: Path | None) -> None:
+        if folder is None:
+            draw_weights(run.engine, self.config.run.seed)
+        else:
+            run.load(folder, weights_only=True)
+
+
+def open_language(config: Config, grid: Grid, alive: Callable[[], None]) -> LanguageObjective:
+    """The objective on the data that the configuration names, verified. Raises DataError and ConfigError."""
+    data = grid.agree(lambda: open_data(config))
+    if config.data.verify:
+        streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
+        grid.agree(lambda: verify_share(streams, (grid.rank, grid.world), alive))
+    return LanguageObjective(config, data, grid)

@@ -1,0 +1,78 @@
+"""What a run trains on and is measured by: the part in which pre-training and fine-tuning differ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.model.task_head import HeadSpec
+from gpt1_ds.parallel.engine import Engine, MicroBatch
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.tracking.record import EvalRecord, TaskRecord
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.run import Run
+
+Record = EvalRecord | TaskRecord
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """This rank's share of one global batch. `tokens` are the whole batch's; each row's part of the fingerprint is
+    counted by one rank.
+    """
+
+    micro_batches: list[MicroBatch]
+    fingerprint: int
+    tokens: int
+
+
+class Objective(ABC):
+    """Every rank has its own and calls it alike. `config` names the vocabulary size."""
+
+    config: Config
+    tokenizer: Tokenizer
+    tokenizer_folder: Path
+    tokenizer_hash: str
+    data_hash: str
+    steps: int  # of the whole run
+    flops_per_token: int
+    head: HeadSpec | None = None
+
+    @abstractmethod
+    def batch(self, number: int, step: int) -> StepBatch:
+        """Batch `number` (1 is the first), for the update of `step`."""
+
+    @abstractmethod
+    def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Where the text of these rows of batch `number` comes from, for people."""
+
+    @abstractmethod
+    def is_evaluation_due(self, step: int) -> bool: ...
+
+    @abstractmethod
+    def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
+        """What is measured while training; `tokens` were trained on so far."""
+
+    @abstractmethod
+    def initialise(self, run: Run, folder: Path | None) -> None:
+        """Give the engine its first weights: from checkpoint.init_from, which is `folder`, or fresh ones."""
+
+    def score(self, records: Sequence[Record]) -> float | None:
+        """What makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
+        return None
+
+    def conclude(self, run: Run) -> None:  # noqa: B027
+        """After the last step."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint's manifest says besides."""
+        return {}
+
+
+Open = Callable[[Config, Grid, Callable[[], None]], Objective]  # the last: called now and then while it takes long

@@ -1,0 +1,43 @@
+"""What a fine-tuning run leaves: the best checkpoint's scores on every split, and its predictions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpt1_ds.common import log
+from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.training.evaluate import merge
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.run import Run
+    from gpt1_ds.training.task_objective import TaskObjective
+
+FOLDER = "predictions"
+
+
+def write_results(objective: TaskObjective, run: Run) -> None:
+    """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
+    the engine then holds the best checkpoint's weights.
+    """
+    step = run.step if run.best is None else run.best.step
+    folder = run.run_dir.checkpoint(step)
+    if step != run.step:
+        run.store.load(folder, weights_only=True)
+    for split in objective.splits:
+        if split == "train":
+            continue
+        if objective.has_labels(split):
+            record, predictions = objective.measure(run.engine, split, step, run.tokens)
+            if run.grid.rank == 0:
+                entry = {"task": record.task, "split": split, "step": step, "metrics": record.metrics}
+                merge(run.run_dir.evaluation, {**entry, "loss": record.loss})
+                run.reporter.evaluation(record)
+        else:
+            predictions, _ = objective.predict(run.engine, split)
+        run.grid.on_rank_0(
+            lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
+                objective.task, objective.splits[split], found, run.run_dir.path / FOLDER, split
+            )
+        )
+    if run.grid.rank == 0:
+        log.say(f"{run.run_dir.path}: best is {folder.name}; predictions are in {run.run_dir.path / FOLDER}")

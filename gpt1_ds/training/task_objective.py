@@ -1,0 +1,219 @@
+"""Fine-tuning's objective: a task's examples, scored on its dev split after every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.transfer import transfer
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.windows import fingerprint
+from gpt1_ds.model import dropout
+from gpt1_ds.model.task_head import HeadSpec
+from gpt1_ds.parallel.engine import Engine, MicroBatch
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.batches import Batch, TrainBatches, evaluation_batches
+from gpt1_ds.tasks.encoding import encode, length_limit
+from gpt1_ds.tasks.metrics import score
+from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.targets import read_out
+from gpt1_ds.tracking.record import TaskRecord
+from gpt1_ds.training.build import batch_shape, draw_weights
+from gpt1_ds.training.objective import Objective, Record, StepBatch
+from gpt1_ds.training.results import write_results
+from gpt1_ds.training.run import Run
+
+EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
+DEV = "dev"
+
+
+class TaskObjective(Objective):
+    """`data` read from the task's files, encoded with the tokenizer in `tokenizer_folder`."""
+
+    def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, grid: Grid) -> None:
+        assert config.task is not None, "fine-tuning has a task"
+        self.settings = config.task
+        self.tokenizer, self.tokenizer_folder = load_tokenizer(tokenizer_folder), tokenizer_folder
+        self.tokenizer_hash = self.tokenizer.fingerprint
+        vocab_size = max(config.model.vocab_size or 0, self.tokenizer.vocab_size)
+        self.config = config = replace(config, model=replace(config.model, vocab_size=vocab_size))
+        self.task, self.grid = data.task, grid
+        limit = length_limit(self.settings, config.model.context)
+        self.splits = {
+            split: encode(data.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
+        }
+        train = self.splits["train"]
+        self.data_hash = train.data_hash
+        self.batches = TrainBatches(train, config.train.global_batch, config.run.seed)
+        self.steps = total_steps(config, self.batches.per_epoch)
+        self.shape = batch_shape(config, grid)
+        self.head = head_spec(data.task, config)
+        average = max(1, round(float(train.lengths.mean())))
+        self.flops_per_token = flops_per_token(replace(config.model, context=average), vocab_size)
+
+    def batch(self, number: int, step: int) -> StepBatch:
+        batch = self.batches.at(number - 1)
+        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage
+        mark = sum(
+            fingerprint(batch.tokens[rows].reshape(len(rows), -1), rows.astype(np.int64)) for rows in self.shape.rows()
+        )
+        here = self._micro_batches(batch, (self.config.run.seed, step))
+        tokens = int((batch.extract + 1).sum())
+        return StepBatch(here, (mark + 2**63) % 2**64 - 2**63 if counted else 0, tokens)
+
+    def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
+        examples = self.batches.at(number - 1).examples
+        return [{"row": int(row), "example": self.splits["train"].ids[int(examples[row])]} for row in rows]
+
+    def is_evaluation_due(self, step: int) -> bool:
+        return step == self.steps or step % self.batches.per_epoch == 0
+
+    def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
+        return [self.measure(engine, DEV, step, tokens)[0]]
+
+    def score(self, records: Sequence[Record]) -> float | None:
+        """The task's first metric; one that is not defined is worse than any other."""
+        record = records[0]
+        assert isinstance(record, TaskRecord), "as `evaluate` gives it"
+        value = record.metrics[self.task.metrics[0]]
+        return -math.inf if value is None else value
+
+    def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
+        """The scores of a split with labels, and its predictions."""
+        predictions, loss = self.predict(engine, split)
+        scores = score(self.task, self.splits[split], predictions)
+        if self.grid.rank == 0:
+            for warning in scores.warnings:
+                log.say(warning)
+        record = TaskRecord(
+            step=step, tokens=tokens, task=self.task.name, split=split, loss=loss, metrics=scores.values
+        )
+        return record, predictions
+
+    def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
+        """(class or choice numbers, or scores, [N] in the order of the examples; mean loss), alike on all ranks."""
+        encoded = self.splits[split]
+        total, found = 0.0, []
+        for batch in evaluation_batches(encoded, self.config.train.global_batch, by_length=True):
+            loss = engine.evaluate(self._micro_batches(batch))
+            total += loss * int((batch.examples >= 0).sum())
+            if self.grid.tensor_rank == 0 and self.grid.is_last_stage:
+                rows = np.concatenate(self.shape.rows())
+                found.append((batch.examples[rows], torch.cat(engine.scores).cpu().numpy()))
+        scores: NDArray[np.float32] | None = None
+        for part in self.grid.gather(found):
+            for examples, values in part:
+                if scores is None:
+                    scores = np.zeros((len(encoded), values.shape[1]), dtype=np.float32)
+                scores[examples[examples >= 0]] = values[examples >= 0]
+        assert scores is not None, "every split has examples"
+        return predictions(self.task, scores), total / len(encoded)
+
+    def has_labels(self, split: str) -> bool:
+        encoded = self.splits[split]
+        return bool(
+            np.isfinite(encoded.scores).any() if self.task.kind == "regression" else (encoded.labels >= 0).any()
+        )
+
+    def initialise(self, run: Run, folder: Path | None) -> None:
+        if folder is None:
+            draw_weights(run.engine, self.config.run.seed)
+            return
+        layers, blocks = self.settings.transfer_layers, self.config.model.layers
+        if layers is not None and layers > blocks:
+            raise ConfigError(f"task.transfer_layers={layers} is more than the model has; use {blocks} or less")
+        facts = manifest.read(folder)
+        if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
+            raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
+        specials = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
+        fresh = () if "task" in facts else specials
+        self.grid.agree(lambda: transfer(run.engine, folder, layers, fresh, self.config.run.seed))
+
+    def conclude(self, run: Run) -> None:
+        write_results(self, run)
+
+    def facts(self) -> dict[str, Any]:
+        assert self.head is not None, "a task has a head"
+        return {"task": asdict(self.task), "head": asdict(self.head)}
+
+    def _micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
+        """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
+        over the batch are multiplied by the number of both.
+        """
+        shares = [batch.rows(int(rows[0]), int(rows[-1]) + 1) for rows in self.shape.rows()]
+        parts = len(shares) * self.shape.data_size
+        return [
+            micro_batch(share, self.task, int(rows[0]), parts, dropout_seed)
+            for share, rows in zip(shares, self.shape.rows(), strict=True)
+        ]
+
+
+def micro_batch(batch: Batch, task: Task, first: int, parts: int, dropout_seed: tuple[int, int]) -> MicroBatch:
+    """The tensors of a share of a batch that begins at its example `first`; weights are multiplied by `parts`."""
+    E, C, T = batch.tokens.shape
+    tokens_TB = torch.from_numpy(batch.tokens.reshape(E * C, T).T.astype(np.int64))
+    weights_TB = np.zeros((T, E * C), dtype=np.float32)
+    weights_TB[:-1] = batch.lm_weights.reshape(E * C, T - 1).T * parts
+    rows = np.arange(first * C, (first + E) * C)
+    targets_EK = batch.targets if batch.targets is not None else one_hot(batch.labels, classes(task))
+    return MicroBatch(
+        tokens_SB=tokens_TB,
+        keys_B=torch.from_numpy(dropout.row_keys(*dropout_seed, rows)),
+        labels_SB=tokens_TB.roll(-1, 0),
+        weights_SB=torch.from_numpy(weights_TB),
+        task=(
+            torch.from_numpy(batch.extract.reshape(-1)),
+            torch.from_numpy(np.asarray(targets_EK, dtype=np.float32)),
+            torch.from_numpy(batch.weights * np.float32(parts)),
+        ),
+    )
+
+
+def one_hot(labels: NDArray[np.int64], count: int) -> NDArray[np.float32]:
+    """float32 [E, K]; a row of zeros where there is no label."""
+    matrix: NDArray[np.bool_] = labels[:, None] == np.arange(count)
+    return matrix.astype(np.float32)
+
+
+def classes(task: Task) -> int:
+    """K, what the softmax is over."""
+    return task.sequences if task.kind == "choice" else task.outputs
+
+
+def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
+    """Class or choice numbers, or the scores of a regression, [N] from the head's scores [N, K]."""
+    if task.kind != "regression":
+        numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
+        return numbers
+    exponents = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
+    return read_out(exponents / exponents.sum(axis=1, keepdims=True), task.score_range)
+
+
+def head_spec(task: Task, config: Config) -> HeadSpec:
+    assert config.task is not None, "fine-tuning has a task"
+    settings = config.task
+    choice = task.kind == "choice"
+    return HeadSpec(task.outputs, task.sequences, choice, settings.head_dropout, settings.lm_coefficient)
+
+
+def total_steps(config: Config, per_epoch: int) -> int:
+    """Updates of a fine-tuning run; each epoch's last partial batch is dropped. Raises ConfigError."""
+    train = config.train
+    if train.tokens is not None:
+        raise ConfigError(f"train.tokens={train.tokens} is for pre-training; give train.epochs or train.steps")
+    if train.steps is not None:
+        return train.steps
+    return max(1, round((EPOCHS if train.epochs is None else train.epochs) * per_epoch))
