@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.log import say
 from gpt1_ds.config.study import load_study
+from gpt1_ds.report.study_page import write_study
 from gpt1_ds.task_verbs import finetune_config
 from gpt1_ds.training import cells, study
 from gpt1_ds.training.cells import Plan
@@ -21,7 +23,7 @@ def finetune_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_plan(plan)
         return 0
-    return study.run(plan, jobs, lambda: _write_reports(plan))
+    return study.run(plan, jobs, _Reports(plan).write)
 
 
 def _print_plan(plan: Plan) -> None:
@@ -31,4 +33,16 @@ def _print_plan(plan: Plan) -> None:
     print(f"{plan.folder}: {len(plan.cells)} cells, {len(plan.cells) - waiting} done, {waiting} to do")
 
 
-def _write_reports(plan: Plan) -> None: ...
+class _Reports:
+    """The table and figure of a study, rewritten by every call. What is not installed is said once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.folder, self._told = plan.folder, False
+
+    def write(self) -> None:
+        try:
+            write_study(self.folder)
+        except UserError as error:
+            if not self._told:
+                say(f"{self.folder}: without study.html: {error}")
+            self._told = True

@@ -43,6 +43,7 @@ OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
 class StudyTask:
     preset: str = ""  # configuration file or shipped preset, like finetune/cola
     name: str = ""  # its column in the table, and its folder; empty: the preset's stem
+    table: bool = True  # false: no column of the table, only on the layer-transfer curve
     overrides: list[str] = field(default_factory=list)  # key=value words
 
 
@@ -68,13 +69,18 @@ class Study:
     nproc: int = 1  # ranks of a cell
     keep_checkpoints: bool = False  # false: a finished cell keeps its scores and logs only
 
+    @property
+    def columns(self) -> list[str]:
+        """The tasks of the table."""
+        return [task.name for task in self.tasks if task.table]
+
     def problems(self) -> Iterator[str]:
         if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
             yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
         if not self.checkpoint:
             yield "checkpoint is empty; name the run or checkpoint folder that every cell begins with"
-        for key in ("tasks", "variants", "seeds"):
-            if not getattr(self, key):
+        for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
+            if not values:
                 yield f"{key} is empty; a table needs at least one"
         for key in ("jobs", "nproc"):
             if getattr(self, key) < 1:
@@ -84,6 +90,8 @@ class Study:
         yield from self._override_problems()
         if self.layer_transfer is not None:
             yield from self._transfer_problems(self.layer_transfer)
+        elif len(self.columns) < len(self.tasks):
+            yield "tasks: table=false is for tasks of layer_transfer, which is not there; leave the task out"
 
     def _name_problems(self) -> Iterator[str]:
         for kind, names in (("tasks", [task.name for task in self.tasks]), ("variants", list(self.variants))):
@@ -112,6 +120,9 @@ class Study:
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
                 yield f"layer_transfer.tasks: {name} is no task of the study; {_choice(near or names)}"
+        for task in self.tasks:
+            if not task.table and task.name not in transfer.tasks:
+                yield f"tasks.{task.name}: table=false, and layer_transfer.tasks does not name it; leave it out"
         for key in ("tasks", "layers"):
             values = getattr(transfer, key)
             if not values or len(set(values)) < len(values):
@@ -171,7 +182,7 @@ def _task(item: Any) -> dict[str, Any]:
     values = {"preset": item} if isinstance(item, str) else item
     if not isinstance(values, dict) or not values.get("preset"):
         raise ValueError(f"{item!r:.80} names no preset; write finetune/cola, or {{preset: finetune/cola, ...}}")
-    own = {key: value for key, value in values.items() if key in ("preset", "name")}
+    own = {key: value for key, value in values.items() if key in ("preset", "name", "table")}
     rest = {key: value for key, value in values.items() if key not in own}
     return {"name": Path(values["preset"]).stem, **own, "overrides": _words(rest)}
 

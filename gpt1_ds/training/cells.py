@@ -79,7 +79,12 @@ class Plan:
             "name": self.study.name,
             "checkpoint": self.study.checkpoint,
             "tasks": [
-                {"name": name, "task": section.name, "metric": find_spec(section).metrics[0]}
+                {
+                    "name": name,
+                    "task": section.name,
+                    "metric": find_spec(section).metrics[0],
+                    "table": name in self.study.columns,
+                }
                 for name, section in tasks.items()
             ],
             "variants": list(self.study.variants),
@@ -95,9 +100,10 @@ def plan(study: Study, configure: Configure, words: Sequence[str] = ()) -> Plan:
     Raises ConfigError naming every problem of every cell's configuration.
     """
     transfer = study.layer_transfer or LayerTransfer()
-    table = _configurations(study, configure, words, study.variants, [task.name for task in study.tasks])
-    taking = {str(layers): [f"task.transfer_layers={layers}"] for layers in transfer.layers}
-    curve = _configurations(study, configure, words, taking, transfer.tasks)
+    table = _configurations(study, configure, words, study.variants, study.columns)
+    taking = {f"transfer {'nothing' if layers < 0 else layers}": layers for layers in transfer.layers}
+    changed = {name: [f"task.transfer_layers={layers}"] for name, layers in taking.items()}
+    curve = _configurations(study, configure, words, changed, transfer.tasks)
     for config in list(curve.values())[:1]:
         ConfigError.raise_all(
             f"{study.name}: layer_transfer.layers: {study.checkpoint} has no {layers} layers; take -1 to {most}"
@@ -110,12 +116,12 @@ def plan(study: Study, configure: Configure, words: Sequence[str] = ()) -> Plan:
         for (task, variant), config in table.items()
     }
     points = []
-    for (task, layers), config in curve.items():
+    for (task, name), config in curve.items():
         same = [key for key, known in table.items() if key[0] == task and _identity(known) == _identity(config)]
-        variant = same[0][1] if same else f"transfer {'nothing' if layers == '-1' else layers}"
+        variant = same[0][1] if same else name
         for seed in transfer.seeds or study.seeds:
             cell = cells.setdefault((task, variant, seed), _cell(study, task, variant, seed, config))
-            points.append(Point(int(layers), cell))
+            points.append(Point(taking[name], cell))
     return Plan(study, tuple(cells.values()), tuple(points))
 
 
