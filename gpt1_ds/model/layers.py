@@ -48,6 +48,14 @@ class TensorParallel:
             return parameter
         return tensor_parallel.copy_to_tensor_model_parallel_region(parameter, group=self.group)  # type: ignore[no-any-return]
 
+    def all_positions(self, x_SBO: Tensor) -> Tensor:
+        """Sequence-parallel ranks' positions together, for what every rank then computes alike."""
+        if not self.sequence:
+            return x_SBO
+        return tensor_parallel.gather_from_sequence_parallel_region(  # type: ignore[no-any-return]
+            x_SBO, tensor_parallel_output_grad=False, group=self.group
+        )
+
 
 class ColumnParallel(tensor_parallel.ColumnParallelLinear):
     """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
 from gpt1_ds.config import ModelConfig
@@ -51,12 +50,7 @@ class TaskHead(nn.Module):
         dropped_SBD = hidden_SBD * self._mask(hidden_SBD, keys_B) if self.training else hidden_SBD
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
         added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
-        scores_SBO = F.linear(dropped_SBD, weight, bias / added)
-        if self.tensor.sequence:
-            scores_SBO = tensor_parallel.gather_from_sequence_parallel_region(
-                scores_SBO, tensor_parallel_output_grad=False, group=self.tensor.group
-            )
-        return hidden_SBD, scores_SBO
+        return hidden_SBD, self.tensor.all_positions(F.linear(dropped_SBD, weight, bias / added))
 
     def _mask(self, hidden_SBD: Tensor, keys_B: Tensor) -> Tensor:
         """[1, B, D]: one mask per example, shared by its sequences as in the authors' code, and by all positions."""
