@@ -29,7 +29,7 @@ class Score:
     split: str
     metric: str
     value: float | None  # as in eval.json, not x 100; None: not defined
-    seconds: float  # that the cell trained and evaluated, all its segments together
+    seconds: float  # that the cell trained and evaluated; segments that were killed do not count
     step: int  # of the best epoch
 
 
