@@ -21,7 +21,7 @@ CAPTION = (
 def curves(results: Results) -> dict[str, dict[int, list[float]]]:
     """Task -> layers taken -> scores of the finished runs, in points."""
     found: dict[str, dict[int, list[float]]] = {}
-    for layers, key in sorted(results.curve):
+    for layers, key in sorted(results.curve, key=lambda point: point[0]):
         if key in results.points:
             found.setdefault(key[0], {}).setdefault(layers, []).append(results.points[key])
     return found
