@@ -58,8 +58,10 @@ def evaluate(options: argparse.Namespace) -> int:
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
-    what = "evaluate:evaluate" if config.task is None else "evaluate_task:evaluate_task"
-    return launch.start(f"gpt1_ds.training.{what}", (config, folder, out), options.nproc)
+    if config.task is not None:
+        task = (config, [folder], out)
+        return launch.start("gpt1_ds.training.evaluate_task:evaluate_task", task, options.nproc)
+    return launch.start("gpt1_ds.training.evaluate:evaluate", (config, folder, out), options.nproc)
 
 
 def sample(options: argparse.Namespace) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
@@ -21,22 +23,36 @@ from gpt1_ds.training.session import joined, run_folder
 from gpt1_ds.training.task_objective import TaskObjective
 
 
-def evaluate_task(config: Config, checkpoint: Path, out: Path | None) -> int:
-    """Score `checkpoint` on this rank's share; rank 0 prints the results and merges them into `out` (eval.json)."""
+def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None) -> int:
+    """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
+    (eval.json), one by one.
+    """
     with joined(config) as grid:
-        objective = grid.agree(lambda: _open(config, checkpoint, grid))
-        engine, step, tokens = _loaded(objective, checkpoint)
-        for split in objective.splits:
-            if split == "train" or not objective.has_labels(split):
-                continue
-            record, _ = objective.measure(engine, split, step, tokens)
-            if grid.rank == 0:
-                values = ", ".join(f"{name} {_shown(value)}" for name, value in record.metrics.items())
-                log.say(f"{checkpoint}: {record.task} {split}: {values}, loss {record.loss:.4f}")
-                entry = {"task": record.task, "split": split, "step": step, "metrics": record.metrics}
-                if out is not None:
-                    merge(out, {**entry, "loss": record.loss})
+        objective = grid.agree(lambda: _open(config, checkpoints[0], grid))
+        config = objective.config
+        assert config.model.vocab_size is not None, "objectives fill it in"
+        engine = build_engine(config, config.model.vocab_size, grid, initialise=False, head=objective.head)
+        store = Store(run_folder(config), engine, config)
+        for checkpoint in checkpoints:
+            problem = store.verify(checkpoint)
+            if problem is not None:
+                raise CheckpointError(problem)
+            _score(objective, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
     return 0
+
+
+def _score(objective: TaskObjective, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
+    """Every labelled split under the engine's weights, which are those of `checkpoint`."""
+    for split in objective.splits:
+        if split == "train" or not objective.has_labels(split):
+            continue
+        record, _ = objective.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
+        if objective.grid.rank == 0:
+            values = ", ".join(f"{name} {_shown(value)}" for name, value in record.metrics.items())
+            log.say(f"{checkpoint}: {record.task} {split}: {values}, loss {record.loss:.4f}")
+            entry = {"task": record.task, "split": split, "step": record.step, "metrics": record.metrics}
+            if out is not None:
+                merge(out, {**entry, "loss": record.loss})
 
 
 def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskObjective:
@@ -59,19 +75,6 @@ def _check(task: Task, data: TaskData, checkpoint: Path) -> None:
             f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "
             f"{here.name} is {here.kind} of {', '.join(here.labels) or 'scores'}"
         )
-
-
-def _loaded(objective: TaskObjective, checkpoint: Path) -> tuple[Engine, int, int]:
-    """(the engine with the weights of `checkpoint`, its step, the tokens it was trained on)."""
-    config = objective.config
-    assert config.model.vocab_size is not None, "objectives fill it in"
-    engine = build_engine(config, config.model.vocab_size, objective.grid, initialise=False, head=objective.head)
-    store = Store(run_folder(config), engine, config)
-    problem = store.verify(checkpoint)
-    if problem is not None:
-        raise CheckpointError(problem)
-    facts = store.load(checkpoint, weights_only=True)
-    return engine, int(facts["step"]), int(facts["tokens"])
 
 
 def _shown(value: float | None) -> str:
