@@ -13,7 +13,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.parallel import launch
 from gpt1_ds.task_verbs import finetune_config
 
-WORDS = "the module returns a list of names when an object is called with two arguments and raises no error".split()
+TEXT = "the module returns a list of names when an object is called with two arguments and raises no error"
+WORDS = TEXT.split()
 COLUMNS = {
     "single": "{text: a, label: x}",
     "pair": "{text: a, text2: b, label: x}",

@@ -1,4 +1,4 @@
-"""Fine-tuning restated from the paper and its code in plain float64: sequences, loss and update. No padding anywhere."""
+"""Fine-tuning restated from the paper and its code in plain float64: sequences, loss, update. No padding anywhere."""
 
 from __future__ import annotations
 

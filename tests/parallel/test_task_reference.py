@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.parallel import launch
 from gpt1_ds.plan.count import parameter_shapes
 from tests.helpers import finetuning
