@@ -20,7 +20,7 @@ from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks.encoding import NO_LABEL, Encoded
 
 POOL = 50  # batches that are sorted together: more pad less, and shuffle less
-MULTIPLE = 8  # a batch's length is a multiple of this many tokens: fewer shapes, and tensor-parallel ranks can share it
+MULTIPLE = 4  # a batch's length is a multiple of this many tokens: fewer shapes for little padding
 PADDING_ROW = -1  # number of the example in a row that only fills up the batch
 
 Int64s = NDArray[np.int64]

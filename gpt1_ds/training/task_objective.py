@@ -25,7 +25,7 @@ from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import Batch, TrainBatches, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
@@ -57,7 +57,8 @@ class TaskObjective(Objective):
         }
         train = self.splits["train"]
         self.data_hash = train.data_hash
-        self.batches = TrainBatches(train, config.train.global_batch, config.run.seed)
+        self.multiple = _multiple(config, limit)
+        self.batches = TrainBatches(train, config.train.global_batch, config.run.seed, self.multiple)
         self.steps = total_steps(config, self.batches.per_epoch)
         self.shape = batch_shape(config, grid)
         self.head = head_spec(data.task, config)
@@ -107,7 +108,7 @@ class TaskObjective(Objective):
         """(class or choice numbers, or scores, [N] in the order of the examples; mean loss), alike on all ranks."""
         encoded = self.splits[split]
         total, found = 0.0, []
-        for batch in evaluation_batches(encoded, self.config.train.global_batch, by_length=True):
+        for batch in evaluation_batches(encoded, self.config.train.global_batch, True, self.multiple):
             loss = engine.evaluate(self._micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
             if self.grid.tensor_rank == 0 and self.grid.is_last_stage:
@@ -207,6 +208,16 @@ def head_spec(task: Task, config: Config) -> HeadSpec:
     settings = config.task
     choice = task.kind == "choice"
     return HeadSpec(task.outputs, task.sequences, choice, settings.head_dropout, settings.lm_coefficient)
+
+
+def _multiple(config: Config, limit: int) -> int:
+    """What the lengths of batches are multiples of: sequence-parallel ranks each take an equal run of positions."""
+    tensor = config.parallel.tensor
+    if not config.parallel.sequence:
+        return MULTIPLE
+    if limit % tensor:
+        raise ConfigError(f"task.max_length={limit} is no multiple of parallel.tensor={tensor}, which cuts sequences")
+    return math.lcm(MULTIPLE, tensor)
 
 
 def total_steps(config: Config, per_epoch: int) -> int:

@@ -38,7 +38,8 @@ WALLS = {
 }
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
 READING_PATH = [
-    *("config/train.py", "training/pretrain.py", "training/build.py", "training/loop.py", "data/loader.py"),
+    *("config/train.py", "training/lifecycle.py", "training/language.py", "training/build.py", "training/loop.py"),
+    "data/loader.py",
     *("model/stages.py", "model/layers.py", "model/block.py", "parallel/pipeline.py", "model/losses.py"),
     "checkpoint/store.py",
 ]

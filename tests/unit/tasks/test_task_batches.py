@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.batches import Batch, TrainBatches, build_batch, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, build_batch, evaluation_batches
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.targets import read_out, soft_targets
 from tests.helpers.words import WordTokenizer
@@ -83,8 +83,8 @@ def test_arrays_of_a_batch(layout: Layout) -> None:
     batch = build_batch(encoded, examples)
     B, C, T = batch.tokens.shape
     assert batch.tokens.shape[:2] == (3, encoded.sequences)
-    assert T % 8 == 0
-    assert 0 <= T - encoded.lengths[examples].max() < 8
+    assert T % MULTIPLE == 0
+    assert 0 <= T - encoded.lengths[examples].max() < MULTIPLE
     for row, example in enumerate(examples):
         for c in range(C):
             start, stop = encoded.offsets[example * C + c : example * C + c + 2]

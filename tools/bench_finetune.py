@@ -1,0 +1,215 @@
+"""Examples per second of full-size fine-tuning beside a plain transformers loop, in one interleaved run.
+
+    python tools/bench_finetune.py --tokenizer DIR --data DIR [--task cola] [--rounds 5] [--steps 6]
+
+Both train GPT-1 (12 layers, 768 wide) from the same random weights on the same examples with the same batch size,
+dropout, threads, objective (L2 + 0.5 L1), update count and clipping, bf16 on fp32 masters. The peer is what people
+write: shuffled batches padded to their longest sequence, torch.autocast, AdamW (fused, as transformers' Trainer has
+it). Both losses of one batch are compared first. Ours is the engine of `gpt1-ds finetune`, loader included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+BATCH = 32
+
+
+class Ours:
+    """The run that `gpt1-ds finetune` makes, driven step by step."""
+
+    def __init__(self, options: argparse.Namespace, place: str, stack: contextlib.ExitStack) -> None:
+        from gpt1_ds.common.rundir import RunDir
+        from gpt1_ds.parallel.grid import Grid, connect
+        from gpt1_ds.task_verbs import finetune_config
+        from gpt1_ds.tasks.reading import read_task
+        from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.reporter import Reporter
+        from gpt1_ds.training.run import Run
+        from gpt1_ds.training.session import _keep_memory
+        from gpt1_ds.training.stop import Requests
+        from gpt1_ds.training.task_objective import TaskObjective
+        from gpt1_ds.training.watch import Watch
+
+        _keep_memory()
+        words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
+        words.append(f"task.tokenizer={options.tokenizer}")
+        self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
+        connect(600)
+        grid = Grid(self.config)
+        self.objective = TaskObjective(self.config, read_task(self.config.task), Path(options.tokenizer), grid)
+        config = self.objective.config
+        engine = build_engine(config, config.model.vocab_size, grid, head=self.objective.head)
+        run_dir = RunDir(Path(place) / "run")
+        run_dir.create()
+        watch = stack.enter_context(Watch(run_dir, grid, config.guard))
+        self.run = Run(self.objective, run_dir, engine, Reporter(None), watch, Requests(run_dir, grid))
+
+    def train(self, steps: int) -> int:
+        """Examples trained on."""
+        for _ in range(steps):
+            step = self.run.step + 1
+            batch = self.run.batch(step)
+            self.run.engine.step(batch.micro_batches, self.run.learning_rate(step))
+            self.run.step = step
+        return steps * BATCH
+
+
+class Plain:
+    """transformers' GPT-1 with the weights of `ours`, in a loop as people write it."""
+
+    def __init__(self, ours: Ours) -> None:
+        import torch
+        from transformers import OpenAIGPTConfig, OpenAIGPTModel
+
+        model, encoded = ours.objective.config.model, ours.objective.splits["train"]
+        self.config = OpenAIGPTConfig(
+            vocab_size=model.vocab_size,
+            n_positions=model.context,
+            n_embd=model.width,
+            n_layer=model.layers,
+            n_head=model.heads,
+        )
+        self.body = OpenAIGPTModel(self.config)
+        self.head = torch.nn.Linear(model.width, ours.objective.head.outputs)
+        self.drop = torch.nn.Dropout(ours.objective.head.dropout)
+        self._copy(ours)
+        parameters = [*self.body.parameters(), *self.head.parameters()]
+        self.optimizer = torch.optim.AdamW(parameters, lr=6.25e-5, weight_decay=0.01, fused=True)
+        self.parameters = parameters
+        self.examples = [
+            (encoded.tokens[encoded.offsets[n] : encoded.offsets[n + 1]].tolist(), int(encoded.labels[n]))
+            for n in range(len(encoded))
+        ]
+        self.generator = torch.Generator().manual_seed(1)
+        self.order: list[int] = []
+
+    def _copy(self, ours: Ours) -> None:
+        import torch
+
+        from gpt1_ds.checkpoint.conversion import their_name, to_theirs
+        from gpt1_ds.model import names
+
+        weights = {}
+        for parameter in ours.run.engine.module.parameters():
+            info = names.info(parameter)
+            weights[info.name] = parameter.detach().float()[: info.shape[0]].clone()
+        with torch.no_grad():
+            self.head.weight.copy_(weights.pop("head.weight"))
+            self.head.bias.copy_(weights.pop("head.bias"))
+        heads = self.config.n_head
+        state = {their_name(name): to_theirs(name, value, heads) for name, value in weights.items()}
+        state = {name.removeprefix("transformer."): value for name, value in state.items()}
+        unread = self.body.load_state_dict(state, strict=False)  # their causal masks are buffers in some versions
+        assert not unread.unexpected_keys, unread
+        assert not set(unread.missing_keys) & {name for name, _ in self.body.named_parameters()}, unread
+
+    def loss(self, batch: list[tuple[list[int], int]]) -> Any:
+        import torch
+        import torch.nn.functional as F
+
+        longest = max(len(tokens) for tokens, _ in batch)
+        ids_BT = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in batch])
+        lengths_B = torch.tensor([len(tokens) for tokens, _ in batch])
+        real_BT = torch.arange(longest) < lengths_B[:, None]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden_BTD = self.body(ids_BT, attention_mask=real_BT.long()).last_hidden_state
+            logits_BTV = hidden_BTD @ self.body.tokens_embed.weight.T
+            scores_BO = self.head(self.drop(hidden_BTD[torch.arange(len(batch)), lengths_B - 1]))
+        labels_BT = ids_BT.masked_fill(~real_BT, -100)[:, 1:]
+        nats_BT = F.cross_entropy(logits_BTV[:, :-1].float().transpose(1, 2), labels_BT, reduction="none")
+        language = (nats_BT.sum(1) / (lengths_B - 1)).mean()
+        return F.cross_entropy(scores_BO.float(), torch.tensor([label for _, label in batch])) + 0.5 * language
+
+    def train(self, steps: int) -> int:
+        import torch
+
+        self.body.train()
+        for _ in range(steps):
+            if len(self.order) < BATCH:
+                self.order = torch.randperm(len(self.examples), generator=self.generator).tolist()
+            batch = [self.examples[self.order.pop()] for _ in range(BATCH)]
+            self.loss(batch).backward()
+            torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return steps * BATCH
+
+
+def compare(ours: Ours, plain: Plain) -> tuple[float, float]:
+    """The loss of the first batch by both, without dropout."""
+    import torch
+
+    first = ours.objective.batches.at(0)
+    mine = ours.run.engine.evaluate(ours.objective._micro_batches(first))
+    for part in (plain.body, plain.drop):
+        part.eval()
+    with torch.no_grad():
+        theirs = float(plain.loss([plain.examples[n] for n in first.examples]))
+    plain.drop.train()
+    assert abs(mine - theirs) < 2e-2 * theirs, (mine, theirs)
+    return mine, theirs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--task", default="cola", choices=("cola", "sst2"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    with contextlib.ExitStack() as stack:
+        ours = Ours(options, stack.enter_context(tempfile.TemporaryDirectory()), stack)
+        plain = Plain(ours)
+        losses = compare(ours, plain)
+        print(f"loss of the first batch: ours {losses[0]:.4f}, transformers {losses[1]:.4f}", flush=True)
+        speeds: dict[str, list[float]] = {"ours": [], "transformers": []}
+        for round_number in range(options.rounds + 1):  # the first one is a warm-up
+            for name, peer in (("ours", ours), ("transformers", plain)):
+                begin = time.perf_counter()
+                examples = peer.train(options.steps)
+                if round_number:
+                    speeds[name].append(examples / (time.perf_counter() - begin))
+        ratios = [a / b for a, b in zip(*speeds.values(), strict=True)]
+        for name, values in speeds.items():
+            print(f"{name}: {statistics.median(values):.2f} examples/s ({min(values):.2f} to {max(values):.2f})")
+        print(f"ratio: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        packages = ("torch", "deepspeed", "megatron-core", "transformers")
+        record = {
+            "task": options.task,
+            "batch": BATCH,
+            "threads": options.threads,
+            "padding": round(ours.objective.batches.padding_share(), 3),
+            "losses": losses,
+            "examples_per_second": speeds,
+            "ratios": ratios,
+            "processor": platform.processor() or platform.machine(),
+            **{name: version(name) for name in packages},
+        }
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
