@@ -39,10 +39,10 @@ def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObje
 
 
 def tokenizer_folder(config: Config) -> Path:
-    """The tokenizer of the run's own checkpoints, else that of checkpoint.init_from, else task.tokenizer."""
-    own = steps_in(run_folder(config).checkpoints)
-    if own:
-        return own[-1] / "tokenizer"
+    """The tokenizer that a run with checkpoints has kept, else that of checkpoint.init_from, else task.tokenizer."""
+    run_dir = run_folder(config)
+    if run_dir.tokenizer.is_dir() and steps_in(run_dir.checkpoints):
+        return run_dir.tokenizer
     if config.checkpoint.init_from is not None:
         return find(Path(config.checkpoint.init_from)) / "tokenizer"
     assert config.task is not None, "fine-tuning has a task"
