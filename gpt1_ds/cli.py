@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.training(_add(verbs, "finetune", about, _finetune))
     about = "fine-tune a table of task x variant x seed; goes on where it was"
     verb_options.study(_add(verbs, STUDY, about, _finetune_study))
-    verb_options.evaluate(_add(verbs, "evaluate", "held-out loss of a checkpoint", _evaluate))
+    verb_options.evaluate(_add(verbs, "evaluate", "held-out loss and zero-shot probes of checkpoints", _evaluate))
     verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _sample))
     about = "look at checkpoints, take them elsewhere and bring others in"
     kinds = _group(verbs, "checkpoint", about, "inspect|verify|export|import")

@@ -70,6 +70,10 @@ def evaluate(verb: argparse.ArgumentParser) -> None:
     configuration(verb)
     verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
     verb.add_argument("--out", metavar="FILE", help="where the result is merged in (default: the run's eval.json)")
+    verb.add_argument(
+        "--every", action="store_true", help="all checkpoints of a run folder that FILE does not have yet"
+    )
+    verb.add_argument("--points", type=int, metavar="N", help="with --every: N of them, evenly on a log scale of steps")
     verb.add_argument("--nproc", type=int, metavar="N", help="start N local ranks")
 
 

@@ -45,16 +45,20 @@ def evaluate(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find
 
     folder = find(Path(options.checkpoint))
+    if options.points is not None and not options.every:
+        raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
+    folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
     words = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
     config = load([str(folder / "config.yaml"), *options.config], words)
     ConfigError.raise_all(world_problems(config, launch.world(options.nproc)))
-    config = _with_embedded_corpus(config)
-    _check_data(config)
+    config, held_out = _with_held_out(config)
+    _check_probes(config)
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
-    return launch.start("gpt1_ds.training.evaluate:evaluate", (config, folder, out), options.nproc)
+    task = (config, folders, out, held_out, options.every)
+    return launch.start("gpt1_ds.training.evaluate:evaluate", task, options.nproc)
 
 
 def sample(options: argparse.Namespace) -> int:
@@ -138,6 +142,46 @@ def _check_data(config: Config) -> None:
     from gpt1_ds.data.sources import open_data
 
     open_data(config)
+
+
+def _with_held_out(config: Config) -> tuple[Config, bool]:
+    """The configuration with its data found, and whether there is held-out text; probes do without it."""
+    if not config.probes:
+        config = _with_embedded_corpus(config)
+        _check_data(config)
+        return config, True
+    from gpt1_ds.data.sources import open_data
+
+    try:
+        return config, open_data(config).held_out is not None
+    except DataError as error:
+        say(f"no held-out loss: {error.problems[0]}")
+        return config, False
+
+
+def _check_probes(config: Config) -> None:
+    """Say what is wrong with the probes' files once, all of it, before ranks start."""
+    from gpt1_ds.tasks.zeroshot import read_probe
+
+    problems: list[str] = []
+    for probe in config.probes:
+        try:
+            read_probe(probe)
+        except DataError as error:
+            problems += error.problems
+    DataError.raise_all(problems)
+
+
+def _kept(run: Path, points: int | None) -> list[Path]:
+    """The checkpoints of a run folder, thinned to about `points`."""
+    from gpt1_ds.checkpoint.folders import log_spaced, steps_in
+
+    folders = steps_in(run / "checkpoints")
+    if not folders:
+        raise ConfigError(f"--every: {run} is one checkpoint; name its run folder, or leave --every out")
+    if points is not None and points < 1:
+        raise ConfigError(f"--points={points}: at least 1 checkpoint is needed")
+    return folders if points is None else log_spaced(folders, points)
 
 
 def _print_plan(config: Config, world: int) -> None:

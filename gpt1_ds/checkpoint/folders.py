@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -15,6 +16,14 @@ def steps_in(folder: Path) -> list[Path]:
     """Published checkpoint folders, oldest first."""
     found = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def log_spaced(folders: list[Path], points: int) -> list[Path]:
+    """About `points` of `folders`, oldest first, evenly on a log scale of steps; the last one is always kept."""
+    steps = [max(1, int(path.name.removeprefix("step-"))) for path in folders]
+    wanted = [steps[0] * (steps[-1] / steps[0]) ** (k / max(1, points - 1)) for k in range(points - 1)] + [steps[-1]]
+    nearest = {min(range(len(steps)), key=lambda at: abs(math.log(steps[at] / want))) for want in wanted}
+    return [folders[at] for at in sorted(nearest)]
 
 
 def find(path: Path) -> Path:

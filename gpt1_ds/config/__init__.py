@@ -2,8 +2,19 @@
 
 from gpt1_ds.config.load import find_file, load, to_yaml
 from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.task import ColumnsConfig, TaskConfig
 from gpt1_ds.config.validate import world_problems
 
-__all__ = ["ColumnsConfig", "Config", "ModelConfig", "TaskConfig", "find_file", "load", "to_yaml", "world_problems"]
+__all__ = [
+    "ColumnsConfig",
+    "Config",
+    "ModelConfig",
+    "ProbeConfig",
+    "TaskConfig",
+    "find_file",
+    "load",
+    "to_yaml",
+    "world_problems",
+]

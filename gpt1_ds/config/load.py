@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import parse_count
 from gpt1_ds.config.data import DataSource
+from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.train import LENGTH_KEYS
@@ -94,11 +95,13 @@ def _model_section(path: Path) -> Layer:
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved configuration as YAML that `load` reads back to an equal Config; no `task` where there is none."""
+    """The resolved configuration as YAML that `load` reads back to an equal Config; no empty `task` or `probes`."""
     values = OmegaConf.to_container(OmegaConf.structured(config))
     assert isinstance(values, dict), "sections are mappings"
     if config.task is None:
         del values["task"]
+    if not config.probes:
+        del values["probes"]
     return OmegaConf.to_yaml(values)
 
 
@@ -223,6 +226,14 @@ def _typed(kind: Any, value: Any) -> Any:
     if kind == list[DataSource]:
         listed = value if isinstance(value, list) else [value]
         return [{"path": item} if isinstance(item, str) else item for item in listed]
+    if kind == list[ProbeConfig]:
+        listed, hints = value if isinstance(value, list) else [value], typing.get_type_hints(ProbeConfig)
+        return [
+            {key: _typed(hints.get(key), one) for key, one in item.items()}
+            if isinstance(item, dict)
+            else {"name": item}
+            for item in listed
+        ]
     if typing.get_origin(kind) is dict:
         return _plain(value)
     return value

@@ -10,6 +10,7 @@ from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.optimizer import OptimizerConfig
 from gpt1_ds.config.parallel import ParallelConfig
+from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.config.schedule import ScheduleConfig
 from gpt1_ds.config.task import TaskConfig
@@ -30,3 +31,4 @@ class Config:
     guard: GuardConfig = field(default_factory=GuardConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     task: TaskConfig | None = None  # fine-tuning only
+    probes: list[ProbeConfig] = field(default_factory=list)  # evaluate only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpt1_ds.config import probes
 from gpt1_ds.config.schema import Config
 
 
@@ -14,6 +15,7 @@ def problems(config: Config) -> Iterator[str]:
         yield from section.problems()
     if config.task is not None:
         yield from config.task.problems()
+    yield from probes.problems(config.probes)
     model, train, parallel = config.model, config.train, config.parallel
     if parallel.tensor > 0 and model.heads % parallel.tensor:
         yield (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.units import count
+from gpt1_ds.report.evolution import evolution
 from gpt1_ds.report.runs import RunStory
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
         "gradient_norm": _line("grad_norm", "gradient norm before clipping"),
         "throughput": _line("tokens_per_second", "tokens per second, all ranks"),
     }
-    return {name: _figure(plot, stories, tall=name == "loss") for name, plot in plots.items()}
+    figures = {name: _figure(plot, stories, tall=name == "loss") for name, plot in plots.items()}
+    if any(len(scores) > 1 for story in stories for scores in story.probes.values()):
+        figures["zero_shot"] = evolution(stories)
+    return figures
 
 
 def as_svg(figure: Any) -> str:

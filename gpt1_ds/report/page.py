@@ -10,7 +10,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.plan.count import flops_per_token
-from gpt1_ds.report import figures
+from gpt1_ds.report import evolution, figures
 from gpt1_ds.report.runs import RunStory, read
 
 CAPTIONS = {
@@ -19,6 +19,7 @@ CAPTIONS = {
     "the held-out text.",
     "learning_rate": "Learning rate of each logged step.",
     "gradient_norm": "Global gradient norm before clipping.",
+    "zero_shot": evolution.CAPTION,
     "throughput": "Training speed of the interval before each logged step, evaluation and saves taken out.",
 }
 
@@ -67,6 +68,7 @@ def _summary(story: RunStory) -> list[tuple[str, str]]:
         rows.append(
             (f"{figures.GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte")
         )
+    rows += evolution.summary(story)
     speeds = sorted(record["tokens_per_second"] for record in story.train)
     seconds = sum(event.get("seconds", 0.0) for event in story.events)
     rows.append(("speed (median)", f"{count(speeds[len(speeds) // 2])} tokens per second"))

@@ -10,6 +10,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load
+from gpt1_ds.config.probes import PREFIX, SCALES
 from gpt1_ds.plan.count import parameters
 
 Records = list[dict[str, Any]]
@@ -26,6 +27,7 @@ class RunStory:
     events: Records
     samples: Records
     evaluations: Records  # of all the held-out text, by `gpt1-ds evaluate`
+    probes: dict[str, Records] = field(default_factory=dict)  # zero-shot scores by probe, each a step's metrics
     baselines: list[dict[str, Any]] = field(default_factory=list)  # n-gram scores of the run's dataset, if counted
 
     @property
@@ -50,13 +52,14 @@ def read(folder: Path) -> RunStory:
         held_out=[line for line in lines if line["kind"] == "eval"],
         events=list(read_jsonl(run_dir.events)),
         samples=list(read_jsonl(folder / "samples.jsonl")),
-        evaluations=_evaluations(run_dir),
+        evaluations=_evaluations(run_dir, "held-out"),
+        probes={name: scores for name in SCALES if (scores := _evaluations(run_dir, PREFIX + name))},
         baselines=json.loads(baselines.read_text()) if baselines.exists() else [],
     )
 
 
-def _evaluations(run_dir: RunDir) -> Records:
-    """Held-out scores of eval.json, by step."""
+def _evaluations(run_dir: RunDir, task: str) -> Records:
+    """One task's scores of eval.json, by step."""
     entries = json.loads(run_dir.evaluation.read_text()) if run_dir.evaluation.exists() else []
-    found = [entry for entry in entries if entry["task"] == "held-out"]
+    found = [entry for entry in entries if entry["task"] == task]
     return sorted(({"step": entry["step"], **entry["metrics"]} for entry in found), key=lambda entry: entry["step"])

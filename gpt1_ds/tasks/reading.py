@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks import formats, hub
 from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.registry import Spec, find_spec
-from gpt1_ds.tasks.rows import RowReader, naming
+from gpt1_ds.tasks.rows import FEW, RowReader, naming
 from gpt1_ds.tasks.tables import Table, brief, open_table
 
 Examples = tuple[Example, ...]
@@ -58,11 +59,32 @@ def read_task(config: TaskConfig) -> TaskData:
     if "dev" not in splits:
         splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
-    splits["train"] = _capped(splits["train"], config.train_examples)
+    splits["train"] = capped(splits["train"], config.train_examples)
     return TaskData(_task(config, spec, splits), splits, tuple(notes))
 
 
-def _tables(config: TaskConfig, spec: Spec) -> Iterator[tuple[str, Iterator[Table]]]:
+def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples]:
+    """The first of `splits` that has files, and its labelled examples; nothing else is read or has to be there.
+
+    Raises DataError for files, columns or rows that cannot be used.
+    """
+    spec = find_spec(config)
+    found = dict(_tables(config, spec, needed=""))
+    split = next((split for split in splits if split in found), None)
+    if split is None:
+        wanted = "; or ".join(" and ".join(names) for split in splits for names in spec.files.get(split, ()))
+        raise DataError(f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}")
+    reader = RowReader(spec, (config.score_range[0], config.score_range[1]))
+    examples: list[Example] = []
+    for table in found[split]:
+        examples += reader.read(table, True, len(examples))
+    DataError.raise_all(f"{problem}; mend this row" for problem in reader.problems[:FEW])
+    if not examples:
+        raise DataError(f"{config.path} {split}: no row has a label")
+    return split, tuple(examples)
+
+
+def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[tuple[str, Iterator[Table]]]:
     """(split, its tables), opened when they are gone through."""
     given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
     if hub.is_hub(config.path):
@@ -76,12 +98,11 @@ def _tables(config: TaskConfig, spec: Spec) -> Iterator[tuple[str, Iterator[Tabl
         root = root.parent
     if not root.is_dir():
         raise DataError(f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}")
-    yield from (
-        (split, (_open(path, config, spec) for path in paths)) for split, paths in _files(root, spec, given).items()
-    )
+    for split, paths in _files(root, spec, given, needed).items():
+        yield split, map(partial(_open, config=config, spec=spec), paths)
 
 
-def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]]) -> dict[str, list[Path]]:
+def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]], needed: str) -> dict[str, list[Path]]:
     """Split -> its files below `root`: those that were named, else official ones that no other split was given."""
     named = [name for names in given.values() for name in names]
     twice = sorted({name for name in named if named.count(name) > 1})
@@ -94,7 +115,7 @@ def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]]) -> dict[s
         official = [names for names in spec.files.get(split, ()) if not set(names) & set(named)]
         there = next((names for names in official if all((root / name).exists() for name in names)), ())
         names = given.get(split) or there
-        if not names and split == "train":
+        if not names and split == needed:
             wanted = "; or ".join(" and ".join(names) for names in official)
             raise DataError(f"{root}: holds none of {wanted}; set task.path, or name the files with task.train")
         if names:
@@ -138,7 +159,8 @@ def _hold_out(config: TaskConfig, spec: Spec, examples: Examples) -> tuple[Examp
     return train, tuple(examples[number] for number in sorted(held))
 
 
-def _capped(examples: Examples, cap: int | None) -> Examples:
+def capped(examples: Examples, cap: int | None) -> Examples:
+    """`cap` of the examples, in their order and always the same ones; None: all."""
     if cap is None or cap >= len(examples):
         return examples
     key = key_of("cap", len(examples), *(example.texts[0] for example in examples))

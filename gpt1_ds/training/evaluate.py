@@ -1,10 +1,14 @@
-"""`evaluate`: the held-out loss of a checkpoint, over all of a dataset's validation split, on any layout."""
+"""`evaluate`: what checkpoints score, on any layout: the held-out loss over all of a dataset's validation split, and
+the zero-shot probes of the `probes` section.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
@@ -12,24 +16,99 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.config import Config
+from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.training.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.training.held_out import held_out_loss
+from gpt1_ds.training.inference import load_checkpoint
+from gpt1_ds.training.probes import probe_metrics
 from gpt1_ds.training.session import joined, run_folder
 
 HELD_OUT = "held-out"
+Entry = dict[str, Any]
 
 
-def evaluate(config: Config, checkpoint: Path, out: Path | None) -> int:
-    """Score `checkpoint` on this rank's share; rank 0 prints the result and merges it into `out` (eval.json)."""
+def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held_out: bool, missing: bool) -> int:
+    """Score `checkpoints`; rank 0 prints the results and merges them into `out` (eval.json), one by one.
+
+    `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
+    """
     with joined(config) as grid:
-        data = grid.agree(lambda: open_data(config))
-        if data.held_out is None:
-            raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
-        config = with_vocabulary(config, data.tokenizer.vocab_size)
-        manifest.check_size(checkpoint, grid.agree(lambda: manifest.read(checkpoint)), config.model)
-        engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
-        store = Store(run_folder(config), engine, config)
+        there = grid.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
+        done = there if missing else []
+        if config.probes:
+            probes = grid.agree(lambda: [read_probe(probe) for probe in config.probes])
+            for checkpoint in checkpoints:
+                _probe(grid, checkpoint, probes, out, done)
+        if held_out:
+            steps = {entry["step"] for entry in done if entry["task"] == HELD_OUT}
+            left = [path for path in checkpoints if _step(grid, path) not in steps]
+            if left:
+                _held_out(config, grid, left, out)
+    return 0
+
+
+def merge(path: Path, entry: Entry) -> None:
+    """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
+    write_json(path, [*(e for e in read_entries(path) if _key(e) != _key(entry)), entry])
+
+
+def read_entries(path: Path | None) -> list[Entry]:
+    """The results in an eval.json; none where there is no file. Raises DataError for another file."""
+    if path is None or not path.exists():
+        return []
+    try:
+        entries: list[Entry] = json.loads(path.read_text())
+        dict.fromkeys((_key(entry), len(entry["metrics"])) for entry in entries)  # they have what a result has
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: not a list of results; choose another --out, or remove the file") from None
+    return entries
+
+
+def _key(entry: Entry) -> tuple[str, str, int]:
+    return entry["task"], entry["split"], entry["step"]
+
+
+def _step(grid: Grid, checkpoint: Path) -> int:
+    return int(grid.agree(lambda: manifest.read(checkpoint))["step"])
+
+
+def _tell(grid: Grid, out: Path | None, entry: Entry) -> None:
+    def write() -> None:
+        if out is not None:
+            merge(out, entry)
+
+    grid.on_rank_0(write)
+
+
+def _probe(grid: Grid, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]) -> None:
+    """The zero-shot scores of one checkpoint, but for those of as many examples that are there already."""
+    step = _step(grid, checkpoint)
+    sizes = {_key(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
+    left = [p for p in probes if sizes.get((PREFIX + p.name, p.split, step)) != [len(p.examples), len(p.train)]]
+    if not left:
+        return
+    loaded = grid.agree(lambda: load_checkpoint(checkpoint))
+    for probe in left:
+        metrics = probe_metrics(probe, loaded, grid)
+        if grid.rank == 0:
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
+            log.say(f"{checkpoint}: {PREFIX}{probe.name} {probe.split}: {shown}")
+        _tell(grid, out, {"task": PREFIX + probe.name, "split": probe.split, "step": step, "metrics": metrics})
+
+
+def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path | None) -> None:
+    data = grid.agree(lambda: open_data(config))
+    if data.held_out is None:
+        raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
+    config = with_vocabulary(config, data.tokenizer.vocab_size)
+    for path, facts in zip(checkpoints, grid.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
+        manifest.check_size(path, facts, config.model)
+    engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
+    store = Store(run_folder(config), engine, config)
+    for checkpoint in checkpoints:
         problem = store.verify(checkpoint)
         if problem is not None:
             raise CheckpointError(problem)
@@ -45,17 +124,5 @@ def evaluate(config: Config, checkpoint: Path, out: Path | None) -> int:
                 f"{checkpoint}: held-out loss {record.loss:.4f} nats per token, perplexity {record.perplexity:.2f}, "
                 f"{record.bits_per_byte:.4f} bits per byte"
             )
-            metrics = {key: asdict(record)[key] for key in ("loss", "perplexity", "bits_per_byte")}
-            entry = {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics}
-            if out is not None:
-                merge(out, entry)
-    return 0
-
-
-def merge(path: Path, entry: dict[str, object]) -> None:
-    """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
-    entries = json.loads(path.read_text()) if path.exists() else []
-    same = [(e["task"], e["split"], e["step"]) for e in entries]
-    key = (entry["task"], entry["split"], entry["step"])
-    entries = [e for e, k in zip(entries, same, strict=True) if k != key]
-    write_json(path, [*entries, entry])
+        metrics = {key: asdict(record)[key] for key in ("loss", "perplexity", "bits_per_byte")}
+        _tell(grid, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})

@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "tracking.",
     "data.epochs_limit",
     "data.verify",
+    "probes",
 )
 
 

@@ -1,0 +1,57 @@
+"""What a pre-trained model is asked without being trained for it: the paper's zero-shot probes (Figure 2, right)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A probe's score in figures: (score - chance) / (best - chance), so 0 is guessing and 1 is `best`."""
+
+    metric: str  # the score that is drawn
+    best: float
+    source: str  # where `best` is from
+
+
+_TABLE_3 = "GPT-1 fine-tuned, table 3 of the paper"
+_TABLE_4 = "GPT-1 fine-tuned, table 4 of the paper"
+_ALL = "every question right"
+# The paper divides by the state of the art of 2018 and does not print it; these are its own results where it has some.
+SCALES = {
+    "cola": Scale("matthews", 0.454, _TABLE_4),
+    "sst2": Scale("accuracy", 0.913, _TABLE_4),
+    "race": Scale("accuracy", 0.590, _TABLE_3),
+    "story_cloze": Scale("accuracy", 0.865, _TABLE_3),
+    "cosmosqa": Scale("accuracy", 1.0, _ALL),
+    "copa": Scale("accuracy", 1.0, _ALL),
+    "wsc273": Scale("accuracy", 1.0, _ALL),
+    "pdp": Scale("accuracy", 1.0, _ALL),
+    "dprd": Scale("accuracy", 1.0, _ALL),
+}
+PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig:
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp or dprd
+    path: str = ""  # folder of the official files, or one file
+    limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
+    train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
+
+
+def problems(probes: Sequence[ProbeConfig]) -> Iterator[str]:
+    """One line per problem of the whole list."""
+    names = [probe.name for probe in probes]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        yield f"probes: {name} is there {names.count(name)} times; keep one of it"
+    for probe in probes:
+        if probe.name not in SCALES:
+            yield f"probes: name={probe.name} is no zero-shot probe; choose {', '.join(SCALES)}"
+        if not probe.path:
+            yield f"probes: {probe.name} has no path; name the folder that holds its files"
+        for key in ("limit", "train_limit"):
+            value = getattr(probe, key)
+            if value is not None and value < 1:
+                yield f"probes: {key}={value} of {probe.name} must be at least 1; leave it out to use all"

@@ -1,0 +1,82 @@
+"""Winograd schemas: whom does the pronoun mean? Files of WSC273, PDP-60 and DPRD (Rahman and Ng 2012).
+
+Blocks of four lines between blank lines: the sentence, the mark that stands in the pronoun's place, the candidates with
+commas between them, and the right one. The mark is [MASK], or in DPRD the pronoun itself, where its first place counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.rows import FEW
+from gpt1_ds.tasks.tables import brief, open_text, unusable
+
+FILES = {"wsc273": ("wsc273.txt",), "pdp": ("PDP.txt", "pdp.txt"), "dprd": ("test.c.txt",)}
+LINES = 4
+_ENDS = tuple('.!?"')  # behind one of them a sentence begins
+_DETERMINERS = {"The", "A", "An", "My", "His", "Her", "Their", "Our"}  # what else is capital is a name
+
+
+def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
+    """`texts` are what comes before and behind the pronoun, `label` the number of the right one of `choices`.
+
+    `path` is the file or the folder that it lies in. Raises DataError for what is not there or no schema.
+    """
+    places = [path / file for file in FILES[name]]
+    found = path if path.is_file() else next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise DataError(f"{path}: holds no {' or '.join(FILES[name])}; name the folder that holds the file of {name}")
+    examples, problems = [], []
+    for number, (line, block) in enumerate(_blocks(found)):
+        try:
+            examples.append(_schema(str(number), block))
+        except ValueError as error:
+            problems.append(f"{found} line {line}: {error}; mend this block")
+    DataError.raise_all(problems[:FEW])
+    if not examples:
+        raise DataError(f"{found}: is empty; it needs at least one block of {LINES} lines")
+    return tuple(examples)
+
+
+def substituted(example: Example, candidate: str) -> tuple[str, str]:
+    """(the sentence up to and with `candidate` in the pronoun's place, what follows it)."""
+    before, behind = example.texts
+    first, blank, others = candidate.partition(" ")
+    if not before or before.endswith(_ENDS):
+        first = first[:1].upper() + first[1:]
+    elif first in _DETERMINERS:
+        first = first.lower()
+    return f"{before} {first}{blank}{others}".lstrip(), behind
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(number of the first line, its lines) of every block."""
+    with open_text(path) as stream:
+        lines = [line.strip() for line in stream]
+    for filled, block in groupby(enumerate(lines, start=1), key=lambda line: bool(line[1])):
+        if filled:
+            numbers, texts = zip(*block, strict=True)
+            yield numbers[0], list(texts)
+
+
+def _schema(number: str, block: list[str]) -> Example:
+    if len(block) != LINES:
+        raise ValueError(f"{len(block)} lines where {LINES} are expected: sentence, pronoun, candidates, answer")
+    if problem := next(filter(None, map(unusable, block)), ""):
+        raise ValueError(f"this block {problem}")
+    sentence, mark, listed, answer = (" ".join(line.split()) for line in block)
+    place = re.search(rf"(?<!\w){re.escape(mark)}(?!\w)", sentence)
+    if place is None:
+        raise ValueError(f"{brief(mark)} is not in the sentence")
+    candidates = tuple(candidate.strip() for candidate in listed.split(","))
+    if len(set(candidates)) < len(candidates) or len(candidates) < 2 or "" in candidates:
+        raise ValueError(f"{brief(listed)} does not name two candidates or more")
+    if answer not in candidates:
+        raise ValueError(f"{brief(answer)} is none of its candidates")
+    before, behind = sentence[: place.start()].rstrip(), re.sub("^ (?=[.,;:!?])", "", sentence[place.end() :])
+    return Example(number, (before, behind), candidates, str(candidates.index(answer)))

@@ -1,0 +1,195 @@
+"""Zero-shot probes (section 5 of the paper): tasks as texts that a pre-trained model finds more or less likely.
+
+- cola       the sentence; an average token log-probability above a threshold means acceptable. The threshold is the one
+             with the highest Matthews' correlation on train, because that is what dev is scored by.
+- sst2       the sentence and `very`, then `positive` or `negative`. Each is one token of the vocabulary of 2018; with
+             another one they may be several, so the sums of the log-probabilities of their tokens are compared.
+- choices    race, story_cloze, cosmosqa, copa: document, question and each choice, joined by blanks; the average token
+             log-probability of the choice decides.
+- schemas    wsc273, pdp, dprd: each candidate in place of the pronoun; the average over the tokens behind it decides
+             (partial scoring). They are the same in all sequences of a question.
+
+A model that is not fine-tuned yet has no start token, so the first token of a text would have no context. Here it has
+what comes before a text in training: the end of the last document (`<eod>`), or in the vocabulary of 2018, whose model
+never met that one, the line end (`\\n</w>`). What does not fit the context is cut: of a document the beginning, alike
+for all choices, and of a text that is scored the end. Equals share the point, as drawing lots would: in the file of
+wsc273 the first candidate is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config import ProbeConfig, TaskConfig
+from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
+from gpt1_ds.tasks import metrics, winograd
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.layouts import Int32s
+from gpt1_ds.tasks.reading import Examples, capped, read_split
+from gpt1_ds.tasks.registry import SPECS
+
+Float64s = NDArray[np.float64]
+SENTIMENT = (" negative", " positive")  # by label
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A probe's examples; `train` is empty where nothing is fitted."""
+
+    name: str
+    split: str  # of `examples`
+    examples: Examples
+    train: Examples
+
+
+@dataclass(frozen=True)
+class Question:
+    """One example as a sequence per candidate answer; CoLA has one, the sentence."""
+
+    sequences: tuple[Int32s, ...]  # each [T], T at most the model's context + 1: the last token is no input
+    scored: tuple[int, ...]  # of each sequence, how many of its last tokens count
+    label: int  # the right sequence; of CoLA 1: acceptable
+
+
+def read_probe(config: ProbeConfig) -> Probe:
+    """The examples of a probe: of dev where the task has dev files, else what is there. Raises DataError."""
+    if not Path(config.path).exists():
+        raise DataError(f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes")
+    train: Examples = ()
+    if config.name in winograd.FILES:
+        split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
+    else:
+        task = TaskConfig(name=config.name, path=config.path)
+        alternatives = ["dev", "train"] if SPECS[config.name].kind == "choice" else ["dev"]
+        split, examples = read_split(task, alternatives)
+        if config.name == "cola":
+            train = capped(read_split(task, ["train"])[1], config.train_limit)
+    return Probe(config.name, split, capped(examples, config.limit), train)
+
+
+def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, context: int) -> list[Question]:
+    """The examples as token sequences for a model of `context` positions."""
+    if name == "cola":
+        return [_sentence(example, tokenizer, context) for example in examples]
+    if name == "sst2":
+        return [_sentiment(example, tokenizer, context) for example in examples]
+    if name in winograd.FILES:
+        return [_schema(example, tokenizer, context) for example in examples]
+    labels = SPECS[name].labels
+    return [_choice(example, labels, tokenizer, context) for example in examples]
+
+
+def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Sequence[Question] = ()) -> dict[str, float]:
+    """The metrics of a probe, and beside them `chance`, what guessing gives, and `examples`, how many were asked.
+
+    `sums` are the log-probabilities of the scored tokens of every sequence of `asked`, then of `fitted`, in order.
+    `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
+    """
+    sizes = [len(question.sequences) for question in (*asked, *fitted)]
+    counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
+    values = sums if probe.name == "sst2" else sums / np.maximum(counts, 1)
+    if probe.name != "cola":
+        points = [
+            _points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)
+        ]
+        return {
+            "accuracy": float(np.mean(points)),
+            "chance": float(np.mean([1 / size for size in sizes])),
+            "examples": len(asked),
+        }
+    gold = np.array([question.label for question in (*asked, *fitted)])
+    threshold = best_threshold(values[len(asked) :], gold[len(asked) :])
+    predictions = (values[: len(asked)] > threshold).astype(np.int64)
+    return {
+        "matthews": metrics.measure("matthews", gold[: len(asked)], predictions) or 0.0,
+        "accuracy": metrics.measure("accuracy", gold[: len(asked)], predictions) or 0.0,
+        "chance": 0.0,
+        "examples": len(asked),
+        "fitted": len(fitted),
+        "threshold": threshold,
+    }
+
+
+def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
+    """The t for which `values > t` has the highest Matthews' correlation with `labels` (0 or 1), halfway between two
+    values; of equals the lowest. Below all values where no threshold does better than calling everything 1.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered, positive = values[order], labels[order] == 1
+    cuts = np.flatnonzero(np.diff(ordered) > 0) + 1  # this many values are called 0
+    false_negative, true_negative = np.cumsum(positive)[cuts - 1], np.cumsum(~positive)[cuts - 1]
+    true_positive, false_positive = positive.sum() - false_negative, (~positive).sum() - true_negative
+    product = (1.0 * positive.sum()) * (~positive).sum() * cuts * (len(values) - cuts)
+    correlation = (true_positive * true_negative - false_positive * false_negative) / np.sqrt(np.maximum(product, 1))
+    if len(cuts) == 0 or correlation.max() <= 0:
+        return float(ordered[0] - 1)
+    cut = cuts[int(np.argmax(correlation))]
+    return float((ordered[cut - 1] + ordered[cut]) / 2)
+
+
+def _points(values: Float64s, label: int) -> float:
+    """1 for a right answer, 0 for a wrong one, a share where several are the best."""
+    best = values == values.max()
+    return float(best[label] / best.sum())
+
+
+def _sentence(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+    tokens = tokenizer.encode(example.texts[0])
+    return _question([_first(tokenizer)], [tokens], int(example.label == "1"), context)
+
+
+def _sentiment(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+    text = f"{example.texts[0]} very"
+    words = [tokenizer.encode_part(word, text[-1]) for word in SENTIMENT]
+    return _question([_first(tokenizer), *tokenizer.encode(text)], words, int(example.label == "1"), context)
+
+
+def _choice(example: Example, labels: Sequence[str], tokenizer: Tokenizer, context: int) -> Question:
+    text = " ".join(filter(None, example.texts))
+    choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
+    label = labels.index(str(example.label))
+    return _question([_first(tokenizer), *tokenizer.encode(text)], choices, label, context)
+
+
+def _schema(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+    """What lies behind the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
+    that come behind the candidate in all of them are those behind the pronoun.
+    """
+    parts = [winograd.substituted(example, candidate) for candidate in example.choices]
+    wholes = [tokenizer.encode(f"{before}{behind}") for before, behind in parts]
+    behind = min(
+        len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)
+    )
+    sequences = tuple(_joined([_first(tokenizer)], whole)[-context - 1 :] for whole in wholes)
+    return Question(sequences, (min(behind, context),) * len(wholes), int(example.label or 0))
+
+
+def _question(history: Sequence[int], answers: Sequence[Int32s], label: int, context: int) -> Question:
+    """`history` and each of `answers`, which are scored; cut so that every answer has the same history."""
+    answers = [answer[:context] for answer in answers]
+    room = context + 1 - max(map(len, answers))  # at least 1
+    return Question(tuple(_joined(history[-room:], answer) for answer in answers), tuple(map(len, answers)), label)
+
+
+def _first(tokenizer: Tokenizer) -> int:
+    """The token before a text."""
+    if tokenizer.kind == OPENAI:
+        return int(tokenizer.encode_part("\na", "a")[0])
+    return tokenizer.eod_id
+
+
+def _joined(history: Sequence[int], tokens: Int32s) -> Int32s:
+    return np.concatenate([np.array(history, dtype=np.int32), tokens])
+
+
+def _common(first: Int32s, second: Int32s) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    size = min(len(first), len(second))
+    differ = np.flatnonzero(first[:size] != second[:size])
+    return int(differ[0]) if len(differ) else size

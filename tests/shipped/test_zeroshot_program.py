@@ -1,0 +1,161 @@
+"""`evaluate` with probes, as a person uses it: one checkpoint, all of a run, again, and what people get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.cli import main
+from gpt1_ds.parallel import launch
+from tests.helpers.runs import configuration
+
+SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
+Gpt1 = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of two tasks and a run of 12 steps, saved at 5, 10 and 12."""
+    folder = tmp_path_factory.mktemp("zeroshot")
+    words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
+    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
+    rows = "".join(f"x\t{n % 2}\t\t{'the text is good' if n % 2 else 'text the the is'} {n}\n" for n in range(30))
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text(rows)
+    (folder / "pdp.txt").write_text(SCHEMA * 9)
+    return folder
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def gpt1(folder: Path, capfd: pytest.CaptureFixture[str]) -> Gpt1:
+    """`evaluate` in this process, ranks from the warm fork server; its exit code and this process's lines."""
+
+    def run(*words: str, probes: str = "[{name: cola, path: .}, {name: pdp, path: .}]") -> tuple[int, list[str]]:
+        capfd.readouterr()
+        try:
+            code = main(["evaluate", "--nproc", "1", *words, f"probes={probes}"])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.err.splitlines()
+
+    return run
+
+
+def results(path: Path = Path("r/eval.json")) -> dict[tuple[str, int], dict[str, Any]]:
+    entries = json.loads(path.read_text())
+    found = {(entry["task"], entry["step"]): entry["metrics"] for entry in entries}
+    assert len(found) == len(entries)
+    return found
+
+
+def mark() -> None:
+    """Make what is there now known again."""
+    entries = json.loads(Path("r/eval.json").read_text())
+    for entry in entries:
+        entry["metrics"]["marked"] = 1
+    Path("r/eval.json").write_text(json.dumps(entries))
+
+
+def new() -> set[tuple[str, int]]:
+    """What was scored since."""
+    return {key for key, metrics in results().items() if "marked" not in metrics}
+
+
+def test_one_checkpoint_and_its_held_out_loss(gpt1: Gpt1) -> None:
+    assert gpt1("--checkpoint", "r") == (0, [])
+    found = results()
+    assert set(found) == {("zero-shot/cola", 12), ("zero-shot/pdp", 12), ("held-out", 12)}
+    cola = found["zero-shot/cola", 12]
+    assert (cola["examples"], cola["fitted"], cola["chance"]) == (30, 30, 0)
+    assert cola["matthews"] > 0.3, "dev is train here, and the good sentences say one thing"
+    assert found["zero-shot/pdp", 12]["accuracy"] in (0, 1), "nine times the same"
+    mark()
+    assert gpt1("--checkpoint", "r")[0] == 0
+    assert new() == set(found), "asked again it is scored again"
+
+
+def test_two_ranks_say_the_same(gpt1: Gpt1) -> None:
+    for ranks in ("1", "2"):
+        assert gpt1("--checkpoint", "r", "--out", f"{ranks}.json", "--nproc", ranks)[0] == 0
+    one, two = results(Path("1.json")), results(Path("2.json"))
+    for key, metrics in one.items():
+        assert two[key] == pytest.approx(metrics, rel=1e-5)
+
+
+def test_every_checkpoint_once(gpt1: Gpt1, folder: Path) -> None:
+    assert gpt1("--checkpoint", "r", "--every", "--points", "2", probes="[{name: cola, path: .}]") == (0, [])
+    assert set(results()) == {(task, step) for task in ("zero-shot/cola", "held-out") for step in (5, 12)}
+    mark()
+    assert gpt1("--checkpoint", "r", "--every")[0] == 0
+    assert new() == {("zero-shot/cola", 10), ("held-out", 10), *(("zero-shot/pdp", step) for step in (5, 10, 12))}
+    mark()
+    assert gpt1("--checkpoint", "r", "--every")[0] == 0
+    assert new() == set(), "nothing is left to do"
+    assert (
+        gpt1("--checkpoint", "r", "--every", probes="[{name: cola, path: ., limit: 9}, {name: pdp, path: .}]")[0] == 0
+    )
+    assert new() == {("zero-shot/cola", step) for step in (5, 10, 12)}, "other examples are other scores"
+    assert results()["zero-shot/cola", 5]["examples"] == 9
+    assert main(["report", str(folder / "r")]) == 0
+    assert (folder / "r" / "report.html").read_text().count("<svg") == 5
+
+
+def test_probes_need_no_training_data(gpt1: Gpt1) -> None:
+    code, lines = gpt1("--checkpoint", "r", "data.path=gone", probes="[{name: pdp, path: pdp.txt}]")
+    assert code == 0
+    assert lines[0].startswith("no held-out loss: gone: not a dataset")
+    assert set(results()) == {("zero-shot/pdp", 12)}
+
+
+@pytest.mark.parametrize(
+    ("words", "probes", "says"),
+    [
+        (["--checkpoint", "r"], "[{name: cola, path: gone}]", "gone: no such folder; give the one that"),
+        (["--checkpoint", "r"], "[{name: copa, path: .}]", ".: holds none of val.jsonl; or train.jsonl"),
+        (["--checkpoint", "r"], "[{name: colla, path: .}]", "probes: name=colla is no zero-shot probe; choose cola"),
+        (["--checkpoint", "gone"], "[]", "gone: neither a run folder with checkpoints nor a checkpoint folder"),
+        (["--checkpoint", "gone", "--every"], "[]", "gone: neither a run folder with checkpoints"),
+        (["--checkpoint", "r/checkpoints/step-00000010", "--every"], "[]", "--every: r/checkpoints/step"),
+        (["--checkpoint", "r", "--every", "--points", "0"], "[]", "--points=0: at least 1 checkpoint is needed"),
+        (["--checkpoint", "r", "--points", "2"], "[]", "--points=2: thins what --every takes; add --every"),
+        (["--checkpoint", "r", "--every", "--out", "dev.tsv"], "[{name: pdp, path: .}]", "dev.tsv: not a list"),
+        (["--checkpoint", "r", "--out", "dev.tsv"], "[{name: pdp, path: .}]", "dev.tsv: not a list of results"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)  # fmt: skip
+def test_mistakes(gpt1: Gpt1, words: list[str], probes: str, says: str) -> None:
+    code, lines = gpt1(*words, probes=probes)
+    assert code == 2
+    assert len(lines) == 1, lines
+    assert says in lines[0]
+
+
+def test_all_folders_that_are_missing_are_named(gpt1: Gpt1) -> None:
+    code, lines = gpt1(
+        "--checkpoint", "r", probes="[{name: cola, path: a}, {name: pdp, path: .}, {name: sst2, path: b}]"
+    )
+    assert code == 2
+    assert [line.split(":")[1] for line in lines] == [" a", " b"]
+
+
+def test_a_model_that_was_lost(gpt1: Gpt1, folder: Path) -> None:
+    state = next((folder / "r" / "checkpoints" / "step-00000012" / "state").glob("*.safetensors"))
+    os.truncate(state, 100)
+    code, lines = gpt1("--checkpoint", "r", "data.path=gone")
+    assert code == 2
+    assert "damaged: 100 bytes" in lines[-1]

@@ -1,0 +1,65 @@
+"""The figure of zero-shot probes over the checkpoints of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.config.probes import SCALES
+from gpt1_ds.report.evolution import CAPTION, evolution, normalised
+from gpt1_ds.report.page import write_report
+from gpt1_ds.report.runs import read
+from tests.unit.report.test_page import run as plain_run
+
+run = plain_run
+
+
+def entry(name: str, step: int, **metrics: float) -> dict[str, Any]:
+    split, counts = "dev", {"chance": 0.5, "examples": 20}
+    return {"task": f"zero-shot/{name}", "split": split, "step": step, "metrics": {**counts, **metrics}}
+
+
+def add(run: Path, *entries: dict[str, Any]) -> None:
+    path = run / "eval.json"
+    path.write_text(json.dumps([*json.loads(path.read_text()), *entries]))
+
+
+def test_0_is_chance_and_1_the_best() -> None:
+    assert normalised("sst2", {"accuracy": 0.5, "chance": 0.5}) == 0
+    assert normalised("sst2", {"accuracy": 0.913, "chance": 0.5}) == 1
+    assert normalised("race", {"accuracy": 0.42, "chance": 0.25}) == pytest.approx(0.5)
+    assert normalised("cola", {"matthews": 0.227, "accuracy": 0.9, "chance": 0.0}) == pytest.approx(0.5)
+    assert normalised("copa", {"accuracy": 0.4, "chance": 0.5}) == pytest.approx(-0.2)
+
+
+def test_the_scales_are_said() -> None:
+    for name, scale in SCALES.items():
+        assert f"{name} {scale.best:g}" in CAPTION
+        assert scale.source in CAPTION
+
+
+def test_a_line_per_probe_over_the_steps(run: Path) -> None:
+    add(run, entry("sst2", 100, accuracy=0.6), entry("sst2", 10, accuracy=0.5), entry("copa", 10, accuracy=0.75))
+    story = read(run)
+    (axes,) = evolution([story]).axes
+    lines = {line.get_label(): line for line in axes.lines if not str(line.get_label()).startswith("_")}
+    assert list(lines["sst2"].get_xdata()) == [10, 100]
+    assert list(lines["sst2"].get_ydata()) == pytest.approx([0, 0.1 / 0.413])
+    assert list(lines["copa"].get_ydata()) == [0.5]
+    assert axes.get_xscale() == "log"
+
+
+def test_it_is_on_the_page_where_there_are_several_checkpoints(run: Path) -> None:
+    add(run, entry("sst2", 10, accuracy=0.625))
+    page = write_report([run]).read_text()
+    assert page.count("<svg") == 4, "one checkpoint is no evolution"
+    assert "accuracy 0.625 of 20 questions, chance 0.500, after 10 steps" in page
+    add(run, entry("sst2", 100, accuracy=0.75))
+    page = write_report([run, run]).read_text()
+    assert page.count("<svg") == 5
+    assert "training steps" in page
+    assert "odd: sst2" in page, "of several runs, which one"
+    assert (run / "figures" / "zero_shot.png").stat().st_size > 5000

@@ -1,0 +1,69 @@
+"""Log-probabilities in padded batches against a model restated in float64, one sequence at a time and unpadded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gpt1_ds.checkpoint.whole import whole_model
+from gpt1_ds.config import load
+from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.training import probes
+from gpt1_ds.training.probes import log_probabilities
+from tests.helpers.foreign import SMALL, random_weights
+from tests.helpers.reference import Reference
+
+VOCABULARY = 300  # 384 rows with padding
+WEIGHTS = random_weights(SMALL, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def model() -> DenseModel:
+    config = replace(load(), model=replace(SMALL, vocab_size=VOCABULARY))
+    return whole_model(config, lambda info: WEIGHTS[info.name])
+
+
+def drawn(count: int = 40) -> tuple[list[np.ndarray], list[int]]:
+    numbers = np.random.default_rng(1)
+    lengths = numbers.integers(2, SMALL.context + 2, count)
+    sequences = [numbers.integers(0, VOCABULARY, length, dtype=np.int32) for length in lengths]
+    scored = [int(numbers.integers(0, length)) for length in lengths]
+    scored[0], scored[1] = 0, len(sequences[1]) - 1
+    return sequences, scored
+
+
+def one_by_one(sequences: list[np.ndarray], scored: list[int]) -> np.ndarray:
+    reference = Reference({name: weight.double() for name, weight in WEIGHTS.items()}, SMALL.heads)
+    sums = []
+    for sequence, count in zip(sequences, scored, strict=True):
+        tokens = torch.from_numpy(sequence.astype(np.int64))
+        chances = torch.log_softmax(reference.logits(tokens[None, :-1])[0], dim=-1)
+        sums.append(sum(float(chances[at - 1, tokens[at]]) for at in range(len(tokens) - count, len(tokens))))
+    return np.array(sums)
+
+
+@pytest.mark.parametrize(("batch", "head"), [(1, 512), (100, 7), (8192, 512)])
+def test_any_batch_gives_what_one_sequence_alone_gives(
+    model: DenseModel, batch: int, head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "HEAD_TOKENS", head)
+    sequences, scored = drawn()
+    wanted = one_by_one(sequences, scored)
+    found = log_probabilities(model, sequences, scored, batch)
+    assert found[0] == 0, "nothing scored"
+    counts = np.maximum(scored, 1)
+    assert np.abs(found / counts - wanted / counts).max() < 2e-5
+    assert wanted.min() < -100
+
+
+def test_no_sequence_and_no_token(model: DenseModel) -> None:
+    assert log_probabilities(model, [], []).shape == (0,)
+    assert log_probabilities(model, [np.array([1], dtype=np.int32)] * 2, [0, 0]).tolist() == [0, 0]
+
+
+def test_batches_hold_neighbours_within_the_bound() -> None:
+    assert list(probes._batches([3, 3, 4, 9, 50, 2], 12)) == [[0, 1, 2], [3], [4], [5]]
+    assert list(probes._batches([2, 2, 2, 4], 12)) == [[0, 1, 2], [3]]
