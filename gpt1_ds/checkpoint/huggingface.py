@@ -55,6 +55,8 @@ def export(checkpoint: Path, out: Path) -> Path:
     except UserError as error:
         raise CheckpointError(f"{source}/config.yaml: {error.problems[0]}") from None
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
+    if model.kind == "lstm":
+        raise CheckpointError(f"{source}: model.kind=lstm: transformers has no such model; `gpt1-ds predict` runs it")
     if model.ffn_width != 4 * model.width:
         raise CheckpointError(
             f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
