@@ -26,7 +26,6 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.latest = self.checkpoints / "latest"
         self.best = self.checkpoints / "best"  # names the checkpoint that scored best, where a run keeps one
-        self.tokenizer = path / "tokenizer"  # of a fine-tuning run, whose first checkpoint may be deleted
         self.logs = path / "logs"
         self.slurm = path / "slurm"
         self.wandb = path / "wandb"

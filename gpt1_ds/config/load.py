@@ -57,7 +57,7 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     """
     found: list[str] = []
     layers = [] if model_of is None else [_model_section(model_of)]
-    layers += [_read_file(name) for name in files]
+    layers += [read_file(name) for name in files]
     layers.append(_read_words(overrides, found))
     merged = OmegaConf.structured(Config)
     for layer in layers:
@@ -66,7 +66,7 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     try:
         config = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise ConfigError(_first_line(error)) from None
+        raise ConfigError(first_line(error)) from None
     assert isinstance(config, Config)
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=default_name(files)))
@@ -82,7 +82,7 @@ def default_name(files: Sequence[str]) -> str:
 def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> str | None:
     """What the last layer that names `section.key` gives it, unchecked; None where none does."""
     found: str | None = None
-    for layer in [*map(_read_file, files), _read_words(overrides, [])]:
+    for layer in [*map(read_file, files), _read_words(overrides, [])]:
         values = layer.values.get(section)
         if isinstance(values, Mapping) and isinstance(values.get(key), str):
             found = None if values[key].lower() in _NULLS else values[key]
@@ -90,7 +90,7 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
 
 
 def _model_section(path: Path) -> Layer:
-    layer = _read_file(str(path))
+    layer = read_file(str(path))
     return Layer(layer.origin, {"model": layer.values.get("model", {})})
 
 
@@ -115,7 +115,8 @@ def find_file(name: str) -> Path:
     raise ConfigError(f"{name}: no such file, and no shipped preset of that name; the presets are {', '.join(presets)}")
 
 
-def _read_file(name: str) -> Layer:
+def read_file(name: str) -> Layer:
+    """The mapping in the file or shipped preset `name`. Raises ConfigError for what cannot be read as one."""
     path = find_file(name)
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
@@ -190,10 +191,10 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
         for part in reversed(key):
             nested = {part: nested}
         try:
-            _refuse_resolvers(value)
+            refuse_resolvers(value)
             config = _on_top(config, nested)
         except (OmegaConfBaseException, ValueError, TypeError) as error:
-            found.append(f"{layer.origin}: {'.'.join(key)}: {_first_line(error)}")
+            found.append(f"{layer.origin}: {'.'.join(key)}: {first_line(error)}")
     return config
 
 
@@ -264,18 +265,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _refuse_resolvers(value: Any) -> None:
+def refuse_resolvers(value: Any) -> None:
     """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints."""
     for text in (value,) if isinstance(value, str) else ():
         if _RESOLVER.search(text):
             raise ValueError(f"{text!r}: resolvers are off; write the value itself")
     if isinstance(value, Mapping):
         for item in value.values():
-            _refuse_resolvers(item)
+            refuse_resolvers(item)
     elif isinstance(value, list):
         for item in value:
-            _refuse_resolvers(item)
+            refuse_resolvers(item)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """OmegaConf says more below, about its own types."""
     return str(error).partition("\n")[0]

@@ -146,7 +146,7 @@ def read_metadata(folder: Path) -> Metadata:
 
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files that a tokenizer folder names, and nothing else that lies there; access rights are not copied."""
-    target.mkdir(exist_ok=True)
+    target.mkdir()
     for name in (METADATA, *read_metadata(source).files):
         write_atomic(target / name, (source / name).read_bytes())
 

@@ -30,6 +30,7 @@ from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, Trainin
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
 _PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
+_STARTED: list[Any] = []  # ranks that this process started, from any thread, and has not seen end
 GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
 _PEER_LOST = (
     "Connection closed by peer",
@@ -121,11 +122,14 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             process.start()
             there.close()
             processes.append(process)
+            _STARTED.append(process)
             pipes.append(here)
-        with _forwarded_signals(processes):
+        with _forwarded_signals():
             return _collect(processes, pipes)
     finally:
         _end(processes)
+        for process in processes:
+            _STARTED.remove(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -154,6 +158,14 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
         text = "".join(traceback.format_exception(error)).rstrip()
         pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
         os._exit(EXIT_FAILURE)
+
+
+def signal_ranks(number: int) -> None:
+    """Send a signal to every rank that this process started and that still runs: SIGTERM asks to save and end."""
+    for process in tuple(_STARTED):
+        if process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
 
 
 def tell(error: TrainingError) -> bool:
@@ -231,7 +243,7 @@ def _end(processes: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _forwarded_signals(processes: list[Any]) -> Iterator[None]:
+def _forwarded_signals() -> Iterator[None]:
     """SIGTERM and Ctrl-C ask the ranks to save and end; a second Ctrl-C ends them."""
     asked = 0
 
@@ -240,10 +252,7 @@ def _forwarded_signals(processes: list[Any]) -> Iterator[None]:
         asked += 1
         if number == signal.SIGINT and asked > 2:
             raise KeyboardInterrupt
-        for process in processes:
-            if process.is_alive() and process.pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGTERM)
+        signal_ranks(signal.SIGTERM)
 
     if sys.platform == "win32" or not _in_main_thread():
         yield

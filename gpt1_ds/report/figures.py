@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 GRAMS = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 
-def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
-    """Name -> matplotlib figure. Raises UserError where matplotlib is not installed."""
+def set_up() -> None:
+    """The look of all figures. Raises UserError where matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:
         raise UserError("matplotlib is not installed: pip install 'gpt1-ds[report]'") from None
     mpl.use("Agg")
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"})
+
+
+def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
+    """Name -> matplotlib figure."""
+    set_up()
     plots: dict[str, Callable[[Axes, RunStory, str], None]] = {
         "loss": _loss,
         "learning_rate": _line("learning_rate", "learning rate"),

@@ -3,7 +3,8 @@
 - cola       the sentence; an average token log-probability above a threshold means acceptable. The threshold is the one
              with the highest Matthews' correlation on train, because that is what dev is scored by.
 - sst2       the sentence and `very`, then `positive` or `negative`. Each is one token of the vocabulary of 2018; with
-             another one they may be several, so the sums of the log-probabilities of their tokens are compared.
+             another one they may be several, and unlike in number, which alone would decide: then each sum counts as
+             far as it is above the same word's average over all examples (calibration; no label is used).
 - choices    race, story_cloze, cosmosqa, copa: document, question and each choice, joined by blanks; the average token
              log-probability of the choice decides.
 - schemas    wsc273, pdp, dprd: each candidate in place of the pronoun; the average over the tokens behind it decides
@@ -93,7 +94,9 @@ def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Seque
     """
     sizes = [len(question.sequences) for question in (*asked, *fitted)]
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
-    values = sums if probe.name == "sst2" else sums / np.maximum(counts, 1)
+    values = sums / np.maximum(counts, 1)
+    if probe.name == "sst2":
+        values = _calibrated(sums) if len(set(counts.tolist())) > 1 else sums
     if probe.name != "cola":
         points = [
             _points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)
@@ -131,6 +134,13 @@ def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
         return float(ordered[0] - 1)
     cut = cuts[int(np.argmax(correlation))]
     return float((ordered[cut - 1] + ordered[cut]) / 2)
+
+
+def _calibrated(sums: Float64s) -> Float64s:
+    """Sums of two candidates of every example, [2 N], each less its mean over the examples."""
+    pairs_N2 = sums.reshape(-1, 2)
+    calibrated: Float64s = (pairs_N2 - pairs_N2.mean(axis=0)).reshape(-1)
+    return calibrated
 
 
 def _points(values: Float64s, label: int) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizer import copy_tokenizer
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.lifecycle import live
@@ -24,11 +26,13 @@ def finetune(config: Config) -> int:
 def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObjective:
     """The objective on the task that the configuration names. Raises DataError and ConfigError."""
 
+    tokenizer = grid.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
+
     def open_here() -> TaskObjective:
         assert config.task is not None, "the verb checks that there is a task"
         data = read_task(config.task)
         alive()
-        objective = TaskObjective(config, data, tokenizer_folder(config), grid)
+        objective = TaskObjective(config, data, tokenizer, grid)
         if grid.rank == 0:
             for note in data.notes:
                 log.say(note)
@@ -38,18 +42,25 @@ def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObje
     return grid.agree(open_here)
 
 
-def tokenizer_folder(config: Config) -> Path:
-    """The tokenizer that a run with checkpoints has kept, else that of checkpoint.init_from, else task.tokenizer."""
-    run_dir = run_folder(config)
-    if run_dir.tokenizer.is_dir() and steps_in(run_dir.checkpoints):
-        return run_dir.tokenizer
+def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
+    """The tokenizer in the run folder; a new run takes it from checkpoint.init_from or task.tokenizer, which it then
+    does without.
+    """
+    kept = run_dir.path / "tokenizer"
+    if not kept.is_dir() or not steps_in(run_dir.checkpoints):
+        temporary = run_dir.path / ".tokenizer.tmp"
+        for left in (temporary, kept):  # by a run that was killed here, or before its first checkpoint
+            shutil.rmtree(left, ignore_errors=True)
+        copy_tokenizer(_first_tokenizer(config), temporary)
+        temporary.rename(kept)
+    return kept
+
+
+def _first_tokenizer(config: Config) -> Path:
     if config.checkpoint.init_from is not None:
         return find(Path(config.checkpoint.init_from)) / "tokenizer"
     assert config.task is not None, "fine-tuning has a task"
-    if config.task.tokenizer is None:
-        raise ConfigError(
-            "checkpoint.init_from is empty; name a pre-trained checkpoint, or task.tokenizer to start from nothing"
-        )
+    assert config.task.tokenizer is not None, "the verb checks that one of the two is there"
     return Path(config.task.tokenizer)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,9 +16,8 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.transfer import transfer
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
-from gpt1_ds.common.files import published_folder
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizer import copy_tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.model import dropout
 from gpt1_ds.model.task_head import HeadSpec
@@ -133,8 +131,6 @@ class TaskObjective(Objective):
         )
 
     def initialise(self, run: Run, folder: Path | None) -> None:
-        self.grid.on_rank_0(lambda: self._keep_tokenizer(run.run_dir.tokenizer))
-        self.tokenizer_folder = run.run_dir.tokenizer
         if folder is None:
             draw_weights(run.engine, self.config.run.seed)
             return
@@ -152,12 +148,6 @@ class TaskObjective(Objective):
     def facts(self) -> dict[str, Any]:
         assert self.head is not None, "a task has a head"
         return {"task": asdict(self.task), "head": asdict(self.head)}
-
-    def _keep_tokenizer(self, kept: Path) -> None:
-        """Later saves and resumes must find it when neither the first checkpoint nor any other one is there."""
-        shutil.rmtree(kept, ignore_errors=True)  # of a beginning that never came to a checkpoint
-        with published_folder(kept) as folder:
-            copy_tokenizer(self.tokenizer_folder, folder)
 
     def _micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1

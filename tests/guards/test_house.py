@@ -141,6 +141,8 @@ def test_public_names_have_docstrings_where_files_say_what_they_are(path: Path) 
         ["pretrain", "--dry-run", "-c", "pretrain/gpt1_117m"],
         ["plan", "-c", "pretrain/gpt1_117m", "--world", "8"],
         ["pretrain", "model.nonsense=1"],
+        ["finetune", "study", "--help"],
+        ["finetune", "study", "finetune/study/books", "--dry-run"],
     ],
     ids=" ".join,
 )

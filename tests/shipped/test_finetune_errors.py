@@ -14,6 +14,8 @@ import pytest
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.data.sentencepiece_train import train
+from gpt1_ds.data.tokenizer import copy_tokenizer, load_tokenizer
 from gpt1_ds.parallel import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
@@ -121,6 +123,17 @@ def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_pa
     (damaged / "config.yaml").write_text((damaged / "config.yaml").read_text() + "\n")
     result = finetune(gpt1, *tasks["single"], f"checkpoint.init_from={damaged}", "run.name=second")
     assert_refused(result, "config.yaml: damaged")
+
+
+def test_a_beginning_from_another_tokenizer(gpt1, tasks, source: Path, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Before the first checkpoint another one may still be chosen to start from."""
+    train([tiny_data.parent / "text"], tmp_path / "other", 400)
+    copy_tokenizer(tmp_path / "other", Path("tokenizer"))
+    RunDir(Path("runs/run")).create()
+    Path("tokenizer").rename("runs/run/tokenizer")
+    assert finetune(gpt1, *tasks["single"], f"checkpoint.init_from={source}", "train.steps=1").code == 0
+    kept = load_tokenizer(Path("runs/run/tokenizer"))
+    assert kept.fingerprint == load_tokenizer(source / "tokenizer").fingerprint
 
 
 def test_long_examples_are_cut_and_counted(gpt1, tasks, source: Path) -> None:  # type: ignore[no-untyped-def]

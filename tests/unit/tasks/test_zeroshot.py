@@ -125,7 +125,13 @@ def probe(name: str) -> Probe:
 def test_choices_are_compared_by_averages_and_sentiment_by_sums() -> None:
     one = asked([(1, 3)], [1])
     assert score(probe("copa"), one, np.array([-2.0, -3.0]))["accuracy"] == 1, "-2 and -1 a token"
-    assert score(probe("sst2"), one, np.array([-2.0, -3.0]))["accuracy"] == 0
+    two = asked([(2, 2)], [1])
+    assert score(probe("sst2"), two, np.array([-2.0, -3.0]))["accuracy"] == 0
+
+
+def test_words_of_unlike_length_are_compared_with_their_own_average() -> None:
+    sums = np.array([-9.0, -2.0, -11.0, -1.5])  # by the plain sums the shorter word always wins
+    assert score(probe("sst2"), asked([(2, 1)] * 2, [0, 1]), sums)["accuracy"] == 1.0
 
 
 def test_equals_share_the_point() -> None:

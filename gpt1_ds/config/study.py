@@ -1,0 +1,220 @@
+"""A study: a table of task x variant x seed, every cell of which is one fine-tuning run.
+
+Its YAML file has the keys of `Study`. Keys of the configuration stand in it as on the command line (`task.path: x`) or
+nested (`task: {path: x}`):
+
+    tasks:
+      - finetune/cola                       # a preset as it is
+      - {preset: finetune/qnli, name: qnli-small, task.train_examples: 1000}
+    variants:
+      full:                                 # a variant of the paper's Table 5, known by its name
+      low rate: {optimizer.lr: 1e-5}        # one of your own
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.load import first_line, read_file, refuse_resolvers
+
+LSTM = "LSTM"
+TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them
+    "full": (),
+    "no pre-training": ("task.transfer_layers=-1",),
+    "no auxiliary LM": ("task.lm_coefficient=0",),
+    LSTM: (),  # the checkpoint of another model
+}
+NOTHING = ("", "null", "~")  # as YAML writes it
+OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyTask:
+    preset: str = ""  # configuration file or shipped preset, like finetune/cola
+    name: str = ""  # its column in the table, and its folder; empty: the preset's stem
+    table: bool = True  # false: no column of the table, only on the layer-transfer curve
+    overrides: list[str] = field(default_factory=list)  # key=value words
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTransfer:
+    """Figure 2 (left) of the paper: the metric against the number of layers taken from the checkpoint."""
+
+    tasks: list[str] = field(default_factory=list)  # names of tasks of the study
+    layers: list[int] = field(default_factory=list)  # blocks taken; -1: nothing, 0: embeddings only
+    seeds: list[int] = field(default_factory=list)  # empty: those of the study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
+    checkpoint: str = ""  # what every cell begins with (checkpoint.init_from): a run or checkpoint folder
+    tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
+    variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value words
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table
+    overrides: list[str] = field(default_factory=list)  # key=value words for every cell
+    layer_transfer: LayerTransfer | None = None  # null: no such curve
+    jobs: int = 1  # cells that run at a time; the cores are divided among them
+    nproc: int = 1  # ranks of a cell
+    keep_checkpoints: bool = False  # false: a finished cell keeps its scores and logs only
+
+    @property
+    def columns(self) -> list[str]:
+        """The tasks of the table."""
+        return [task.name for task in self.tasks if task.table]
+
+    def problems(self) -> Iterator[str]:
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
+            yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+        if not self.checkpoint:
+            yield "checkpoint is empty; name the run or checkpoint folder that every cell begins with"
+        for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
+            if not values:
+                yield f"{key} is empty; a table needs at least one"
+        for key in ("jobs", "nproc"):
+            if getattr(self, key) < 1:
+                yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
+        yield from _seed_problems("seeds", self.seeds)
+        yield from self._name_problems()
+        yield from self._override_problems()
+        if self.layer_transfer is not None:
+            yield from self._transfer_problems(self.layer_transfer)
+        elif len(self.columns) < len(self.tasks):
+            yield "tasks: table=false is for tasks of layer_transfer, which is not there; leave the task out"
+
+    def _name_problems(self) -> Iterator[str]:
+        for kind, names in (("tasks", [task.name for task in self.tasks]), ("variants", list(self.variants))):
+            folders = [folder_name(name) for name in names]
+            if "" in folders:
+                yield f"{kind}: {names[folders.index('')]!r} cannot name a folder; use letters and digits"
+            for folder in sorted({folder for folder in folders if folder and folders.count(folder) > 1}):
+                yield f"{kind}: two of them would lie in the folder {folder}; give one another name"
+
+    def _override_problems(self) -> Iterator[str]:
+        if LSTM in self.variants and not any(w.startswith("checkpoint.init_from=") for w in self.variants[LSTM]):
+            yield f"variants.{LSTM} needs checkpoint.init_from: the checkpoint of an LSTM (model.kind=lstm)"
+        places = {"overrides": self.overrides}
+        places |= {f"tasks.{task.name}": task.overrides for task in self.tasks}
+        places |= {f"variants.{name}": words for name, words in self.variants.items()}
+        for place, words in places.items():
+            for key in (word.partition("=")[0] for word in words):
+                if key in OWN_KEYS:
+                    yield f"{place}: {key} is set by the study for every cell; leave it out"
+                elif key.startswith("run.") and place != "overrides":
+                    yield f"{place}: {key} is the same for all cells; write it below overrides"
+
+    def _transfer_problems(self, transfer: LayerTransfer) -> Iterator[str]:
+        names = [task.name for task in self.tasks]
+        for name in transfer.tasks:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, 1)
+                yield f"layer_transfer.tasks: {name} is no task of the study; {_choice(near or names)}"
+        for task in self.tasks:
+            if not task.table and task.name not in transfer.tasks:
+                yield f"tasks.{task.name}: table=false, and layer_transfer.tasks does not name it; leave it out"
+        for key in ("tasks", "layers"):
+            values = getattr(transfer, key)
+            if not values or len(set(values)) < len(values):
+                yield f"layer_transfer.{key}={values} must name at least one, and none twice"
+        if any(layers < -1 for layers in transfer.layers):
+            yield f"layer_transfer.layers={transfer.layers}: -1 is nothing, 0 embeddings only, or more"
+        yield from _seed_problems("layer_transfer.seeds", transfer.seeds)
+
+
+def load_study(name: str) -> Study:
+    """Read a study's file, or a shipped preset like finetune/study/books.
+
+    Raises ConfigError naming every problem of the file. What the keys of the configuration hold is judged where the
+    cells' configurations are made.
+    """
+    layer = read_file(name)
+    found: list[str] = []
+    merged = OmegaConf.structured(Study)
+    for key, value in layer.values.items():
+        try:
+            refuse_resolvers(value)
+            merged = OmegaConf.merge(merged, {key: _typed(str(key), value)})
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            found.append(f"{layer.origin}: {key}: {first_line(error)}")
+    ConfigError.raise_all(found)
+    study = OmegaConf.to_object(merged)
+    assert isinstance(study, Study)
+    if not study.name:
+        study = dataclasses.replace(study, name=Path(layer.origin).stem)
+    ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
+    return study
+
+
+def folder_name(name: str) -> str:
+    """`no pre-training` as a part of a path: no-pre-training."""
+    return re.sub(r"[^\w.]+", "-", name).strip("-.")
+
+
+def _typed(key: str, value: Any) -> Any:
+    """`value` as its field wants it: tasks as mappings, keys of the configuration as key=value words."""
+    if key == "tasks":
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r:.80} is no list of presets, like [finetune/cola, finetune/rte]")
+        return [_task(item) for item in value]
+    if key == "variants" and isinstance(value, list):
+        return {name: _known(name) for name in value}
+    if key == "variants" and isinstance(value, dict):
+        return {name: _words(item) if item not in NOTHING else _known(name) for name, item in value.items()}
+    if key == "overrides":
+        return _words(value)
+    if key == "layer_transfer" and value in NOTHING:
+        return None
+    return value
+
+
+def _task(item: Any) -> dict[str, Any]:
+    values = {"preset": item} if isinstance(item, str) else item
+    if not isinstance(values, dict) or not values.get("preset"):
+        raise ValueError(f"{item!r:.80} names no preset; write finetune/cola, or {{preset: finetune/cola, ...}}")
+    own = {key: value for key, value in values.items() if key in ("preset", "name", "table")}
+    rest = {key: value for key, value in values.items() if key not in own}
+    return {"name": Path(values["preset"]).stem, **own, "overrides": _words(rest)}
+
+
+def _known(name: Any) -> list[str]:
+    if name in TABLE_5:
+        return list(TABLE_5[name])
+    raise ValueError(
+        f"{name!r} says nothing, and is no variant of the paper; {_choice(list(TABLE_5))}, or give it keys"
+    )
+
+
+def _words(values: Any, prefix: str = "") -> list[str]:
+    """A mapping of configuration keys, dotted or nested, as key=value words."""
+    if not isinstance(values, dict):
+        raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
+    words = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            words += _words(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            flow = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
+            words.append(f"{prefix}{key}={flow.strip()}")
+        else:
+            words.append(f"{prefix}{key}={value}")
+    return words
+
+
+def _choice(names: Sequence[str]) -> str:
+    return f"choose {', '.join(names)}"
+
+
+def _seed_problems(key: str, seeds: Sequence[int]) -> Iterator[str]:
+    if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
+        yield f"{key}={seeds} must be different numbers from 0 on"

@@ -1,0 +1,44 @@
+"""A study's folder for people: results.csv, table.md, study.html and figures/, written anew after every cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpt1_ds import __version__
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.report import figures, transfer_figure
+from gpt1_ds.report.study_results import Results, as_csv, read_study
+from gpt1_ds.report.study_table import LONG_HEAD, as_markdown, make_table, progress
+
+RELOAD_SECONDS = 60  # of the page while cells are left
+
+
+def write_study(folder: Path) -> None:
+    """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
+    results = read_study(folder)
+    write_atomic(folder / "results.csv", as_csv(results))
+    write_atomic(folder / "table.md", as_markdown(results))
+    figure = transfer_figure.draw(results)
+    if figure is not None:
+        (folder / "figures").mkdir(exist_ok=True)
+        figures.save(figure, folder / "figures" / "layer_transfer")
+    write_atomic(folder / "study.html", _page(results, None if figure is None else figures.as_svg(figure)))
+
+
+def _page(results: Results, svg: str | None) -> str:
+    try:
+        from jinja2 import Environment, FileSystemLoader
+    except ImportError:
+        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[report]'") from None
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    return environment.get_template("study.html").render(
+        results=results,
+        progress=progress(results),
+        table=make_table(results),
+        long_head=LONG_HEAD,
+        svg=svg,
+        caption=transfer_figure.CAPTION,
+        reload=RELOAD_SECONDS if results.done < len(results.cells) else 0,
+        version=__version__,
+    )

@@ -1,0 +1,126 @@
+"""A study as the paper's Table 5: means and standard errors over seeds, beside the paper's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt1_ds.common.units import duration
+from gpt1_ds.report import paper
+from gpt1_ds.report.study_results import Column, Results
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Of `seeds` runs, in points (x 100). `error`: the standard error of the mean; None of a single run."""
+
+    mean: float
+    error: float | None
+    seeds: int
+    seconds: float = 0.0  # of one run, on average
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if self.error is None else f"{self.mean:.1f} ± {self.error:.1f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text. `wide` has the paper's shape; `long` has a row per task and variant."""
+
+    head: list[str]
+    wide: list[list[str]]
+    long: list[list[str]]
+    notes: list[str]
+
+
+LONG_HEAD = ["task", "variant", "metric", "mean ± standard error", "seeds", "time of a run", "paper"]
+
+
+def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
+    """None of no values."""
+    if not values:
+        return None
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return Mean(float(np.mean(values)), error, len(values), float(np.mean(seconds)) if seconds else 0.0)
+
+
+def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
+    keys = [(column.name, variant, seed) for seed in results.seeds]
+    there = [key for key in keys if key in results.points]
+    return mean([results.points[key] for key in there], [results.seconds[key] for key in there])
+
+
+def averaged(results: Results) -> list[Column]:
+    """The columns behind `avg`: those of the paper's table, else all."""
+    return [column for column in results.columns if column.task in paper.TASKS] or results.columns
+
+
+def average(results: Results, variant: str) -> Mean | None:
+    """Over the tasks for each seed, then over those seeds that have all of them."""
+    names = [column.name for column in averaged(results)]
+    whole = [seed for seed in results.seeds if all((name, variant, seed) in results.points for name in names)]
+    return mean([float(np.mean([results.points[name, variant, seed] for name in names])) for seed in whole])
+
+
+def make_table(results: Results) -> Table:
+    head = ["", "avg", *(column.title for column in results.columns)]
+    tasks = [column.task for column in averaged(results)]
+    wide = []
+    for variant in results.variants:
+        means = [cell_mean(results, column, variant) for column in results.columns]
+        wide.append([variant, *map(_text, (average(results, variant), *means))])
+        if variant in paper.TABLE_5:
+            numbers = [paper.score(variant, column.task) for column in results.columns]
+            wide.append([f"the paper's {variant}", *map(_number, (paper.average(variant, tasks), *numbers))])
+    long = [_entry(results, column, variant) for column in results.columns for variant in results.variants]
+    return Table(head, wide, long, _notes(results))
+
+
+def _entry(results: Results, column: Column, variant: str) -> list[str]:
+    one = cell_mean(results, column, variant)
+    told = [_text(one), str(one.seeds if one else 0), duration(one.seconds) if one else MISSING]
+    printed = _number(paper.score(variant, column.task))
+    return [column.title, variant, paper.METRICS[column.metric], *told, printed]
+
+
+def as_markdown(results: Results) -> str:
+    table = make_table(results)
+    lines = [f"# {results.name}", "", progress(results), ""]
+    lines += [*_markdown(table.head, table.wide), "", *_markdown(LONG_HEAD, table.long), ""]
+    lines += [f"* {note}" for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def progress(results: Results) -> str:
+    words = f"{results.done} of {len(results.cells)} cells are done, from {results.checkpoint}"
+    return f"{words}; {len(results.failed)} failed." if results.failed else f"{words}."
+
+
+def _notes(results: Results) -> list[str]:
+    names = ", ".join(column.title for column in averaged(results))
+    notes = [
+        "Points (x 100), mean ± standard error over seeds (one run has no ±). "
+        f"{MISSING}: not there (yet). The metric of each task is the paper's, as listed below the table.",
+        f"avg is the mean over {names}, for every seed that has them all; the paper's is over the same tasks.",
+        paper.NOTE,
+    ]
+    if any(column.task == "mnli" for column in results.columns):
+        notes.append("MNLI is the mean of matched and mismatched where both are there.")
+    return notes
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---"] * len(head)
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, rule, *rows)]
+
+
+def _text(value: Mean | None) -> str:
+    return MISSING if value is None else str(value)
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"

@@ -1,0 +1,58 @@
+"""Figure 2 (left) of the paper: what each further layer taken from the pre-trained model brings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.report import figures, paper
+from gpt1_ds.report.study_results import Column, Results
+from gpt1_ds.report.study_table import Mean, mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CAPTION = (
+    "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything trained. "
+    "Mean and standard error over seeds, each run as a dot. At `none` nothing is taken, at 0 the embeddings only. The "
+    "paper's Figure 2 (left; 12 layers), as others read it off: MNLI from about 72 to 82, RACE from about 40 to 60."
+)
+
+
+def curves(results: Results) -> dict[str, dict[int, list[float]]]:
+    """Task -> layers taken -> scores of the finished runs, in points."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for layers, key in sorted(results.curve, key=lambda point: point[0]):
+        if key in results.points:
+            found.setdefault(key[0], {}).setdefault(layers, []).append(results.points[key])
+    return found
+
+
+def draw(results: Results) -> Any | None:
+    """A matplotlib figure with a panel per task, or None while no run of it is done."""
+    found = curves(results)
+    if not found:
+        return None
+    figures.set_up()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.0 + 3.6 * len(found), 3.2), layout="constrained")
+    tasks = {task.name: task for task in results.tasks}
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    wanted = sorted({layers for layers, _ in results.curve})
+    for number, (axes, (task, scores)) in enumerate(zip(panels, found.items(), strict=True)):
+        _panel(axes, tasks[task], scores, f"C{number}")
+        axes.set_xticks(wanted, ["none" if layers < 0 else str(layers) for layers in wanted])
+        axes.set_xlim(wanted[0] - 0.4, wanted[-1] + 0.4)
+    return figure
+
+
+def _panel(axes: Axes, column: Column, scores: dict[int, list[float]], colour: str) -> None:
+    means: dict[int, Mean] = {layers: found for layers, runs in scores.items() if (found := mean(runs))}
+    errors = [one.error or 0.0 for one in means.values()]
+    axes.errorbar(list(means), [one.mean for one in means.values()], errors, color=colour, marker="o", ms=4, capsize=2)
+    for layers, runs in scores.items():
+        axes.plot([layers] * len(runs), runs, ".", color=colour, alpha=0.35, ms=4)
+    axes.set_title(column.title, fontsize=10)
+    axes.set_xlabel("layers transferred")
+    axes.set_ylabel(f"dev {paper.METRICS[column.metric]} x 100")
+    axes.grid(alpha=0.25)

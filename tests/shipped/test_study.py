@@ -1,0 +1,79 @@
+"""`gpt1-ds finetune study` as a person uses it: from a small checkpoint to a table, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import runs
+from tests.helpers.tasks import DEV, ROWS
+
+Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def folder(tiny_data: Path, tmp_path: Path) -> Path:
+    """A checkpoint of two steps, a task of forty rows, and a study of both."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", "run.name=small", "train.steps=2"]
+    assert runs.pretrain(words, 1) == 0
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "train.csv").write_text(ROWS)
+    (tmp_path / "task" / "dev.csv").write_text(DEV)
+    (tmp_path / "table.yaml").write_text(
+        """
+        checkpoint: runs/small
+        seeds: [1, 2]
+        tasks:
+          - {preset: finetune/table, name: mine, task.path: task, train.global_batch: 8}
+        variants: [full, no pre-training]
+        overrides: {train.epochs: 1}
+        layer_transfer: {tasks: [mine], layers: [-1, 1, 2], seeds: [1]}
+        jobs: 2
+        """
+    )
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_from_a_checkpoint_to_a_table(folder: Path, program: Program) -> None:
+    told = program("finetune", "study", "table.yaml", "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines()[0] == "to do  mine, full, seed 1"
+    assert told.stdout.splitlines()[-1] == "runs/table: 5 cells, 0 done, 5 to do"
+    ran = program("finetune", "study", "table.yaml", timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "runs/table: all cells are done" in ran.stderr
+    with open(folder / "runs" / "table" / "results.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    assert [row["variant"] for row in rows] == ["full", "no pre-training"] * 2 + ["transfer 1"]
+    assert all(0 <= float(row["value"]) <= 1 and float(row["seconds"]) > 0 for row in rows)
+    assert {row["split"] for row in rows} == {"dev"}
+    assert (folder / "runs" / "table" / "table.md").read_text().count("| mine | ") == 2
+    assert (folder / "runs" / "table" / "figures" / "layer_transfer.svg").exists()
+    assert "5 done, 0 to do" in program("finetune", "study", "table.yaml", "--dry-run").stdout
+
+
+def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
+    for words, says in (
+        (["nowhere"], "nowhere: no such file"),
+        (["table.yaml", "--jobs", "0"], "--jobs=0: at least 1 cell runs at a time"),
+        (["table.yaml", "task.pat=x"], "table: mine, full: task.pat: Key 'pat' not in"),
+        (["table.yaml", "task.path=away"], "away: no such folder"),
+        (["table.yaml", "checkpoint.init_from=away"], "away: neither a run folder with checkpoints nor a checkpoint"),
+    ):
+        told = program("finetune", "study", *words)
+        assert told.returncode == 2
+        assert len(told.stderr.splitlines()) == 1, told.stderr
+        assert says in told.stderr
+
+
+def test_a_study_is_not_begun_before_its_data_is_there(folder: Path, program: Program) -> None:
+    (folder / "task" / "dev.csv").unlink()
+    assert program("finetune", "study", "table.yaml").returncode == 2
+    assert not (folder / "runs" / "table").exists()
+    assert json.loads((folder / "runs" / "small" / "DONE").read_text())["step"] == 2

@@ -1,0 +1,128 @@
+"""A study's file: what it may hold, how it says configuration keys, and every problem at once."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.study import TABLE_5, Study, StudyTask, folder_name, load_study
+
+
+def read(folder: Path, text: str) -> Study:
+    (folder / "s.yaml").write_text(text)
+    return load_study(str(folder / "s.yaml"))
+
+
+def refused(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    assert all("\n" not in problem and str(folder / "s.yaml") in problem for problem in caught.value.problems)
+    return [problem.partition(": ")[2] for problem in caught.value.problems]
+
+
+MINIMAL = "checkpoint: runs/x\ntasks: [finetune/cola]\n"
+
+
+def test_what_is_left_out() -> None:
+    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [1, 2, 3]
+
+
+def test_a_file_in_full(tmp_path: Path) -> None:
+    study = read(
+        tmp_path,
+        """
+        checkpoint: runs/x
+        tasks:
+          - finetune/cola
+          - preset: finetune/qnli
+            name: small qnli
+            task: {path: data/nli, train: [a.json, "012"]}
+            task.max_length: 64
+        variants: {full: , no pre-training: null, LSTM: {checkpoint.init_from: runs/l}, low: {optimizer: {lr: 1e-5}}}
+        overrides: {train.log_every: 5}
+        layer_transfer: {tasks: [cola], layers: [-1, 0, 1]}
+        jobs: 2
+        keep_checkpoints: true
+        """,
+    )
+    assert study.name == "s"
+    words = ["task.path=data/nli", "task.train=[a.json, '012']", "task.max_length=64"]
+    assert study.tasks[1] == StudyTask(preset="finetune/qnli", name="small qnli", overrides=words)
+    assert study.variants == {
+        "full": [],
+        "no pre-training": ["task.transfer_layers=-1"],
+        "LSTM": ["checkpoint.init_from=runs/l"],
+        "low": ["optimizer.lr=1e-5"],
+    }
+    assert (study.overrides, study.jobs, study.keep_checkpoints) == (["train.log_every=5"], 2, True)
+    assert study.layer_transfer is not None
+    assert study.layer_transfer.layers == [-1, 0, 1]
+
+
+def test_lists_reach_the_configuration_as_they_were_written(tmp_path: Path) -> None:
+    from gpt1_ds.config import load
+
+    study = read(tmp_path, MINIMAL + "overrides: {task.train: [012, 'a, b', no, '[x']}\n")
+    task = load(["finetune/cola"], study.overrides).task
+    assert task is not None
+    assert task.train == ["012", "a, b", "no", "[x"]
+
+
+def test_variants_of_the_paper_by_name(tmp_path: Path) -> None:
+    study = read(tmp_path, MINIMAL + "variants: [full, no auxiliary LM]\n")
+    assert study.variants == {"full": [], "no auxiliary LM": list(TABLE_5["no auxiliary LM"])}
+
+
+def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
+    problems = refused(tmp_path, MINIMAL + "seed: [1]\njob: 2\nlayer_transfer: {task: [x]}\n")
+    assert [problem.partition(" not in ")[2] for problem in problems] == [
+        "'Study'. Did you mean: 'seeds'?",
+        "'Study'. Did you mean: 'jobs'?",
+        "'LayerTransfer'. Did you mean: 'tasks'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tasks: [finetune/cola]", "checkpoint is empty"),
+        ("checkpoint: x", "tasks is empty"),
+        ("tasks: finetune/cola", "is no list of presets"),
+        ("tasks: [{name: x}]", "names no preset; write finetune/cola"),
+        (MINIMAL + "variants: [ful]", "'ful' says nothing, and is no variant of the paper; choose full"),
+        (MINIMAL + "variants: {mine: }", "'mine' says nothing"),
+        (MINIMAL + "variants: [LSTM]", "variants.LSTM needs checkpoint.init_from"),
+        (MINIMAL + "variants: {a b: {x.y: 1}, a-b: {x.y: 2}}", "two of them would lie in the folder a-b"),
+        (MINIMAL + "variants: {x: {run.seed: 1}}", "variants.x: run.seed is set by the study"),
+        (MINIMAL + "variants: {x: {run: {dir: y}}}", "variants.x: run.dir is the same for all cells"),
+        (MINIMAL + "overrides: x=3", "is no mapping of configuration keys"),
+        (MINIMAL + "seeds: [1, 1]", "must be different numbers"),
+        (MINIMAL + "seeds: [many]", "'many'"),
+        (MINIMAL + "jobs: 0", "jobs=0 is too small"),
+        (MINIMAL + "name: a/b", "cannot name a folder"),
+        (MINIMAL + "layer_transfer: {tasks: [coal], layers: [0]}", "coal is no task of the study; choose cola"),
+        (MINIMAL + "layer_transfer: {tasks: [cola], layers: [-2]}", "-1 is nothing, 0 embeddings only"),
+        (MINIMAL + "layer_transfer: {tasks: [cola]}", "layers=[] must name at least one"),
+        ("checkpoint: x\ntasks: [finetune/cola, {preset: finetune/rte, table: false}]", "table=false is for tasks of"),
+        (MINIMAL + "overrides: {run.dir: '${oc.env:HOME}'}", "resolvers are off"),
+    ],
+)
+def test_what_cannot_be_meant(tmp_path: Path, text: str, says: str) -> None:
+    problems = refused(tmp_path, text)
+    assert len(problems) == 1, problems
+    assert says in problems[0]
+
+
+@pytest.mark.parametrize("path", sorted((SHIPPED / "finetune" / "study").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_studies_load(path: Path) -> None:
+    study = load_study(f"finetune/study/{path.stem}")
+    assert study.name == path.stem
+    assert list(study.variants) == list(TABLE_5)
+
+
+def test_names_of_folders() -> None:
+    assert [folder_name(name) for name in ("no pre-training", "LSTM", "../x", "a/b c", "..")] == [
+        *("no-pre-training", "LSTM", "x", "a-b-c"),
+        "",
+    ]

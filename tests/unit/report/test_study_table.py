@@ -1,0 +1,170 @@
+"""A study's table, figure and page, made from its folder alone."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.report import paper, transfer_figure
+from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report.study_results import read_study
+from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
+
+TASKS = {"cola": "matthews", "mnli": "accuracy", "copa": "accuracy"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three tasks (one is not the paper's), two variants, two seeds, a curve; nothing is done yet."""
+    cells = [
+        {"task": task, "variant": variant, "seed": seed, "folder": f"{task}/{variant}/{seed}"}
+        for task in TASKS
+        for variant in ("full", "mine")
+        for seed in (1, 2)
+    ]
+    curve = [{"layers": 4, **cell} for cell in cells if cell["task"] == "mnli" and cell["variant"] == "full"]
+    less = {"task": "mnli", "variant": "transfer 0", "seed": 1, "folder": "mnli/transfer-0/1"}
+    told = {
+        "name": "<b>odd",
+        "checkpoint": "runs/x",
+        "tasks": [{"name": name, "task": name, "metric": metric, "table": True} for name, metric in TASKS.items()],
+        "variants": ["full", "mine"],
+        "seeds": [1, 2],
+        "cells": [*cells, less],
+        "layer_transfer": [*curve, {"layers": 0, **less}],
+    }
+    (tmp_path / "study.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+def finish(folder: Path, cell: str, **splits: dict[str, float | None]) -> None:
+    place = folder / cell
+    place.mkdir(parents=True)
+    task = cell.partition("/")[0]
+    entries: list[dict[str, Any]] = [
+        {"task": task, "split": split, "step": 7, "loss": 1.0, "metrics": metrics} for split, metrics in splits.items()
+    ]
+    (place / "eval.json").write_text(json.dumps(entries))
+    (place / "DONE").write_text("{}")
+    lines = [{"event": "stopped", "seconds": 20.0}, {"event": "started"}, {"event": "stopped", "seconds": 10.5}]
+    (place / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def finish_all(folder: Path) -> None:
+    for variant, bonus in (("full", 0.1), ("mine", 0.0)):
+        for seed in (1, 2):
+            finish(folder, f"cola/{variant}/{seed}", dev={"matthews": 0.2 * seed + bonus, "accuracy": 0.7})
+            finish(folder, f"mnli/{variant}/{seed}", dev={"accuracy": 0.4}, dev_mm={"accuracy": 0.5 + bonus})
+            finish(folder, f"copa/{variant}/{seed}", dev={"accuracy": 0.9})
+
+
+def test_means_and_standard_errors() -> None:
+    assert mean([]) is None
+    one = mean([50.0])
+    assert (str(one), one.error if one else 0) == ("50.0", None)
+    three = mean([50.0, 52.0, 57.0], [1.0, 2.0, 6.0])
+    assert three is not None
+    assert three.mean == 53
+    assert three.error == pytest.approx(math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3))
+    assert three.seconds == 3
+    assert str(three) == "53.0 ± 2.1"
+
+
+def test_the_table_in_the_papers_shape(folder: Path) -> None:
+    finish_all(folder)
+    table = make_table(read_study(folder))
+    assert table.head == ["", "avg", "CoLA", "MNLI", "COPA"]
+    # cola 30 and 50, mnli 50 twice: averages 40 and 50; COPA is no task of the paper's
+    assert table.wide[0] == ["full", "45.0 ± 5.0", "40.0 ± 10.0", "50.0 ± 0.0", "90.0 ± 0.0"]
+    assert table.wide[1] == ["the paper's full", "63.6", "45.4", "81.8", "-"]
+    assert table.wide[2] == ["mine", "37.5 ± 5.0", "30.0 ± 10.0", "45.0 ± 0.0", "90.0 ± 0.0"]
+    assert len(table.wide) == 3, "the paper says nothing of `mine`"
+    assert table.long[0] == ["CoLA", "full", "Matthews' correlation", "40.0 ± 10.0", "2", "30 s", "45.4"]
+
+
+def test_what_is_missing_is_not_guessed(folder: Path) -> None:
+    results = read_study(folder)
+    assert results.done == 0
+    assert make_table(results).wide[0] == ["full", "-", "-", "-", "-"]
+    finish(folder, "cola/full/1", dev={"matthews": 0.3})
+    finish(folder, "cola/full/2", dev={"matthews": None})  # every answer was the same class
+    finish(folder, "mnli/full/2", dev={"accuracy": 0.4}, dev_mm={"accuracy": 0.5})
+    results = read_study(folder)
+    row = make_table(results).wide[0]
+    assert row == ["full", "-", "30.0", "45.0", "-"], "no seed has both tasks"
+    assert average(results, "full") is None
+    finish(folder, "mnli/full/1", dev={"accuracy": 0.6}, dev_mm={"accuracy": 0.6})
+    results = read_study(folder)
+    assert str(average(results, "full")) == "45.0", "of the one seed that has both"
+    one = cell_mean(results, results.columns[0], "full")
+    assert one is not None
+    assert (one.seeds, one.error) == (1, None)
+
+
+def test_a_cell_counts_when_it_is_done(folder: Path) -> None:
+    finish(folder, "cola/full/1", dev={"matthews": 0.3})
+    (folder / "cola/full/1/DONE").unlink()
+    assert read_study(folder).done == 0
+
+
+def test_the_csv_is_tidy(folder: Path) -> None:
+    finish(folder, "mnli/full/1", dev={"accuracy": 1 / 3}, dev_mm={"accuracy": 0.5})
+    write_study(folder)
+    with open(folder / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["task"], row["variant"], row["seed"], row["split"]) for row in rows] == [
+        ("mnli", "full", "1", "dev"),
+        ("mnli", "full", "1", "dev_mm"),
+    ]
+    assert float(rows[0]["value"]) == 1 / 3, "never rounded"
+    assert (rows[0]["metric"], rows[0]["seconds"], rows[0]["step"]) == ("accuracy", "30.5", "7")
+
+
+def test_the_page_and_the_table_as_text(folder: Path) -> None:
+    finish_all(folder)
+    (folder / "events.jsonl").write_text(
+        '{"event": "failed", "cell": "x/1", "reason": "<i>luck"}\n{"event": "failed", "cell": "x/2", "reason": "no"}\n'
+        '{"event": "done", "cell": "x/2"}\n'
+    )
+    write_study(folder)
+    text = (folder / "table.md").read_text()
+    assert "| full | 45.0 ± 5.0 | 40.0 ± 10.0 | 50.0 ± 0.0 | 90.0 ± 0.0 |" in text
+    assert "12 of 13 cells are done, from runs/x; 1 failed." in text
+    page = (folder / "study.html").read_text()
+    for words in ("&lt;b&gt;odd", "45.0 ± 5.0", "&lt;i&gt;luck", "hidden test sets", "Layer transfer", "http-equiv"):
+        assert words in page, words
+    assert page.count("<svg") == 1
+    assert (folder / "figures" / "layer_transfer.png").stat().st_size > 5_000
+
+
+def test_the_curve(folder: Path) -> None:
+    assert transfer_figure.draw(read_study(folder)) is None, "nothing to draw yet"
+    finish_all(folder)
+    finish(folder, "mnli/transfer-0/1", dev={"accuracy": 0.3})
+    results = read_study(folder)
+    assert transfer_figure.curves(results) == {"mnli": {0: [30.0], 4: [pytest.approx(50), pytest.approx(50)]}}
+    figure = transfer_figure.draw(results)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", "4"]
+    assert list(figure.axes[0].lines[0].get_xydata().ravel()) == pytest.approx([0, 30, 4, 50])
+    write_study(folder)
+    assert "http-equiv" not in (folder / "study.html").read_text(), "a finished study does not reload"
+
+
+@pytest.mark.parametrize("variant", paper.TABLE_5)
+def test_the_papers_averages_are_those_of_its_numbers(variant: str) -> None:
+    """To a tenth: the LSTM's recomputes to 69.16, and 69.1 is printed."""
+    row = paper.TABLE_5[variant]
+    assert sum(row[task] for task in paper.TASKS) / 8 == pytest.approx(row["avg"], abs=0.1)
+    assert paper.average(variant, paper.TASKS) == row["avg"]
+    assert paper.average(variant, ["cola", "rte"]) == pytest.approx((row["cola"] + row["rte"]) / 2)
+    assert paper.average(variant, ["copa"]) is None
+
+
+def test_what_the_paper_says_elsewhere() -> None:
+    assert paper.score("full", "snli") == 89.9
+    assert paper.score("no pre-training", "snli") is None
+    assert paper.score("mine", "cola") is None
+    assert paper.score("LSTM", "stsb") == 71.8
