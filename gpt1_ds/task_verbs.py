@@ -14,11 +14,12 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserE
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.config.load import default_name, named
-from gpt1_ds.config.validate import world_problems
+from gpt1_ds.config.validate import transfer_problems, world_problems
 from gpt1_ds.parallel import launch
 from gpt1_ds.plan.dryrun import describe
 
 if TYPE_CHECKING:
+    from gpt1_ds.tasks.reading import TaskData
     from gpt1_ds.training.predict import Predictor
 
 
@@ -29,8 +30,9 @@ def finetune(options: argparse.Namespace) -> int:
         return 0
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
+    data = _read_task(config)
     if options.dry_run:
-        for line in _plan(config, world):
+        for line in _plan(config, world, data):
             print(line)
         return 0
     return launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
@@ -41,7 +43,8 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
     Raises ConfigError, and CheckpointError when there is no such checkpoint.
     """
-    config = load(files, overrides, _model_of(files, overrides))
+    source = _model_of(files, overrides)
+    config = load(files, overrides, source)
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
     if config.checkpoint.init_from is None and config.task.tokenizer is None:
@@ -50,6 +53,10 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
         )
     if config.checkpoint.init_from is not None and config.task.tokenizer is not None:
         raise ConfigError("task.tokenizer: the checkpoint of checkpoint.init_from has its own; keep one of the two")
+    if config.train.tokens is not None:
+        raise ConfigError(f"train.tokens={config.train.tokens} is for pre-training; give train.epochs or train.steps")
+    if source is not None:
+        ConfigError.raise_all(transfer_problems(config, load(model_of=source).model))
     return config
 
 
@@ -70,16 +77,27 @@ def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
         raise
 
 
-def _plan(config: Config, world: int) -> Iterator[str]:
+def _read_task(config: Config) -> TaskData:
+    """The task's examples: what is wrong with them is said once, before ranks start."""
+    from gpt1_ds.tasks.batches import batches_per_epoch
+    from gpt1_ds.tasks.encoding import length_limit
+    from gpt1_ds.tasks.reading import read_task
+
+    assert config.task is not None, "finetune_config checks it"
+    length_limit(config.task, config.model.context)
+    data = read_task(config.task)
+    batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
+    return data
+
+
+def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     from gpt1_ds.checkpoint.folders import find
     from gpt1_ds.data.tokenizer import load_tokenizer
     from gpt1_ds.tasks.encoding import encode, length_limit
-    from gpt1_ds.tasks.reading import read_task
 
     assert config.task is not None, "finetune_config checks it"
     source = config.checkpoint.init_from
     tokenizer = load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
-    data = read_task(config.task)
     limit = length_limit(config.task, config.model.context)
     yield f"task: {data.task.name}, {data.task.kind} of {', '.join(data.task.labels) or 'scores'}"
     for split, examples in data.splits.items():

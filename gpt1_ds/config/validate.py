@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpt1_ds.config import probes
+from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.schema import Config
+
+INHERITED = ("kind", "width", "heads", "context", "ffn", "units")  # of the model whose weights are taken over
 
 
 def problems(config: Config) -> Iterator[str]:
@@ -45,6 +48,25 @@ def problems(config: Config) -> Iterator[str]:
         )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
+    """One line per reason why fine-tuning cannot begin with the weights of a checkpoint whose model is `source`."""
+    assert config.task is not None, "fine-tuning has a task"
+    model, layers, where = config.model, config.task.transfer_layers, config.checkpoint.init_from
+    if layers == -1:
+        return
+    for key in INHERITED:
+        if getattr(model, key) != getattr(source, key):
+            yield f"model.{key}={getattr(model, key)}: {where} has {getattr(source, key)}; leave it out"
+    if layers is None and model.layers != source.layers:
+        yield (
+            f"model.layers={model.layers}: {where} has {source.layers}; leave it out, or say how many of them are "
+            "taken over with task.transfer_layers"
+        )
+    most = min(model.layers, source.layers)
+    if layers is not None and layers > most:
+        yield f"task.transfer_layers={layers} is more than there are; use {most} or less"
 
 
 def world_problems(config: Config, world: int) -> Iterator[str]:

@@ -88,6 +88,13 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
     )
 
 
+def batches_per_epoch(examples: int, size: int) -> int:
+    """Whole batches in so many training examples. Raises DataError when there are fewer than one batch takes."""
+    if examples < size:
+        raise DataError(f"{examples} training examples are fewer than one batch; use train.global_batch={examples}")
+    return examples // size
+
+
 class TrainBatches:
     """Batches 0, 1, 2, ... of training, epoch after epoch, any of them at once.
 
@@ -95,11 +102,7 @@ class TrainBatches:
     """
 
     def __init__(self, encoded: Encoded, size: int, seed: int, multiple: int = MULTIPLE) -> None:
-        self.per_epoch = len(encoded) // size
-        if self.per_epoch == 0:
-            raise DataError(
-                f"{len(encoded)} training examples are fewer than one batch; use train.global_batch={len(encoded)}"
-            )
+        self.per_epoch = batches_per_epoch(len(encoded), size)
         self._encoded, self._size, self._seed, self._multiple = encoded, size, seed, multiple
         self._longest = encoded.lengths.max(axis=1)
         self._order = lru_cache(maxsize=2)(self._draw)

@@ -67,12 +67,15 @@ class MetricsFile:
         self.path = path
         self._pending: list[str] = []
 
-    def rewind(self, step: int) -> None:
-        """Drop what lies after `step`: a run that resumes there writes those lines again."""
+    def rewind(self, step: int, evaluated: int) -> None:
+        """Drop what lies after `step`, and evaluations after step `evaluated`: a run that resumes there writes those
+        lines again.
+        """
         if not self.path.exists():
             return
         lines = [*read_jsonl(self.path), *map(json.loads, self._pending)]
-        kept = [line for line in lines if line["step"] <= step]
+        last = {"train": step}
+        kept = [line for line in lines if line["step"] <= last.get(line["kind"], evaluated)]
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(_line(record) for record in kept))
         os.replace(temporary, self.path)

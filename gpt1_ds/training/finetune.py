@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -47,9 +47,10 @@ def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
     does without.
     """
     kept = run_dir.path / "tokenizer"
-    if not kept.is_dir():
+    if not kept.is_dir() or not steps_in(run_dir.checkpoints):
         temporary = run_dir.path / ".tokenizer.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed here
+        for left in (temporary, kept):  # by a run that was killed here, or before its first checkpoint
+            shutil.rmtree(left, ignore_errors=True)
         copy_tokenizer(_first_tokenizer(config), temporary)
         temporary.rename(kept)
     return kept

@@ -94,7 +94,6 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
         run.load(folder)
     if config.guard.on_spike == "rollback" and not run.is_saved:
         run.save(background=False)  # so that there is always something to go back to
-    grid.on_rank_0(lambda: run.metrics.rewind(run.step))
     if grid.rank == 0:
         run_dir.done.unlink(missing_ok=True)
         begun = "from scratch"
@@ -103,6 +102,7 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
         run_dir.add_event("started", step=run.step, steps=run.steps, ranks=grid.world, job=_job())
         log.say(f"{run_dir.path}: training {run.steps} steps {begun} on {grid.world} rank{'s' * (grid.world > 1)}")
         reporter.begin(run.step, run.steps)
+    run.rewind()
     return run
 
 

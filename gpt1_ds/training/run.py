@@ -65,6 +65,7 @@ class Run:
         self.clock = Stopwatch()
         self.shape = batch_shape(self.config, self.grid)
         self.step = self.tokens = 0
+        self.evaluated = 0  # step of the last evaluation
         self.best: Best | None = None
         self.passed_over: list[int] = []  # numbers of batches that the guard went back from
         self.guard = Guard(self.config.guard)
@@ -136,7 +137,7 @@ class Run:
                 skipped,
                 None,
             )
-        self.grid.on_rank_0(lambda: self.metrics.rewind(self.step))
+        self.rewind()
         if self.grid.rank == 0:
             self.run_dir.add_event("rolled back", step=step, to=self.step, passed_over=self.passed_over)
             log.say(f"back to step {self.step}; batch {offending} is passed over")
@@ -174,9 +175,18 @@ class Run:
             self.metrics.add(record)
             self.reporter.train(record)
 
+    def rewind(self) -> None:
+        """Drop the metrics of steps that will be repeated. A run that was asked to stop saves before it evaluates, and
+        may have been killed then: that evaluation comes now.
+        """
+        self.grid.on_rank_0(lambda: self.metrics.rewind(self.step, self.evaluated))
+        if self.evaluated < self.step and self.objective.is_evaluation_due(self.step):
+            self.evaluate()
+
     def evaluate(self) -> None:
         """Measure and log; where an evaluation can be better than another, save what is best so far."""
         self.watch.beat("evaluation")
+        self.evaluated = self.step
         with self.clock.pause():
             records = self.objective.evaluate(self.engine, self.step, self.tokens)
         if self.grid.rank == 0:
@@ -236,6 +246,7 @@ class Run:
             self.passed_over = list(facts["passed_over"])
             self.guard.restore(facts["guard"])
             self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
+            self.evaluated = int(facts.get("evaluated", self.step))
             self.best = Best(**facts["best"]) if facts.get("best") else None
             self.grid.on_rank_0(self._name_best)
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
@@ -258,6 +269,7 @@ class Run:
             },
             "loss_scaler": masters.loss_scaler(self.engine),
             "passed_over": self.passed_over,
+            "evaluated": self.evaluated,
             "guard": self.guard.state(),
             **({"best": asdict(self.best)} if self.best else {}),
             **self.objective.facts(),

@@ -38,6 +38,7 @@ from gpt1_ds.training.run import Run
 
 EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 DEV = "dev"
+UNDEFINED = -2.0  # JSON has no infinity
 
 
 class TaskObjective(Objective):
@@ -86,11 +87,11 @@ class TaskObjective(Objective):
         return [self.measure(engine, DEV, step, tokens)[0]]
 
     def score(self, records: Sequence[Record]) -> float | None:
-        """The task's first metric; one that is not defined is worse than any other."""
+        """The task's first metric; one that is not defined is worse than any other, all of which are -1 or more."""
         record = records[0]
         assert isinstance(record, TaskRecord), "as `evaluate` gives it"
         value = record.metrics[self.task.metrics[0]]
-        return -math.inf if value is None else value
+        return UNDEFINED if value is None else value
 
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
@@ -133,15 +134,13 @@ class TaskObjective(Objective):
         if folder is None:
             draw_weights(run.engine, self.config.run.seed)
             return
-        layers, blocks = self.settings.transfer_layers, self.config.model.layers
-        if layers is not None and layers > blocks:
-            raise ConfigError(f"task.transfer_layers={layers} is more than the model has; use {blocks} or less")
         facts = manifest.read(folder)
         if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         specials = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         fresh = () if "task" in facts else specials
-        self.grid.agree(lambda: transfer(run.engine, folder, layers, fresh, self.config.run.seed))
+        layers, seed = self.settings.transfer_layers, self.config.run.seed
+        self.grid.agree(lambda: transfer(run.engine, folder, layers, fresh, seed))
 
     def conclude(self, run: Run) -> None:
         write_results(self, run)
@@ -221,10 +220,8 @@ def _multiple(config: Config, limit: int) -> int:
 
 
 def total_steps(config: Config, per_epoch: int) -> int:
-    """Updates of a fine-tuning run; each epoch's last partial batch is dropped. Raises ConfigError."""
+    """Updates of a fine-tuning run; each epoch's last partial batch is dropped."""
     train = config.train
-    if train.tokens is not None:
-        raise ConfigError(f"train.tokens={train.tokens} is for pre-training; give train.epochs or train.steps")
     if train.steps is not None:
         return train.steps
     return max(1, round((EPOCHS if train.epochs is None else train.epochs) * per_epoch))

@@ -71,3 +71,53 @@ def gradients(
         "applied": result.applied,
         "gradients": [(info, part, values * scale) for info, part, values in pieces(engine, "exp_avg")],
     }
+
+
+def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps: int) -> dict[str, Any]:
+    """Predict the dev split with `weights`, then train `steps` updates on the product's own batches.
+
+    Gradients are the first update's, as in `gradients`.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.tasks.reading import read_task
+    from gpt1_ds.training import schedule
+    from gpt1_ds.training.build import build_engine
+    from gpt1_ds.training.task_objective import TaskObjective
+
+    torch.set_num_threads(1)
+    connect(120)
+    grid = Grid(config)
+    objective = TaskObjective(config, read_task(config.task), tokenizer, grid)
+    engine = build_engine(objective.config, objective.config.model.vocab_size, grid, head=objective.head)
+    fill(engine, weights)
+    predictions, dev_loss = objective.predict(engine, "dev")
+    found: dict[str, Any] = {"predictions": predictions, "dev_loss": dev_loss, "steps": [], "examples": []}
+    for step in range(1, steps + 1):
+        rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, objective.steps)
+        result = engine.step(objective.batch(step, step).micro_batches, rate)
+        found["steps"].append((result.loss, result.grad_norm))
+        batch = objective.batches.at(step - 1)
+        found["examples"].append((batch.examples, batch.tokens.shape[-1]))
+        if step == 1:
+            scale = 1 / (1 - config.optimizer.betas[0])
+            first = pieces(engine, "exp_avg")
+            found["gradients"] = [(info, part, values * scale) for info, part, values in first]
+    found["weights"] = pieces(engine, "master")
+    dist.destroy_process_group()
+    return found
+
+
+def fill(engine: Any, weights: dict[str, np.ndarray]) -> None:
+    """Set every master to its part of `weights`, which are whole."""
+    import torch
+
+    from gpt1_ds.parallel import masters
+
+    for fragment in masters.fragments(engine):
+        info, value = fragment.info, torch.from_numpy(weights[fragment.info.name])
+        here = value if info.dim is None else value.narrow(info.dim, info.start, info.stop - info.start)
+        fragment.master.copy_(here.reshape(-1)[fragment.offset : fragment.offset + len(fragment.master)])
+    masters.publish(engine)

@@ -59,7 +59,11 @@ class Reference:
 
     def logits(self, tokens: torch.Tensor, keys: list[int] | None = None) -> torch.Tensor:
         """[B, S, V] for token ids [B, S]; with dropout when row keys are given."""
-        self.keys = keys if self.p else None
+        return self.hidden(tokens, keys) @ self.w["tokens.weight"].T
+
+    def hidden(self, tokens: torch.Tensor, keys: list[int] | None = None, padded: int = 0) -> torch.Tensor:
+        """[B, S, D], the last block's output. `padded`: positions of the batch whose first ones these are."""
+        self.keys, self.padded = keys if self.p else None, padded or tokens.shape[1]
         x = self.w["tokens.weight"][tokens] + self.w["positions.weight"][: tokens.shape[1]]
         x = self._drop(x, 0)
         for layer in range(self.layers):
@@ -68,7 +72,7 @@ class Reference:
                 x + self._drop(self._attention(x, name, 3 * layer + 1), 3 * layer + 2), name + "attention_norm"
             )
             x = self._norm(n + self._drop(self._mlp(n, name), 3 * layer + 3), name + "mlp_norm")
-        return x @ self.w["tokens.weight"].T
+        return x
 
     def loss(self, tokens: torch.Tensor, labels: torch.Tensor, keys: list[int] | None = None) -> torch.Tensor:
         return F.cross_entropy(self.logits(tokens, keys).flatten(0, 1), labels.flatten())
@@ -81,10 +85,11 @@ class Reference:
         probabilities = scores.softmax(-1)
         if self.keys is not None:
             masks = [
-                [keep(positions, positions, site_keys(key, site, head), self.p) for head in range(self.heads)]
+                [keep(positions, self.padded, site_keys(key, site, head), self.p) for head in range(self.heads)]
                 for key in self.keys
             ]
-            probabilities = probabilities * torch.from_numpy(np.array(masks)) * self._scale
+            kept = torch.from_numpy(np.array(masks))[..., :positions]
+            probabilities = probabilities * kept * self._scale
         return self._linear((probabilities @ qkv[2]).transpose(1, 2).reshape(x.shape), name + "attention.out")
 
     def _mlp(self, x: torch.Tensor, name: str) -> torch.Tensor:
@@ -108,4 +113,9 @@ class Reference:
 
     @property
     def _scale(self) -> float:
-        return (1 << 16) / ((1 << 16) - round(self.p * (1 << 16)))
+        return scale(self.p)
+
+
+def scale(probability: float) -> float:
+    """1 / keep probability."""
+    return (1 << 16) / ((1 << 16) - round(probability * (1 << 16)))

@@ -29,6 +29,7 @@ class Background:
 
     overrides: list[str]
     ranks: int
+    life: Callable[[list[str], int], int] = field(default_factory=lambda: pretrain)
     result: Any = None
     error: BaseException | None = None
     thread: threading.Thread = field(init=False)
@@ -40,7 +41,7 @@ class Background:
 
     def _run(self) -> None:
         try:
-            self.result = pretrain(self.overrides, self.ranks)
+            self.result = self.life(self.overrides, self.ranks)
         except BaseException as error:
             self.error = error
 

@@ -8,38 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.cli import main
 from gpt1_ds.common.lock import RunLock
+from tests.helpers.program import Result, assert_refused
 from tests.helpers.runs import TINY
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-        self.lines = [line for line in err.splitlines() if line]
-
-
-@pytest.fixture
-def gpt1(in_folder: Path, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    """Run the program in an empty folder of its own, in this process; ranks come from the warm fork server."""
-
-    def run(*words: str) -> Result:
-        try:
-            code = main(words)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capfd.readouterr()
-        return Result(code, out, err)
-
-    return run
-
-
-def assert_refused(result: Result, *words: str, lines: int = 1) -> None:
-    assert result.code == 2, result.err
-    assert "Traceback" not in result.err
-    assert len(result.lines) == lines, result.err
-    for word in words:
-        assert word in result.err
 
 
 @pytest.mark.parametrize(

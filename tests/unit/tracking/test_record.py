@@ -31,8 +31,12 @@ def test_a_resumed_run_leaves_one_line_per_step(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl")
     for step in (10, 20, 30):
         file.add(train_record(step))
+        file.add(EvalRecord(step=step, tokens=step * 10, loss=1.5, perplexity=4.48, bits_per_byte=0.5))
     with open(file.path, "a") as raw:
         raw.write('{"kind": "train", "step": 4')
-    file.rewind(20)
+    file.rewind(20, evaluated=10)
     file.add(train_record(30))
-    assert [json.loads(line)["step"] for line in file.path.read_text().splitlines()] == [10, 20, 30]
+    lines = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert [(line["kind"], line["step"]) for line in lines] == [
+        *(("train", 10), ("eval", 10), ("train", 20), ("train", 30))
+    ]

@@ -1,0 +1,140 @@
+"""Promise 4 for fine-tuning: a run that was stopped goes on bit for bit, and its best checkpoint is never lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.parallel import launch
+from tests.helpers import finetuning, runs
+from tests.helpers.foreign import make_checkpoint
+
+EPOCH, EPOCHS = 6, 4
+LAYOUTS = {"one": (1, []), "dp2-zero1": (2, []), "tp2-bf16": (2, ["parallel.tensor=2", "train.precision=bf16"])}
+
+
+@pytest.fixture(scope="module")
+def source(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = ModelConfig(layers=2, width=32, heads=2, context=48)
+    return make_checkpoint(tmp_path_factory.mktemp("source") / "source", tiny_data.parent / "tokenizer", model)
+
+
+def words_for(layout: str, source: Path, place: Path) -> list[str]:
+    return [
+        *(*finetuning.make_task(place / "task", "choice"), f"checkpoint.init_from={source}", *LAYOUTS[layout][1]),
+        *(f"run.dir={place}", f"train.epochs={EPOCHS}", "checkpoint.every=4", "checkpoint.keep=1"),
+    ]
+
+
+def result(run_dir: RunDir) -> dict[str, Any]:
+    """Everything that an interruption must not change."""
+    return {
+        "losses": runs.losses(run_dir),
+        "dev": finetuning.scores(run_dir),
+        "weights": runs.weights(run_dir),
+        "best": finetuning.best(run_dir).name,
+        "eval": json.loads(run_dir.evaluation.read_text()),
+        "predictions": {path.name: path.read_bytes() for path in (run_dir.path / "predictions").iterdir()},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    @cache
+    def run(layout: str) -> dict[str, Any]:
+        words = words_for(layout, source, tmp_path_factory.mktemp("whole"))
+        assert finetuning.finetune(words, LAYOUTS[layout][0]) == 0
+        return result(finetuning.folder(words))
+
+    return run
+
+
+def stop(words: list[str], ranks: int, how: str, step: int) -> RunDir:
+    """Start, and end the run in one of three ways when it has done `step` steps."""
+    run = runs.Background(words, ranks, finetuning.finetune)
+    run.wait_for_step(step)
+    if how == "stop-file":
+        run.run_dir.stop.touch()
+    else:
+        run.signal(*{"sigterm": (signal.SIGTERM, None), "kill": (signal.SIGKILL, [ranks - 1])}[how])
+    run.join()
+    if how == "kill":
+        assert isinstance(run.error, LaunchError)
+    else:
+        assert run.error is None
+        assert run.result == {"stop-file": 0, "sigterm": 75}[how]
+    assert not run.run_dir.evaluation.exists(), "only a finished run has results"
+    return run.run_dir
+
+
+def test_the_best_checkpoint_outlives_newer_ones(undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("one", source, tmp_path)
+    assert finetuning.finetune(words) == 0
+    run_dir = finetuning.folder(words)
+    assert result(run_dir) == undisturbed("one"), "the same twice"
+    scores = {step: metrics["accuracy"] for step, _, metrics in finetuning.scores(run_dir)}
+    assert list(scores) == [EPOCH * epoch for epoch in range(1, EPOCHS + 1)]
+    best = max(scores, key=lambda step: (scores[step], -step))
+    assert best < EPOCH * EPOCHS, "a later epoch is worse: else this test says nothing"
+    assert finetuning.best(run_dir) == run_dir.checkpoint(best)
+    assert steps_in(run_dir.checkpoints) == [run_dir.checkpoint(best), run_dir.checkpoint(EPOCH * EPOCHS)]
+    (entry,) = json.loads(run_dir.evaluation.read_text())
+    (line,) = [line for line in finetuning.lines(run_dir, "task") if line["step"] == best]
+    assert {key: entry[key] for key in ("step", "split", "metrics", "loss")} == {
+        key: line[key] for key in ("step", "split", "metrics", "loss")
+    }
+
+
+@pytest.mark.parametrize(
+    ("layout", "how", "step"),
+    [("one", "stop-file", 8), ("one", "kill", 15), ("dp2-zero1", "kill", 9), ("tp2-bf16", "sigterm", 14)],
+)
+def test_goes_on_bit_for_bit(layout: str, how: str, step: int, undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, ranks = words_for(layout, source, tmp_path), LAYOUTS[layout][0]
+    run_dir = stop(words, ranks, how, step)
+    assert finetuning.finetune(words, ranks) == 0
+    assert result(run_dir) == undisturbed(layout)
+    assert not list(run_dir.checkpoints.glob(".*")), "nothing is left behind"
+
+
+@pytest.mark.parametrize("moment", ["naming", "evaluation"])
+def test_killed_at_the_end_of_the_best_epoch(moment: str, undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("one", source, tmp_path)
+    run_dir, best = finetuning.folder(words), int(undisturbed("one")["best"].removeprefix("step-"))
+    with pytest.raises(LaunchError):
+        launch.launch("tests.helpers.finetuning:end_at", (finetuning.configuration(words), moment, best), 1)
+    named = run_dir.best.read_text() if run_dir.best.exists() else ""
+    assert run_dir.checkpoint(best).name not in named
+    assert run_dir.checkpoint(best).is_dir()
+    run_dir.stop.unlink(missing_ok=True)
+    assert finetuning.finetune(words) == 0
+    assert result(run_dir) == undisturbed("one")
+
+
+def test_the_name_of_the_best_comes_back(undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("one", source, tmp_path)
+    best = int(undisturbed("one")["best"].removeprefix("step-"))
+    run_dir = stop(words, 1, "stop-file", best + 1)
+    run_dir.best.unlink()
+    assert finetuning.finetune(words) == 0
+    assert result(run_dir) == undisturbed("one")
+
+
+def test_the_first_checkpoint_may_be_gone(undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    first = tmp_path / "first"
+    shutil.copytree(source, first)
+    words = words_for("one", first, tmp_path)
+    run_dir = stop(words, 1, "stop-file", 3)
+    shutil.rmtree(first)
+    assert finetuning.finetune(words) == 0
+    assert result(run_dir) == undisturbed("one")

@@ -1,0 +1,122 @@
+"""Tiny tasks that can be learned, written as tables, and real fine-tuning runs on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
+from gpt1_ds.parallel import launch
+from gpt1_ds.task_verbs import finetune_config
+
+TEXT = "the module returns a list of names when an object is called with two arguments and raises no error"
+WORDS = TEXT.split()
+COLUMNS = {
+    "single": "{text: a, label: x}",
+    "pair": "{text: a, text2: b, label: x}",
+    "similarity": "{text: a, text2: b, label: x}",
+    "regression": "{text: a, text2: b, label: x}",
+    "choice": "{text: a, label: x, choices: [c]}",
+    "question": "{text: a, text2: b, label: x, choices: [c]}",
+}
+KIND = {"single": "classification", "pair": "classification", "question": "choice"}  # of those named otherwise
+TRAINING = [
+    *("train.global_batch=8", "train.micro_batch=2", "train.log_every=1", "checkpoint.every=0", "run.seed=3"),
+    *("optimizer.name=adam2018", "optimizer.lr=2e-3", "schedule.kind=linear", "schedule.warmup_fraction=0.002"),
+]
+
+
+def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[str]:
+    """Files of a task of this shape, the same every time; the words that configure it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(shape)
+    for split, count in (("train", train), ("dev", dev)):
+        rows = [_row(shape, draw, number) for number in range(count)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kind = KIND.get(shape, shape)
+    return ["task.name=table", f"task.path={folder}", f"task.kind={kind}", f"task.columns={COLUMNS[shape]}"]
+
+
+def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
+    """One example; what it is shows in its words."""
+
+    def text() -> list[str]:
+        return draw.choices(WORDS, k=draw.randint(2, 7))
+
+    row: dict[str, Any] = {"a": " ".join(text()), "b": " ".join(text())}
+    if shape == "regression":
+        common = draw.randint(0, 4)
+        row["b"] = " ".join([*draw.choices(row["a"].split(), k=common), *draw.choices(["file", "path"], k=4 - common)])
+        return {**row, "x": round(common * 1.2 + 0.1, 2)}
+    if shape in ("choice", "question"):
+        right = number % 3
+        return {**row, "x": right, "c": [" ".join(text()[:3]) + (" file" if n == right else "") for n in range(3)]}
+    label = number % 2
+    row["b" if shape != "single" and number % 4 > 1 else "a"] += " file path" if label else " value"
+    return {**row, "x": ("no", "yes")[label]}
+
+
+def configuration(words: list[str]) -> Config:
+    """What the verb makes of these words."""
+    return finetune_config([], [*TRAINING, *words])
+
+
+def finetune(words: list[str], ranks: int = 1) -> int:
+    """The product's own life of a run, on local ranks; its exit code."""
+    return launch.launch("gpt1_ds.training.finetune:finetune", (configuration(words),), ranks)
+
+
+def folder(words: list[str]) -> RunDir:
+    config = configuration(words)
+    return RunDir(Path(config.run.dir) / config.run.name)
+
+
+def lines(run_dir: RunDir, kind: str) -> list[dict[str, Any]]:
+    """`train` or `task` lines of metrics.jsonl, of every step once."""
+    found = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == kind]
+    assert len({line["step"] for line in found}) == len(found), "one line per step"
+    return found
+
+
+def scores(run_dir: RunDir) -> list[tuple[Any, ...]]:
+    """Of every evaluation on dev: (step, loss, metrics)."""
+    return [(line["step"], line["loss"], line["metrics"]) for line in lines(run_dir, "task")]
+
+
+def best(run_dir: RunDir) -> Path:
+    """The checkpoint that scored best, verified."""
+    path = run_dir.checkpoints / run_dir.best.read_text().strip()
+    manifest.verify_files(path, manifest.read(path))
+    return path
+
+
+def end_at(config: Config, moment: str, step: int) -> int:
+    """Runs on every rank: a life that ends like by kill -9 at a moment of an epoch's end, when `step` is reached.
+
+    `naming`: the best checkpoint is published but not yet named. `evaluation`: a stop is asked for and its checkpoint
+    is there, the scores are not.
+    """
+    from gpt1_ds.training import finetune, run
+
+    name = {"naming": "_name_best", "evaluation": "evaluate"}[moment]
+    real, batch = getattr(run.Run, name), run.Run.batch
+
+    def ended(self: Any) -> Any:
+        if self.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self)
+
+    def asked(self: Any, number: int) -> Any:
+        if number == step and moment == "evaluation":
+            self.run_dir.stop.touch()
+        return batch(self, number)
+
+    setattr(run.Run, name, ended)
+    run.Run.batch = asked  # type: ignore[method-assign]
+    return finetune.finetune(config)

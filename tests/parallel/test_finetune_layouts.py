@@ -1,0 +1,101 @@
+"""Promises 1 and 2 for fine-tuning: one task, every layout, the same numbers (dropout on), whatever layout wrote the
+checkpoint it begins from.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import finetuning, runs
+
+STEPS = 20
+LAYOUTS = {
+    "one": (1, []),
+    "micro-batches": (1, ["train.micro_batch=8", "parallel.zero=0"]),
+    "tp2": (2, ["parallel.tensor=2"]),
+    "pp2": (2, ["parallel.pipeline=2", "train.micro_batch=1"]),
+    "dp2": (2, []),
+    "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
+    "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
+}
+MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=48"]
+CASES = [
+    *(("choice", layout) for layout in LAYOUTS if layout != "one"),
+    *(("single", layout) for layout in ("tp2", "pp2")),
+    *(("regression", layout) for layout in ("tp2-pp2", "zero3")),
+]
+NO_LANGUAGE_MODEL = ["task.lm_coefficient=0"]
+
+
+@pytest.fixture(scope="module")
+def origins(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run folders of the same pre-training on two layouts."""
+    folder = tmp_path_factory.mktemp("origins")
+    found = {}
+    for name, ranks, layout in (("tp2", 2, "parallel.tensor=2"), ("zero3", 2, "parallel.zero=3")):
+        words = [*MODEL, f"data.path={tiny_data}", f"run.dir={folder}", f"run.name={name}", "train.steps=3", layout]
+        assert runs.pretrain(words, ranks) == 0
+        found[name] = str(folder / name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(origins: dict[str, str], tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    """(training lines, dev scores) of a run on a layout, from the checkpoint that another one wrote."""
+    place = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def run(shape: str, layout: str, origin: str, extra: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
+        ranks, words = LAYOUTS[layout]
+        words = [
+            *(*finetuning.make_task(place / shape, shape), f"checkpoint.init_from={origins[origin]}", *words, *extra),
+            *(
+                f"run.dir={place}",
+                f"run.name={'-'.join([shape, layout, *extra]).replace('=', '-')}",
+                f"train.steps={STEPS}",
+            ),
+        ]
+        assert finetuning.finetune(words, ranks) == 0
+        run_dir = finetuning.folder(words)
+        return finetuning.lines(run_dir, "train"), finetuning.scores(run_dir)
+
+    return run
+
+
+def assert_alike(one: tuple[list[Any], list[Any]], other: tuple[list[Any], list[Any]], metrics: float) -> None:
+    assert [line["batch_fingerprint"] for line in one[0]] == [line["batch_fingerprint"] for line in other[0]]
+    assert [line["tokens"] for line in one[0]] == [line["tokens"] for line in other[0]]
+    assert len(one[0]) == STEPS
+    assert max(abs(a["loss"] - b["loss"]) for a, b in zip(one[0], other[0], strict=True)) < 1e-5
+    assert max(abs(a["grad_norm"] / b["grad_norm"] - 1) for a, b in zip(one[0], other[0], strict=True)) < 1e-4
+    assert [step for step, _, _ in one[1]] == [6, 12, 18, 20]
+    for (step, loss, scores), (other_step, other_loss, other_scores) in zip(one[1], other[1], strict=True):
+        assert step == other_step
+        assert abs(loss - other_loss) < 1e-5
+        assert scores == pytest.approx(other_scores, abs=metrics)
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES)
+def test_every_layout_equals_one_process(shape: str, layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
+    one = fine_tuned(shape, "one", "zero3")
+    assert one[0][-1]["loss"] < one[0][0]["loss"] - 0.3, "it learns"
+    assert_alike(one, fine_tuned(shape, layout, "zero3" if "tp2" in layout else "tp2"), 1e-4 * (shape == "regression"))
+
+
+@pytest.mark.parametrize("layout", ["tp2", "pp2", "zero3"])
+def test_without_the_language_model(layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
+    """The model then has no tied stage."""
+    one, other = (fine_tuned("similarity", name, "tp2", tuple(NO_LANGUAGE_MODEL)) for name in ("one", layout))
+    assert_alike(one, other, 0)
+    assert one[0][0]["loss"] < 1.0, "the loss of the task alone"
+
+
+@pytest.mark.parametrize("layout", ["dp2", "pp2"])
+def test_bf16_stays_close(layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
+    one, other = fine_tuned("choice", "one", "zero3"), fine_tuned("choice", layout, "tp2", ("train.precision=bf16",))
+    assert [line["batch_fingerprint"] for line in one[0]] == [line["batch_fingerprint"] for line in other[0]]
+    assert 0 < max(abs(a["loss"] - b["loss"]) for a, b in zip(one[0], other[0], strict=True)) < 1e-2

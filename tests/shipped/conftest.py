@@ -1,0 +1,25 @@
+"""The program in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import main
+from tests.helpers.program import Result
+
+
+@pytest.fixture
+def gpt1(in_folder: Path, capfd: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run the program in an empty folder of its own; ranks come from the warm fork server."""
+
+    def run(*words: str) -> Result:
+        try:
+            code = main(words)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capfd.readouterr()
+        return Result(code, out, err)
+
+    return run
