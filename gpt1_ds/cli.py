@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   gpt1-ds data build --input BOOKS --tokenizer tok --out data/books
   gpt1-ds pretrain -c pretrain/books_cpu data.path=data/books --nproc 2
   gpt1-ds finetune -c finetune/cola checkpoint.init_from=runs/books_cpu
+  gpt1-ds predict --checkpoint runs/cola "The book was read."
   gpt1-ds sample --checkpoint runs/books_cpu --prompt "It was"
 """
 
@@ -111,7 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.training(_add(verbs, "finetune", about, _finetune))
     about = "fine-tune a table of task x variant x seed; goes on where it was"
     verb_options.study(_add(verbs, STUDY, about, _finetune_study))
-    verb_options.evaluate(_add(verbs, "evaluate", "held-out loss and zero-shot probes of checkpoints", _evaluate))
+    about = "held-out loss and zero-shot probes of checkpoints, or their task's scores"
+    verb_options.evaluate(_add(verbs, "evaluate", about, _evaluate))
+    verb_options.predict(_add(verbs, "predict", "a fine-tuned model on a text, a file or a pipe", _predict))
     verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _sample))
     about = "look at checkpoints, take them elsewhere and bring others in"
     kinds = _group(verbs, "checkpoint", about, "inspect|verify|export|import")
@@ -214,6 +217,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     from gpt1_ds.verbs import evaluate
 
     return evaluate(options)
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from gpt1_ds.task_verbs import predict
+
+    return predict(options)
 
 
 def _sample(options: argparse.Namespace) -> int:

@@ -1,13 +1,17 @@
-"""Verbs about tasks: `finetune`."""
+"""Verbs about tasks: `finetune` and `predict`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
+from gpt1_ds.common.log import say
 from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.validate import transfer_problems, world_problems
@@ -16,6 +20,7 @@ from gpt1_ds.plan.dryrun import describe
 
 if TYPE_CHECKING:
     from gpt1_ds.tasks.reading import TaskData
+    from gpt1_ds.training.predict import Predictor
 
 
 def finetune(options: argparse.Namespace) -> int:
@@ -101,3 +106,81 @@ def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
         yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
     yield from data.notes
     yield from describe(config, world, config.model.vocab_size or tokenizer.vocab_size, None)
+
+
+def predict(options: argparse.Namespace) -> int:
+    UserError.raise_all(_predict_problems(options))
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.training.predict import Predictor, shown, write_lines
+
+    predictor = Predictor(load_checkpoint(options.checkpoint))
+    with contextlib.ExitStack() as stack:
+        stream, output = sys.stdin, sys.stdout.buffer  # type: tuple[IO[Any], IO[bytes]]
+        if options.input:
+            stream = stack.enter_context(open(options.input, "rb"))
+        found = _from_words(predictor, options) if options.text else _from_lines(predictor, options, stream)
+        if options.output:
+            output = stack.enter_context(open(options.output, "wb"))
+        done = stack.enter_context(shown(not options.text and not output.isatty()))
+        for lines in found:
+            write_lines(lines, output)
+            done(len(lines))
+    return 0
+
+
+def _predict_problems(options: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with the words of `predict`, before anything is loaded or overwritten."""
+    source, target = Path(options.input or "/dev/stdin"), Path(options.output or "/dev/stdout")
+    if options.text:
+        if options.input or options.format != "auto":
+            yield "TEXT is one example; leave it out to read lines (--input, --format)"
+    elif options.input and (not source.exists() or source.is_dir()):
+        yield f"{source}: no such file; --input names one with an example a line"
+    elif sys.stdin is None and not options.input:
+        yield "standard input is closed; give TEXT, --input FILE or a pipe"
+    elif options.output and target.is_file() and source.is_file() and target.samefile(source):
+        yield f"{target}: is what is read, too; choose another --output"
+    if options.output and (target.is_dir() or not target.parent.is_dir()):
+        yield f"{target}: no file can be there; choose another --output"
+
+
+def _from_words(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[str]]:
+    """The one example that the words on the command line make up. Raises DataError when they do not."""
+    from gpt1_ds.tasks.lines import LineReader
+    from gpt1_ds.tasks.rows import BadRowError
+
+    try:
+        example = LineReader(predictor.task, predictor.settings, "tsv").of_fields(options.text)
+    except BadRowError as problem:
+        raise DataError(f"TEXT: {problem} (each in quotes)") from None
+    return iter([predictor.lines([example], _as_json(options, "tsv"))])
+
+
+def _from_lines(predictor: Predictor, options: argparse.Namespace, stream: IO[Any]) -> Iterator[list[str]]:
+    """Of --input or standard input, which is `stream`, window by window."""
+    from gpt1_ds.tasks.lines import LineReader, choose_format
+    from gpt1_ds.training.predict import predict_lines, windows
+
+    if stream.isatty():
+        say("reading lines from the terminal; Ctrl-D ends them")
+    arriving = windows(stream.fileno())
+    first = next(arriving, None)
+    if first is None:
+        return iter([])
+    kind = options.format
+    if kind == "auto":
+        kind = choose_format(predictor.task, options.input or "", first[0])
+    reader = LineReader(predictor.task, predictor.settings, kind)
+    name = options.input or "standard input"
+    return predict_lines(predictor, reader, name, chain([first], arriving), _as_json(options, kind))
+
+
+def _as_json(options: argparse.Namespace, kind: str) -> bool:
+    """Whether JSON lines are written: when they are read, when the file is called so, and for all classes' scores."""
+    from gpt1_ds.tasks.lines import ENDINGS
+
+    written = ENDINGS.get(Path(options.output).suffix.lower()) if options.output else None
+    return bool(options.scores) or "jsonl" in (kind, written)

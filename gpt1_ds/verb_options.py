@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 TEXTS = "files, folders or python-docs"
-CKPT = "a run folder or a checkpoint folder"
+CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else its newest"
 
 
 def configuration(verb: argparse.ArgumentParser) -> None:
@@ -77,6 +77,19 @@ def evaluate(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--nproc", type=int, metavar="N", help="start N local ranks")
 
 
+def predict(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("text", nargs="*", metavar="TEXT", help="one example: its text, its texts, or text and choices")
+    verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
+    verb.add_argument("--input", metavar="FILE", help="an example a line (default: standard input)")
+    verb.add_argument("--output", metavar="FILE", help="a line for each of them (default: standard output)")
+    formats = (
+        "text: the line is the text; tsv: text, text2, choices; jsonl: these as keys (default: what it looks like)"
+    )
+    verb.add_argument("--format", choices=("auto", "text", "tsv", "jsonl"), default="auto", help=formats)
+    scores = "write JSON lines with the probability of every class, as for input and --output of that kind"
+    verb.add_argument("--scores", action="store_true", help=scores)
+
+
 def sample(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)
     verb.add_argument("--prompt", required=True, metavar="TEXT")
@@ -93,7 +106,7 @@ def checkpoint(verb: argparse.ArgumentParser) -> None:
 
 def checkpoint_export(verb: argparse.ArgumentParser) -> None:
     checkpoint(verb)
-    verb.add_argument("--to", choices=("hf",), required=True, help="hf: OpenAIGPTLMHeadModel and its tokenizer")
+    verb.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
     verb.add_argument("--out", required=True, metavar="DIR")
 
 

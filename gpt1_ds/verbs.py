@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -51,13 +52,18 @@ def evaluate(options: argparse.Namespace) -> int:
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
     words = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
     config = load([str(folder / "config.yaml"), *options.config], words)
-    ConfigError.raise_all(world_problems(config, launch.world(options.nproc)))
-    config, held_out = _with_held_out(config)
-    _check_probes(config)
+    world = launch.world(options.nproc)
+    config = _with_fitting_micro_batch(config, world)
+    ConfigError.raise_all(world_problems(config, world))
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
-    task = (config, folders, out, held_out, options.every)
+    if config.task is not None and not config.probes:
+        target = "gpt1_ds.training.evaluate_task:evaluate_task"
+        return launch.start(target, (config, folders, out), options.nproc)
+    config, held_out = _with_held_out(config)
+    _check_probes(config)
+    task = (config, folders, out, held_out and config.task is None, options.every)
     return launch.start("gpt1_ds.training.evaluate:evaluate", task, options.nproc)
 
 
@@ -124,6 +130,13 @@ def build_data(options: argparse.Namespace) -> int:
         split = dataset.split(name)
         print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text")
     return 0
+
+
+def _with_fitting_micro_batch(config: Config, world: int) -> Config:
+    """Micro-batches that this many ranks can share: what is only evaluated does not depend on them."""
+    data_ranks = max(1, world // (config.parallel.tensor * config.parallel.pipeline))
+    micro = math.gcd(config.train.micro_batch, config.train.global_batch // data_ranks) or 1
+    return replace(config, train=replace(config.train, micro_batch=micro))
 
 
 def _with_embedded_corpus(config: Config) -> Config:

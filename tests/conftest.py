@@ -64,3 +64,19 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield mount
     for folder in mounted:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def fine_tuned(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a fine-tuning run on a task of the shape asked for; each is trained once."""
+    from tests.helpers.served import fine_tune
+
+    runs: dict[str, Path] = {}
+
+    def run(shape: str) -> Path:
+        if shape not in runs:
+            folder = tmp_path_factory.mktemp("fine-tuned") / shape
+            runs[shape] = fine_tune(shape, tiny_data.parent / "tokenizer", folder)
+        return runs[shape]
+
+    return run

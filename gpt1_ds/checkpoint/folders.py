@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.rundir import RunDir
 
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -26,11 +27,15 @@ def log_spaced(folders: list[Path], points: int) -> list[Path]:
     return [folders[at] for at in sorted(nearest)]
 
 
-def find(path: Path) -> Path:
-    """The checkpoint folder that CKPT names: a run folder's newest, or the folder itself. Raises CheckpointError."""
+def find(path: Path, newest: bool = False) -> Path:
+    """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
+    (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
+    """
     if (path / manifest.NAME).is_file():
         return path
-    folders = steps_in(path / "checkpoints")
+    run = RunDir(path)
+    folders = steps_in(run.checkpoints)
     if not folders:
         raise CheckpointError(f"{path}: neither a run folder with checkpoints nor a checkpoint folder")
-    return folders[-1]
+    best = run.best.read_text(errors="replace").strip() if run.best.is_file() and not newest else ""
+    return next((folder for folder in folders if folder.name == best), folders[-1])

@@ -1,4 +1,5 @@
-"""`checkpoint export --to hf` and `checkpoint import --from hf`: folders of transformers' OpenAIGPTLMHeadModel.
+"""`checkpoint export --to hf` and `checkpoint import --from hf`: folders of transformers' OpenAIGPTLMHeadModel, or of a
+class with a head for a fine-tuned checkpoint (checkpoint/hf_task.py).
 
 Neither needs transformers. An export holds `model.safetensors` (fp32), `config.json`, `generation_config.json` (greedy
 text is then that of `gpt1-ds sample --temperature 0`), the tokenizer in transformers' form, our own one beside it, and
@@ -19,10 +20,12 @@ from gpt1_ds.checkpoint.conversion import check_shapes, our_weights, their_name,
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.foreign import TensorFacts
 from gpt1_ds.checkpoint.hf_config import CONFIG, generation_config, model_config, their_config
+from gpt1_ds.checkpoint.hf_task import FineTuned, lay_out_inputs, to_their_head
 from gpt1_ds.checkpoint.hf_tokenizer import tokenizer_files
 from gpt1_ds.checkpoint.imported import Foreign, free_place
 from gpt1_ds.checkpoint.model_card import model_card
 from gpt1_ds.checkpoint.state import StateReader, write_tensors
+from gpt1_ds.checkpoint.task_card import task_card
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig
@@ -61,22 +64,40 @@ def export(checkpoint: Path, out: Path) -> Path:
         raise CheckpointError(
             f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
         )
-    manifest.check_size(source, facts, model)
+    tuned = FineTuned.of(source, facts, config)
+    manifest.check_size(source, facts, model, tuned.head.outputs if tuned else 0)
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    settings = their_config(model, model.vocab_size, tokenizer)
+    files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
+    if tuned:
+        settings.update(tuned.config(tokenizer))
+        lay_out_inputs(files, tokenizer)
+        card = task_card(model, tuned, tokenizer, facts)
+    else:
+        files["generation_config.json"] = generation_config(tokenizer)
+        card = model_card(model, tokenizer, facts, TOKENIZER)
+    tensors = _their_tensors(source, model, tuned)
     with published_folder(out) as folder:
-        tensors = {
-            PREFIX + their_name(name): to_theirs(name, value, model.heads)
-            for name, value in _masters(source, parameter_shapes(model, model.vocab_size))
-        }
         write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
-        write_json(folder / CONFIG, their_config(model, model.vocab_size, tokenizer))
-        write_json(folder / "generation_config.json", generation_config(tokenizer))
-        for name, value in tokenizer_files(tokenizer, model.context).items():
+        for name, value in {CONFIG: settings, **files}.items():
             write_json(folder / name, value)
         copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
-        write_atomic(folder / "README.md", model_card(model, tokenizer, facts, TOKENIZER))
+        write_atomic(folder / "README.md", card)
         sync_folder(folder / TOKENIZER)
     return source
+
+
+def _their_tensors(source: Path, model: ModelConfig, tuned: FineTuned | None) -> dict[str, Tensor]:
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    tensors, head = {}, {}
+    for name, value in _masters(source, parameter_shapes(model, model.vocab_size, tuned.head.outputs if tuned else 0)):
+        if name.startswith("head."):
+            head[name] = value
+        else:
+            tensors[PREFIX + their_name(name)] = to_theirs(name, value, model.heads)
+    if tuned:
+        to_their_head(tensors, head["head.weight"], head["head.bias"], tuned, model.layers)
+    return tensors
 
 
 def _masters(source: Path, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:

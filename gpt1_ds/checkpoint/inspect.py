@@ -19,6 +19,8 @@ def inspect(path: Path) -> int:
     print(f"  step {facts['step']}, {count(facts['tokens'])} tokens, {facts['updates']} updates, {facts['precision']}")
     if "imported" in facts:
         print(f"  imported from {facts['imported']}: weights only, for checkpoint.init_from")
+    if isinstance(facts.get("task"), dict):
+        print(f"  fine-tuned on {facts['task'].get('name')}, {facts['task'].get('kind')}")
     print(
         f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
         f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"

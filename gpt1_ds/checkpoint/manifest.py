@@ -102,10 +102,12 @@ def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
         raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
 
 
-def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig) -> None:
-    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
+def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, outputs: int = 0) -> None:
+    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill;
+    `outputs` are those of a task's head.
+    """
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
-    needed = 4 * sum(map(math.prod, parameter_shapes(model, model.vocab_size).values()))
+    needed = 4 * sum(map(math.prod, parameter_shapes(model, model.vocab_size, outputs).values()))
     held = sum(file["bytes"] for file in manifest["files"].values())
     if held < needed:
         raise CheckpointError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")

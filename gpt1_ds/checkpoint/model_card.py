@@ -38,7 +38,7 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=Fal
 `gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
 `{folder}/` is the tokenizer that it uses.
 """
-_SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
+SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
 
 
 def model_card(model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], folder: str) -> str:
@@ -55,6 +55,6 @@ def model_card(model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], 
         context=model.context,
         vocab_size=rows,
         eod=tokenizer.eod_id,
-        tokenizer=DIFFERENCE if tokenizer.kind == OPENAI else _SAME,
+        tokenizer=DIFFERENCE if tokenizer.kind == OPENAI else SAME,
         folder=folder,
     )

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint.probe import probe_batch
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.model import names
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.grid import connect_alone
 
 
-def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor]) -> DenseModel:
+def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
+    """The task's head that the manifest `facts` describes; None for a language model. Raises CheckpointError."""
+    if "head" not in facts:
+        return None
+    try:
+        return HeadSpec(**facts["head"])
+    except TypeError:
+        raise CheckpointError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
+
+
+def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:
     """The dense model on the CPU in evaluation mode; `value` gives each parameter at its full shape, fp32."""
     assert config.model.vocab_size is not None, "saved configurations name the vocabulary size"
-    model = DenseModel(config, config.model.vocab_size, TensorParallel(connect_alone()))
+    model = DenseModel(config, config.model.vocab_size, TensorParallel(connect_alone()), head)
     with torch.no_grad():
         for parameter in model.parameters():
             info = names.info(parameter)

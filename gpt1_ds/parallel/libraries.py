@@ -30,6 +30,7 @@ def load() -> None:
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     logger.propagate = True  # into the rank's log file
+    logger.addHandler(logging.NullHandler())  # and nowhere where there is none
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
     # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it

@@ -86,7 +86,7 @@ class RowReader:
             try:
                 if row.problem:
                     raise BadRowError(row.problem)
-                example = self._example(row.values, columns, number, needs_label)
+                example = self.example(row.values, columns, number, needs_label)
             except BadRowError as problem:
                 self.problems.append(f"{table.path} {row.place}: {problem}")
                 continue
@@ -106,7 +106,8 @@ class RowReader:
                 f"{count} cannot be read; mend them, or leave them out with task.bad_rows=skip",
             )
 
-    def _example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+        """One row as an example. Raises BadRowError."""
         texts = [" ".join(_text(values, name) for name in columns.text)]
         if columns.text2:
             text2 = _text(values, columns.text2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +15,14 @@ from torch import Tensor
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
-from gpt1_ds.checkpoint.whole import whole_model
+from gpt1_ds.checkpoint.whole import head_of, whole_model
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import Config
 from gpt1_ds.config import load as load_config
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
 from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.training.sampling import Sampling
 
 
@@ -33,24 +35,40 @@ class Loaded:
     config: Config
     step: int
     folder: Path
+    task: Task | None = None  # what it was fine-tuned on
 
 
 def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
-    """The model of CKPT (a run folder, its newest; or a checkpoint folder), verified. Raises CheckpointError."""
+    """The model of CKPT (a checkpoint folder; or of a run folder, its best or newest), verified; one that was
+    fine-tuned comes with its head and its task. Raises CheckpointError.
+    """
     folder = find(Path(path))
     facts = manifest.read(folder)
     manifest.verify_files(folder, facts)
     config = checkpoint_config(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
     reader = StateReader(folder)
-    manifest.check_size(folder, facts, config.model)
-    model = whole_model(config, lambda info: reader.whole("master", info))
+    head = head_of(folder, facts)
+    manifest.check_size(folder, facts, config.model, head.outputs if head else 0)
+    model = whole_model(config, lambda info: reader.whole("master", info), head)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder)
+    return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task_of(folder, facts))
+
+
+def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
+    """The task that a checkpoint was fine-tuned on, from its manifest; None for a language model. Raises
+    CheckpointError.
+    """
+    try:
+        return Task.of(facts["task"]) if "task" in facts else None
+    except (TypeError, AttributeError):
+        raise CheckpointError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 
 def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:
-    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB, keys_B)` gives next-token logits [S, B, V]."""
+    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB, keys_B)` gives next-token logits [S, B, V], and of a
+    fine-tuned one `model.scores(tokens_SB, extract_B)` what its head says of each example [E, K].
+    """
     loaded = load_checkpoint(path)
     return loaded.model, loaded.tokenizer
 

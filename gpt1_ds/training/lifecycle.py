@@ -115,7 +115,7 @@ def _beginning(run: Run) -> tuple[Path | None, bool]:
     wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
     if wanted is None:
         return None, False
-    folder = run.grid.on_rank_0(lambda: find(Path(wanted)))
+    folder = run.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
     problem = run.store.verify(folder)
     if problem is not None:
         raise CheckpointError(problem)

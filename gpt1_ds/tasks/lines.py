@@ -1,0 +1,99 @@
+"""Lines as examples of a task, for predictions: no header, no labels, and a quote is a letter of the text.
+
+    text    the line is the text, tabs and all; for tasks of one text
+    tsv     fields between tabs: text, then text2, then every choice, as far as the task has them
+    jsonl   an object with text, and text2 and choices (a list) where the task has them; other keys are passed over
+
+Text is that of the task's own column: a premise, a document; text2 the other text, or a choice task's question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config import TaskConfig
+from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.registry import find_spec
+from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader
+from gpt1_ds.tasks.tables import unusable
+
+Format = Literal["text", "tsv", "jsonl"]
+ENDINGS: Mapping[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+LONGEST = 1 << 20  # bytes of a line
+_BOM = b"\xef\xbb\xbf"
+
+
+class LineReader:
+    """`fields` are the names of what a line of `format` holds, in order."""
+
+    def __init__(self, task: Task, config: TaskConfig, format: Format) -> None:
+        spec = find_spec(config)
+        question, choices = bool(spec.text2), task.kind == "choice"
+        self.format = format
+        self.fields = ("text", *(["text2"] if question else []))
+        if choices:
+            self.fields += tuple(f"choice {label}" for label in task.labels)
+        if format == "text" and len(self.fields) > 1:
+            raise DataError(f"{task.name}: reads {', '.join(self.fields)}; use --format tsv or jsonl")
+        self._texts = 1 + question
+        self._rows = RowReader(replace(spec, labels=task.labels), task.score_range)
+        self._columns = Columns(
+            ("text",), "text2" if question else "", "", ("choices",) if choices else (), id="", group=""
+        )
+
+    def example(self, line: bytes, number: int) -> Example:
+        """Line `number`, 1 being the first, without its line feed. Raises BadRowError."""
+        if len(line) > LONGEST:
+            raise BadRowError(f"is longer than {LONGEST} bytes")
+        text = line.removeprefix(_BOM if number == 1 else b"").removesuffix(b"\r").decode(errors="surrogateescape")
+        if problem := unusable(text):
+            raise BadRowError(problem)
+        if not text.strip():
+            raise BadRowError("is empty")
+        if self.format == "jsonl":
+            return self._read(_object(text), number)
+        return self.of_fields([text] if self.format == "text" else text.split("\t"), number)
+
+    def of_fields(self, fields: Sequence[str], number: int = 1) -> Example:
+        """The example that `fields` make up. Raises BadRowError."""
+        if len(fields) != len(self.fields):
+            expected = "1 is" if len(self.fields) == 1 else f"{len(self.fields)} are"
+            count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
+            raise BadRowError(f"{count} where {expected} expected: {', '.join(self.fields)}")
+        texts, choices = fields[: self._texts], fields[self._texts :]
+        return self._read({**dict(zip(self.fields, texts, strict=False)), "choices": list(choices)}, number)
+
+    def _read(self, values: Mapping[str, Any], number: int) -> Example:
+        return self._rows.example(values, self._columns, number, needs_label=False)
+
+
+def choose_format(task: Task, name: str, first: bytes) -> Format:
+    """What the lines of the file `name` are, empty for a pipe: by its ending; else JSON lines, if the `first` is an
+    object with a text; else what the task has, a text or several fields. Raises DataError for CSV.
+    """
+    ending = Path(name).suffix.lower()
+    if ending == ".csv":
+        raise DataError(f"{name}: CSV is not read here; write it as .tsv or .jsonl without a header, or say --format")
+    if ending in ENDINGS:
+        return ENDINGS[ending]
+    try:
+        if "text" in _object(first.removeprefix(_BOM).decode()):
+            return "jsonl"
+    except (BadRowError, UnicodeDecodeError):
+        pass
+    return "text" if task.layout == "single" else "tsv"
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadRowError(f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise BadRowError("not a JSON object")
+    return value

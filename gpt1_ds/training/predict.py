@@ -1,0 +1,169 @@
+"""`predict`: a fine-tuned model on lines, as they come and in their order, in memory that does not grow with them.
+
+Lines are worked on in windows: what has arrived, at most WINDOW lines. A file, or a pipe that is full, gives whole
+windows, whose examples are sorted by length so that batches hold little padding; a pipe that gives a line now and then
+has its answer at once. Every window is written before the next is read.
+
+Shapes: N examples of C sequences, B rows, T positions, K classes or choices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.batches import build_batch
+from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
+from gpt1_ds.tasks.lines import LONGEST, LineReader
+from gpt1_ds.tasks.rows import BadRowError
+from gpt1_ds.training.inference import Loaded
+from gpt1_ds.training.task_objective import classes, predictions
+
+WINDOW = 256  # lines that are sorted and written together
+TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
+CHUNK = 1 << 16  # bytes read at a time
+PLACES = 6  # digits of a probability
+
+
+class Predictor:
+    """A fine-tuned model, in fp32 whatever it was trained in. Raises CheckpointError for one that has no task."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        if loaded.task is None or loaded.config.task is None:
+            raise CheckpointError(
+                f"{loaded.folder}: was not fine-tuned on a task; `gpt1-ds finetune` makes what predicts"
+            )
+        self.task: Task = loaded.task
+        self.settings = loaded.config.task
+        self._model, self._tokenizer = loaded.model, loaded.tokenizer
+        self._limit = length_limit(self.settings, loaded.config.model.context)
+
+    @torch.inference_mode()
+    def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
+        """[N, K] of the classes or choices of each example, before the softmax."""
+        encoded = encode(self.task, examples, self._tokenizer, self._limit)
+        device = next(self._model.parameters()).device
+        scores_NK = np.zeros((len(encoded), classes(self.task)), dtype=np.float32)
+        for numbers in _batches(encoded):
+            batch = build_batch(encoded, numbers, multiple=1)
+            tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
+            extract_B = torch.from_numpy(batch.extract.reshape(-1))
+            scores_NK[numbers] = self._model.scores(tokens_BT.T.to(device), extract_B.to(device)).cpu().numpy()
+        return scores_NK
+
+    def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:
+        """What is written of each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
+        scores_NK = self.scores(examples)
+        exponents_NK = np.exp(scores_NK - scores_NK.max(axis=1, keepdims=True), dtype=np.float64)
+        probabilities_NK = exponents_NK / exponents_NK.sum(axis=1, keepdims=True)
+        write = self._json if as_json else self._tsv
+        found = predictions(self.task, scores_NK).tolist()
+        return [write(value, row.tolist()) for value, row in zip(found, probabilities_NK, strict=True)]
+
+    def _tsv(self, value: float, probabilities: list[float]) -> str:
+        if self.task.kind == "regression":
+            return f"{value:.{PLACES}f}"
+        return f"{self.task.labels[int(value)]}\t{probabilities[int(value)]:.{PLACES}f}"
+
+    def _json(self, value: float, probabilities: list[float]) -> str:
+        rounded = [round(one, PLACES) for one in probabilities]
+        found: dict[str, object]
+        if self.task.kind == "regression":
+            found = {"score": round(value, PLACES), "scores": rounded}
+        else:
+            label = self.task.labels[int(value)]
+            found = {"label": label, "probability": rounded[int(value)]}
+            found["scores"] = dict(zip(self.task.labels, rounded, strict=True))
+        return json.dumps(found, ensure_ascii=False)
+
+
+def _batches(encoded: Encoded) -> Iterator[NDArray[np.int64]]:
+    """Numbers of the examples of every batch, the longest first."""
+    longest_N = encoded.lengths.max(axis=1)
+    order = np.argsort(-longest_N, kind="stable")
+    while len(order):
+        size = max(1, TOKENS // (encoded.sequences * int(longest_N[order[0]])))
+        yield order[:size]
+        order = order[size:]
+
+
+def windows(descriptor: int) -> Iterator[list[bytes]]:
+    """The lines of a file or pipe, without their line feeds. Waits for more only where no line is left to give."""
+    lines: list[bytes] = []
+    rest = b""
+    while chunk := os.read(descriptor, CHUNK):
+        *whole, rest = (rest + chunk).split(b"\n")
+        lines += whole
+        while len(lines) >= WINDOW:
+            yield lines[:WINDOW]
+            del lines[:WINDOW]
+        if len(rest) > LONGEST:  # whoever reads it refuses it; more of it need not be held
+            break
+        if lines and (sum(map(len, lines)) > LONGEST or not _has_more(descriptor)):
+            yield lines
+            lines = []
+    if rest:
+        lines.append(rest)
+    if lines:
+        yield lines
+
+
+def _has_more(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def predict_lines(
+    predictor: Predictor, reader: LineReader, source: str, arriving: Iterable[list[bytes]], as_json: bool
+) -> Iterator[list[str]]:
+    """A line of output for every line of input, window by window. Raises DataError at the first line that is no
+    example, naming it, when the lines before it have been given.
+    """
+    number = 0
+    for window in arriving:
+        examples: list[Example] = []
+        problem = ""
+        for line in window:
+            number += 1
+            try:
+                examples.append(reader.example(line, number))
+            except BadRowError as error:
+                problem = f"{source} line {number}: {error}"
+                break
+        if examples:
+            yield predictor.lines(examples, as_json)
+        if problem:
+            raise DataError(problem)
+
+
+@contextlib.contextmanager
+def shown(watched: bool) -> Iterator[Callable[[int], None]]:
+    """Is called with how many lines more are written: counts them on a terminal while the block runs, if `watched`."""
+    if not (watched and log.is_terminal()):
+        yield lambda lines: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.completed:,.0f} lines"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda lines: bar.advance(task, lines)
+
+
+def write_lines(lines: Iterable[str], output: IO[bytes]) -> None:
+    """Write lines and hand them on at once."""
+    output.write("".join(f"{line}\n" for line in lines).encode())
+    output.flush()

@@ -1,0 +1,33 @@
+"""Which checkpoint a run folder stands for."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common.errors import CheckpointError
+
+
+def make(run: Path, *steps: int) -> Path:
+    for step in steps:
+        (run / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    return run / "checkpoints"
+
+
+def test_a_run_folder_means_its_best_or_its_newest(tmp_path: Path) -> None:
+    checkpoints = make(tmp_path, 100, 99, 7)
+    assert find(tmp_path).name == "step-00000100"
+    (checkpoints / "best").write_text("step-00000099\n")
+    assert find(tmp_path).name == "step-00000099"
+    assert find(tmp_path, newest=True).name == "step-00000100"
+
+
+@pytest.mark.parametrize("content", [b"", b"step-00000009\n", b"../../elsewhere", b"\xff\xfe", b".", b"best"])
+def test_a_best_that_is_not_there_is_passed_over(content: bytes, tmp_path: Path) -> None:
+    (make(tmp_path, 3) / "best").write_bytes(content)
+    assert find(tmp_path).name == "step-00000003"
+
+
+def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="neither a run folder"):
+        find(tmp_path)

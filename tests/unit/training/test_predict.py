@@ -1,0 +1,159 @@
+"""Predictions in windows: in order, as one by one, as the run's own; and lines as they arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gpt1_ds
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.tasks.encoding import encode
+from gpt1_ds.tasks.lines import LONGEST, LineReader
+from gpt1_ds.training.inference import load_checkpoint, sample
+from gpt1_ds.training.predict import WINDOW, Predictor, predict_lines, windows
+from gpt1_ds.training.sampling import Sampling
+from tests.helpers.foreign import make_checkpoint
+from tests.helpers.served import COLUMNS, fields, fine_tune, labels, rows
+
+SHAPES = sorted(COLUMNS)
+Runs = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_predictions_are_the_runs_own_and_those_of_each_alone(shape: str, fine_tuned: Runs) -> None:
+    run = fine_tuned(shape)
+    predictor = Predictor(load_checkpoint(run))
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    examples = [reader.of_fields(fields(shape, row)) for row in rows(shape, 41)]
+    together = predictor.scores(examples)
+    alone = np.concatenate([predictor.scores([example]) for example in examples])
+    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-5)
+    assert np.ptp(together, axis=0).max() > 0.1, "the examples do not all look the same"
+    found = [line.split("\t")[0] for line in predictor.lines(examples, as_json=False)]
+    if shape == "regression":
+        np.testing.assert_allclose(np.array(found, dtype=float), np.array(labels(run), dtype=float), atol=6e-4)
+    else:
+        assert found == labels(run)
+        assert len(set(found)) > 1
+
+
+def test_json_lines_say_what_the_scores_are(fine_tuned: Runs) -> None:
+    for shape in ("single", "regression", "choice"):
+        predictor = Predictor(load_checkpoint(fine_tuned(shape)))
+        reader = LineReader(predictor.task, predictor.settings, "tsv")
+        example = reader.of_fields(fields(shape, rows(shape, 41)[0]))
+        (line,), (plain,) = predictor.lines([example], as_json=True), predictor.lines([example], as_json=False)
+        found, scores = json.loads(line), torch.from_numpy(predictor.scores([example]))[0]
+        probabilities = scores.softmax(-1)
+        if shape == "regression":
+            assert list(found) == ["score", "scores"]
+            assert found["score"] == pytest.approx(1 + float(probabilities @ torch.arange(6.0)) / 5 * 3, abs=2e-6)
+            assert float(plain) == pytest.approx(found["score"], abs=2e-6)
+            continue
+        assert list(found) == ["label", "probability", "scores"]
+        assert list(found["scores"]) == list(predictor.task.labels)
+        np.testing.assert_allclose(list(found["scores"].values()), probabilities, atol=1e-6)
+        assert found["label"] == predictor.task.labels[int(scores.argmax())]
+        assert plain == f"{found['label']}\t{found['probability']:.6f}"
+
+
+def test_longer_texts_are_cut_as_in_training(fine_tuned: Runs) -> None:
+    loaded = load_checkpoint(fine_tuned("pair"))
+    predictor = Predictor(loaded)
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    text = "names of a list " * 40
+    cut = loaded.tokenizer.decode(loaded.tokenizer.encode(text.strip())[:78])
+    long, short = (reader.of_fields([first, "is returned"]) for first in (text, cut))
+    encoded = encode(predictor.task, [long], loaded.tokenizer, 160)
+    assert (int(encoded.lengths.max()), encoded.truncated) == (78 + 3 + len(loaded.tokenizer.encode("is returned")), 1)
+    np.testing.assert_allclose(predictor.scores([long]), predictor.scores([short]), atol=1e-5)
+
+
+def test_a_language_model_predicts_no_task(tiny_data: Path, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "lm", tiny_data.parent / "tokenizer")
+    with pytest.raises(CheckpointError, match="was not fine-tuned on a task"):
+        Predictor(load_checkpoint(checkpoint))
+
+
+@pytest.mark.parametrize("coefficient", [0, 0.5])
+def test_a_fine_tuned_model_loads_and_still_writes_text(coefficient: float, tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"task.lm_coefficient={coefficient}", "train.steps=6"]
+    run = fine_tune("single", tiny_data.parent / "tokenizer", tmp_path / "task", *words)
+    loaded = load_checkpoint(run)
+    assert loaded.folder.name == (run / "checkpoints" / "best").read_text().strip()
+    assert isinstance(sample(loaded, "The", Sampling(tokens=8)), str)
+    model, tokenizer = gpt1_ds.load(run)
+    tokens = torch.tensor([[tokenizer.start_id], *([int(n)] for n in tokenizer.encode("a")), [tokenizer.extract_id]])
+    assert model.scores(tokens, torch.tensor([len(tokens) - 1])).shape == (1, 3)
+
+
+def test_a_damaged_description_of_the_head_is_refused(fine_tuned: Runs, tmp_path: Path) -> None:
+    folder = find(fine_tuned("single"))
+    for key, value in (("head", {"outputs": 3}), ("task", {"name": 3}), ("head", None), ("task", [])):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                (tmp_path / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / path.relative_to(folder)).write_bytes(path.read_bytes())
+        manifest.write(tmp_path, {**manifest.read(folder), key: value})
+        with pytest.raises(CheckpointError, match=f"describes no {key} that"):
+            load_checkpoint(tmp_path)
+    manifest.write(tmp_path, {**manifest.read(folder), "head": {"outputs": 10**9, "sequences": 1}})
+    with pytest.raises(CheckpointError, match=r"needs .* bytes of weights"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        try:
+            os.close(end)
+        except OSError:
+            assert end == ends[1], "tests close the writing end only"
+
+
+def test_lines_are_given_as_they_arrive(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    arriving = windows(read)
+    os.write(write, b"one\ntwo\r\nthr")
+    assert next(arriving) == [b"one", b"two\r"], "without waiting for more"
+    os.write(write, b"ee\n\n")
+    assert next(arriving) == [b"three", b""]
+    os.write(write, b"x\n" * (WINDOW + 3))
+    assert [len(next(arriving)) for _ in range(2)] == [WINDOW, 3]
+    os.write(write, b"last")
+    os.close(write)
+    assert list(arriving) == [[b"last"]]
+
+
+def test_a_file_gives_whole_windows(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(30_000)))
+    with path.open("rb") as stream:
+        found = list(windows(stream.fileno()))
+    assert b"".join(line + b"\n" for window in found for line in window) == path.read_bytes()
+    assert {len(window) for window in found[:-1]} == {WINDOW}
+
+
+def test_a_line_without_end_is_not_held(tmp_path: Path) -> None:
+    with open("/dev/zero", "rb") as stream:
+        (window,) = windows(stream.fileno())
+    assert LONGEST < len(window[0]) < 2 * LONGEST
+
+
+def test_what_precedes_a_bad_line_is_given_first(fine_tuned: Runs) -> None:
+    predictor = Predictor(load_checkpoint(fine_tuned("pair")))
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    found = predict_lines(predictor, reader, "x.tsv", [[b"a\tb"], [b"c\td", b"e\tf", b"g", b"h\ti"]], as_json=False)
+    assert [len(next(found)) for _ in range(2)] == [1, 2]
+    with pytest.raises(DataError, match=r"x.tsv line 4: 1 field where 2 are expected: text, text2"):
+        next(found)
