@@ -13,6 +13,7 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.stages import DenseModel, compile_blocks
 from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
+from gpt1_ds.parallel.economy import economise
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
@@ -33,6 +34,7 @@ class DenseEngine(Engine):
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
             )
+        economise(self.deepspeed, grid.layout.data)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)

@@ -34,6 +34,8 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
     if train.precision == "bf16":
         settings["bf16"] = {"enabled": True}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        # else gradients summed up in fp32 are rounded to bf16 to be reduced, even over one rank
+        settings["communication_data_type"] = "fp32"
     if train.precision == "fp16":
         settings["fp16"] = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": 1}
         settings["data_types"] = {"grad_accum_dtype": "fp32"}

@@ -11,7 +11,6 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
@@ -22,6 +21,7 @@ from gpt1_ds.model.losses import Loss, make_loss
 from gpt1_ds.model.stages import TIED, Stage, compile_blocks, stage_list
 from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
+from gpt1_ds.parallel.economy import economise
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
@@ -70,6 +70,7 @@ class PipelineEngine(Engine):
         self._shape: torch.Size | None = None
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
         self._mend()
+        economise(self.deepspeed, layout.data)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
@@ -118,8 +119,6 @@ class PipelineEngine(Engine):
         engine._INSTRUCTION_MAP = instructions
         if hasattr(engine.optimizer, "scaled_global_norm"):
             engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
-        if engine.using_bf16_optimizer:
-            engine.optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, engine.optimizer)
 
     def _heard(self, name: str, instruction: Callable[..., None]) -> Callable[..., None]:
         def run(engine: Any, *arguments: Any, **keywords: Any) -> None:
@@ -172,14 +171,6 @@ def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:
     square = torch.where((stacked < 0).any(), torch.inf, stacked.square().sum())
     dist.all_reduce(square, group=everyone)
     return torch.where(torch.isfinite(square), square.sqrt(), -1.0)
-
-
-def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
-    """BF16_Optimizer's gradients. A stage that holds the tied head alone owns none, and DeepSpeed stacks nothing."""
-    found = BF16_Optimizer.get_grads_for_norm(optimizer, for_clipping)
-    if for_clipping or found[0]:
-        return found
-    return [torch.zeros(1, device=optimizer.fp32_groups_gradients_flat[0].device)], found[1]
 
 
 def _specification(stage: Stage) -> LayerSpec:
