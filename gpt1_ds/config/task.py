@@ -37,6 +37,7 @@ class TaskConfig:
     quoting: Literal["auto", "csv", "none"] = "auto"  # whether "..." encloses a field; auto: csv in .csv, none in .tsv
     header: bool = True  # whether the first row of a `table` file names the columns
     bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
+    answer: Literal["all", "labelled"] = "all"  # splits that the best epoch answers; labelled: none without labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
     lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; 0: none
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head

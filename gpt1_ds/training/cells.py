@@ -190,7 +190,7 @@ def _differences(cell: Cell) -> Iterator[str]:
     if cell.done and cell.run_dir.config.exists():
         before = load([str(cell.run_dir.config)])
         for key, (old, new) in resume.changes(before, cell.config).items():
-            if key.startswith(RESULT_KEYS):
+            if key.startswith(RESULT_KEYS) and key != "task.answer":  # no score depends on that one
                 yield (
                     f"{cell.run_dir.path} ran with {key}={old}, and the study now says {new}; set it back, remove the "
                     "folder, or give the study another name"

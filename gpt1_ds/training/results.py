@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common import log
+from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.training.evaluate import merge
 
@@ -22,16 +23,18 @@ def write_results(objective: TaskObjective, run: Run) -> None:
     step = run.step if run.best is None else run.best.step
     folder = run.run_dir.checkpoint(step)
     if step != run.step:
+        if not run.grid.on_rank_0(folder.is_dir):
+            raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         run.store.load(folder, weights_only=True)
-    for split in objective.splits:
-        if split == "train":
-            continue
+    for split in sorted(objective.splits.keys() - {"train"}):
         if objective.has_labels(split):
             record, predictions = objective.measure(run.engine, split, step, run.tokens)
             if run.grid.rank == 0:
                 entry = {"task": record.task, "split": split, "step": step, "metrics": record.metrics}
                 merge(run.run_dir.evaluation, {**entry, "loss": record.loss})
                 run.reporter.evaluation(record)
+        elif objective.settings.answer == "labelled":
+            continue
         else:
             predictions, _ = objective.predict(run.engine, split)
         run.grid.on_rank_0(

@@ -57,7 +57,7 @@ class TaskObjective(Objective):
             split: encode(data.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
         }
         train = self.splits["train"]
-        self.data_hash = train.data_hash
+        self.data_hash = "+".join(self.splits[split].data_hash for split in ("train", DEV))
         self.multiple = _multiple(config, limit)
         self.batches = TrainBatches(train, config.train.global_batch, config.run.seed, self.multiple)
         self.steps = total_steps(config, self.batches.per_epoch)

@@ -117,8 +117,8 @@ def test_what_cannot_be_meant(tmp_path: Path, text: str, says: str) -> None:
 @pytest.mark.parametrize("path", sorted((SHIPPED / "finetune" / "study").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_studies_load(path: Path) -> None:
     study = load_study(f"finetune/study/{path.stem}")
-    assert study.name == path.stem
-    assert list(study.variants) == list(TABLE_5)
+    assert study.variants.keys() <= TABLE_5.keys()
+    assert {"full", "no pre-training"} <= study.variants.keys()
 
 
 def test_names_of_folders() -> None:
