@@ -8,17 +8,9 @@ from pathlib import Path
 
 from gpt1_ds.parallel import launch
 from gpt1_ds.task_verbs import finetune_config
+from tests.helpers.finetuning import COLUMNS, KIND
 
 SENTENCE = "a list of names is returned when the module has no object with <unk> two arguments or an error"
-COLUMNS = {
-    "single": "{text: a, label: x}",
-    "pair": "{text: a, text2: b, label: x}",
-    "similarity": "{text: a, text2: b, label: x}",
-    "regression": "{text: a, text2: b, label: x}",
-    "choice": "{text: a, label: x, choices: [c]}",
-    "question": "{text: a, text2: b, label: x, choices: [c]}",
-}
-KINDS = {"single": "classification", "pair": "classification", "question": "choice"}  # of those named otherwise
 SETTINGS = [
     *("model.layers=2", "model.width=32", "model.heads=2", "model.context=160", "run.seed=5", "train.steps=30"),
     *("train.global_batch=16", "train.micro_batch=8", "optimizer.lr=1e-2", "schedule.kind=constant"),
@@ -54,7 +46,7 @@ def fine_tune(shape: str, tokenizer: Path, folder: Path, *words: str) -> Path:
     for split, count in (("train", 96), ("dev", 41), ("test", 9)):
         lines = [{key: row[key] for key in row if split != "test" or key != "x"} for row in rows(shape, count)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    task = ["task.name=table", f"task.path={folder}", f"task.kind={KINDS.get(shape, shape)}"]
+    task = ["task.name=table", f"task.path={folder}", f"task.kind={KIND.get(shape, shape)}"]
     place = [f"task.tokenizer={tokenizer}", f"run.dir={folder / 'runs'}", "run.name=r"]
     config = finetune_config([], [*task, f"task.columns={COLUMNS[shape]}", *place, *SETTINGS, *words])
     assert launch.launch("gpt1_ds.training.finetune:finetune", (config,), 1) == 0

@@ -48,7 +48,9 @@ def rows(folder: Path, split: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
 
 
-def compare(shape: str, words: list[str], recipe: Recipe, folder: Path, tokenizer_folder: Path, ranks: int = 1) -> None:
+def assert_equals_reference(
+    shape: str, words: list[str], recipe: Recipe, folder: Path, tokenizer_folder: Path, ranks: int = 1
+) -> None:
     """Four updates of the program and of the restatement from the same weights."""
     words = [*finetuning.make_task(folder, shape), f"task.tokenizer={tokenizer_folder}", *WORDS, *words]
     tokenizer = load_tokenizer(tokenizer_folder)
@@ -60,14 +62,14 @@ def compare(shape: str, words: list[str], recipe: Recipe, folder: Path, tokenize
     theirs = {name: torch.from_numpy(value).double().requires_grad_() for name, value in weights.items()}
     reference, update = TaskReference(theirs, recipe), Update2018(theirs, clip=1.0, decay=0.01)
     train = [question(shape, row, tokenizer) for row in rows(folder, "train")]
-    check_dev(shape, ours, reference, [question(shape, row, tokenizer) for row in rows(folder, "dev")])
+    assert_dev_agrees(shape, ours, reference, [question(shape, row, tokenizer) for row in rows(folder, "dev")])
     norms, ignored = [], without_gradient(recipe)
     for step, ((loss, norm), (examples, padded)) in enumerate(zip(ours["steps"], ours["examples"], strict=True), 1):
         wanted = reference.loss([train[number] for number in examples], (SEED, step), padded)
         wanted.backward()
         assert abs(loss - wanted.item()) < 1e-5, f"step {step}"
         if step == 1:
-            check_gradients(theirs, whole_weights([result["gradients"] for result in results]), ignored)
+            assert_gradients_agree(theirs, whole_weights([result["gradients"] for result in results]), ignored)
         norms.append(update.step(RATE * linear(step, LENGTH, WARMUP)))
         assert abs(norm / norms[-1] - 1) < 1e-5, f"step {step}: the norm before clipping"
     assert min(norms) > 1.0, "clipping must bite"
@@ -78,7 +80,7 @@ def compare(shape: str, words: list[str], recipe: Recipe, folder: Path, tokenize
         assert relative(name, found[name] - weights[name], moved, HEADS) < 1e-3, name
 
 
-def check_dev(shape: str, ours: dict[str, Any], reference: TaskReference, dev: list[Question]) -> None:
+def assert_dev_agrees(shape: str, ours: dict[str, Any], reference: TaskReference, dev: list[Question]) -> None:
     with torch.no_grad():
         scores = reference.scores(dev)
         assert abs(ours["dev_loss"] - float(reference.loss(dev))) < 1e-5
@@ -88,7 +90,9 @@ def check_dev(shape: str, ours: dict[str, Any], reference: TaskReference, dev: l
         assert ours["predictions"].tolist() == scores.argmax(-1).tolist()
 
 
-def check_gradients(theirs: dict[str, torch.Tensor], found: dict[str, np.ndarray], ignored: Collection[str]) -> None:
+def assert_gradients_agree(
+    theirs: dict[str, torch.Tensor], found: dict[str, np.ndarray], ignored: Collection[str]
+) -> None:
     """Clipped ones: all are smaller by one factor."""
     assert set(found) == set(theirs), "every parameter has a gradient"
     norm = np.sqrt(sum(float((p.grad**2).sum()) for p in theirs.values()))
@@ -116,17 +120,17 @@ def tokenizer_folder(tiny_data: Path) -> Path:
 def test_every_kind_of_task(shape: str, dropout: float, tokenizer_folder: Path, tmp_path: Path) -> None:
     rates = [f"model.{kind}_dropout={dropout}" for kind in ("residual", "embedding", "attention")]
     recipe = Recipe(HEADS, shape in ("choice", "question"), 0.5, dropout, dropout)
-    compare(shape, [*rates, f"task.head_dropout={dropout}"], recipe, tmp_path, tokenizer_folder)
+    assert_equals_reference(shape, [*rates, f"task.head_dropout={dropout}"], recipe, tmp_path, tokenizer_folder)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine(engine: str, tokenizer_folder: Path, tmp_path: Path) -> None:
     ranks, words = ENGINES[engine]
     recipe = Recipe(HEADS, True, 0.5, 0.1, 0.1)
-    compare("choice", words, recipe, tmp_path, tokenizer_folder, ranks)
+    assert_equals_reference("choice", words, recipe, tmp_path, tokenizer_folder, ranks)
 
 
 @pytest.mark.parametrize("shape", ["similarity", "choice"])
 def test_without_the_language_model(shape: str, tokenizer_folder: Path, tmp_path: Path) -> None:
     recipe = Recipe(HEADS, shape == "choice", 0.0, 0.1, 0.1)
-    compare(shape, ["task.lm_coefficient=0"], recipe, tmp_path, tokenizer_folder)
+    assert_equals_reference(shape, ["task.lm_coefficient=0"], recipe, tmp_path, tokenizer_folder)
