@@ -153,7 +153,7 @@ def compare(ours: Ours, plain: Plain) -> tuple[float, float]:
     import torch
 
     first = ours.objective.batches.at(0)
-    mine = ours.run.engine.evaluate(ours.objective._micro_batches(first))
+    mine = ours.run.engine.evaluate(ours.objective.micro_batches(first))
     for part in (plain.body, plain.drop):
         part.eval()
     with torch.no_grad():

@@ -59,6 +59,10 @@ class TaskRecord:
     metrics: dict[str, float | None]  # by name; null: not defined
     kind: str = "task"
 
+    def __str__(self) -> str:
+        scores = (f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in self.metrics.items())
+        return f"{self.task} {self.split}: {', '.join(scores)}, loss {self.loss:.4f}"
+
 
 class MetricsFile:
     """Appends records; rank 0 only. What a full disk does not take is kept and written when there is space again."""

@@ -17,8 +17,8 @@ from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.training.build import build_engine
-from gpt1_ds.training.evaluate import merge
 from gpt1_ds.training.inference import task_of
+from gpt1_ds.training.results import write_scores
 from gpt1_ds.training.session import joined, run_folder
 from gpt1_ds.training.task_objective import TaskObjective
 
@@ -48,11 +48,9 @@ def _score(objective: TaskObjective, engine: Engine, checkpoint: Path, facts: di
             continue
         record, _ = objective.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
         if objective.grid.rank == 0:
-            values = ", ".join(f"{name} {_shown(value)}" for name, value in record.metrics.items())
-            log.say(f"{checkpoint}: {record.task} {split}: {values}, loss {record.loss:.4f}")
-            entry = {"task": record.task, "split": split, "step": record.step, "metrics": record.metrics}
+            log.say(f"{checkpoint}: {record}")
             if out is not None:
-                merge(out, {**entry, "loss": record.loss})
+                write_scores(record, out)
 
 
 def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskObjective:
@@ -75,7 +73,3 @@ def _check(task: Task, data: TaskData, checkpoint: Path) -> None:
             f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "
             f"{here.name} is {here.kind} of {', '.join(here.labels) or 'scores'}"
         )
-
-
-def _shown(value: float | None) -> str:
-    return "not defined" if value is None else f"{value:.4f}"

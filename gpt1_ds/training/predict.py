@@ -28,7 +28,7 @@ from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.rows import BadRowError
 from gpt1_ds.training.inference import Loaded
-from gpt1_ds.training.task_objective import classes, predictions
+from gpt1_ds.training.task_objective import classes, predictions, probabilities
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
@@ -65,11 +65,9 @@ class Predictor:
     def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:
         """What is written of each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
         scores_NK = self.scores(examples)
-        exponents_NK = np.exp(scores_NK - scores_NK.max(axis=1, keepdims=True), dtype=np.float64)
-        probabilities_NK = exponents_NK / exponents_NK.sum(axis=1, keepdims=True)
         write = self._json if as_json else self._tsv
         found = predictions(self.task, scores_NK).tolist()
-        return [write(value, row.tolist()) for value, row in zip(found, probabilities_NK, strict=True)]
+        return [write(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
 
     def _tsv(self, value: float, probabilities: list[float]) -> str:
         if self.task.kind == "regression":

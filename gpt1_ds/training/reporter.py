@@ -54,8 +54,7 @@ class Reporter:
     def evaluation(self, record: EvalRecord | TaskRecord) -> None:
         self._evaluation = record
         if isinstance(record, TaskRecord):
-            scores = "  ".join(f"{name} {_shown(value)}" for name, value in record.metrics.items())
-            log.say(f"step {record.step}: {record.task} {record.split}: {scores}  loss {record.loss:.4f}")
+            log.say(f"step {record.step}: {record}")
         else:
             log.say(
                 f"step {record.step}: held-out loss {record.loss:.4f}  perplexity {record.perplexity:.2f}  "
@@ -82,7 +81,3 @@ class Reporter:
             summary.update({"final/held_out_loss": last.loss, "final/bits_per_byte": last.bits_per_byte})
         if self.mirror is not None:
             self.mirror.finish(summary)
-
-
-def _shown(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.evaluate import merge
 
 if TYPE_CHECKING:
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
     from gpt1_ds.training.task_objective import TaskObjective
 
 FOLDER = "predictions"
+
+
+def write_scores(record: TaskRecord, path: Path) -> None:
+    """Merge a task's scores into an eval.json."""
+    merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
 
 
 def write_results(objective: TaskObjective, run: Run) -> None:
@@ -30,8 +38,7 @@ def write_results(objective: TaskObjective, run: Run) -> None:
         if objective.has_labels(split):
             record, predictions = objective.measure(run.engine, split, step, run.tokens)
             if run.grid.rank == 0:
-                entry = {"task": record.task, "split": split, "step": step, "metrics": record.metrics}
-                merge(run.run_dir.evaluation, {**entry, "loss": record.loss})
+                write_scores(record, run.run_dir.evaluation)
                 run.reporter.evaluation(record)
         elif objective.settings.answer == "labelled":
             continue

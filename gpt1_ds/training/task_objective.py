@@ -72,7 +72,7 @@ class TaskObjective(Objective):
         mark = sum(
             fingerprint(batch.tokens[rows].reshape(len(rows), -1), rows.astype(np.int64)) for rows in self.shape.rows()
         )
-        here = self._micro_batches(batch, (self.config.run.seed, step))
+        here = self.micro_batches(batch, (self.config.run.seed, step))
         tokens = int((batch.extract + 1).sum())
         return StepBatch(here, (mark + 2**63) % 2**64 - 2**63 if counted else 0, tokens)
 
@@ -110,7 +110,7 @@ class TaskObjective(Objective):
         encoded = self.splits[split]
         total, found = 0.0, []
         for batch in evaluation_batches(encoded, self.config.train.global_batch, True, self.multiple):
-            loss = engine.evaluate(self._micro_batches(batch))
+            loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
             if self.grid.tensor_rank == 0 and self.grid.is_last_stage:
                 rows = np.concatenate(self.shape.rows())
@@ -149,7 +149,7 @@ class TaskObjective(Objective):
         assert self.head is not None, "a task has a head"
         return {"task": asdict(self.task), "head": asdict(self.head)}
 
-    def _micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
+    def micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
         over the batch are multiplied by the number of both.
         """
@@ -198,8 +198,14 @@ def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
     if task.kind != "regression":
         numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
         return numbers
+    return read_out(probabilities(scores), task.score_range)
+
+
+def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64 [N, K]: the softmax of the head's scores [N, K]."""
     exponents = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
-    return read_out(exponents / exponents.sum(axis=1, keepdims=True), task.score_range)
+    shares: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
+    return shares
 
 
 def head_spec(task: Task, config: Config) -> HeadSpec:
