@@ -25,7 +25,6 @@ def finetune(config: Config) -> int:
 
 def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObjective:
     """The objective on the task that the configuration names. Raises DataError and ConfigError."""
-
     tokenizer = grid.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
 
     def open_here() -> TaskObjective:

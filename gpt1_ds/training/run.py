@@ -241,7 +241,8 @@ class Run:
         what = "tokenizer" if weights_only else "data"
         here = {"tokenizer": self.objective.tokenizer_hash, "data": self.objective.data_hash}[what]
         if facts["hashes"][what] != here:
-            raise ConfigError(f"{folder}: was trained with another {what} than data.path now has; set data.path back")
+            key = "data.path" if self.config.task is None else "task.path"
+            raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")
         if not weights_only:
             self.passed_over = list(facts["passed_over"])
             self.guard.restore(facts["guard"])

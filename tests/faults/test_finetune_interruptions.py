@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.checkpoint.folders import steps_in
-from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.parallel import launch
@@ -138,3 +138,34 @@ def test_the_first_checkpoint_may_be_gone(undisturbed, source: Path, tmp_path: P
     shutil.rmtree(first)
     assert finetuning.finetune(words) == 0
     assert result(run_dir) == undisturbed("one")
+
+
+def test_a_changed_dev_split_is_refused(source: Path, tmp_path: Path) -> None:
+    words = words_for("one", source, tmp_path)
+    stop(words, 1, "stop-file", 3)
+    dev = tmp_path / "task" / "dev.jsonl"
+    dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ConfigError, match=r"another data than task\.path now has"):
+        finetuning.finetune(words)
+
+
+def test_a_best_checkpoint_that_is_gone_is_named(undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("one", source, tmp_path)
+    best = undisturbed("one")["best"]
+    run_dir = stop(words, 1, "stop-file", int(best.removeprefix("step-")) + 1)
+    shutil.rmtree(run_dir.checkpoints / best)
+    with pytest.raises(TrainingError, match=f"{best}: the best checkpoint is gone; put it back"):
+        finetuning.finetune(words)
+    assert not run_dir.done.exists()
+
+
+@pytest.mark.parametrize(("answer", "files"), [("all", {"dev", "test"}), ("labelled", {"dev"})])
+def test_splits_without_labels_are_answered_or_not(answer: str, files: set[str], source: Path, tmp_path: Path) -> None:
+    words = [*words_for("one", source, tmp_path), f"task.answer={answer}"]
+    rows = [json.loads(line) for line in (tmp_path / "task" / "dev.jsonl").read_text().splitlines()]
+    unlabelled = [{key: value for key, value in row.items() if key != "x"} for row in rows]
+    (tmp_path / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in unlabelled))
+    assert finetuning.finetune(words) == 0
+    run_dir = finetuning.folder(words)
+    assert {path.stem.removeprefix("table-") for path in (run_dir.path / "predictions").iterdir()} == files
+    assert [entry["split"] for entry in json.loads(run_dir.evaluation.read_text())] == ["dev"]
