@@ -46,10 +46,9 @@ def evolution(stories: Sequence[RunStory]) -> Any:
                 label=label,
             )
     axes.axhline(0, color="0.5", linestyle=":", linewidth=1)
-    axes.annotate("chance", (1, 0), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="0.4")
     axes.set_xscale("log")
     axes.set_xlabel("training steps")
-    axes.set_ylabel("score, from chance to best")
+    axes.set_ylabel("score: 0 is chance, 1 the best")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
