@@ -17,6 +17,7 @@ from gpt1_ds.parallel.economy import economise
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
+from gpt1_ds.parallel.norm import square_sum
 from gpt1_ds.parallel.optimizer import make_optimizer
 from gpt1_ds.parallel.veto import install
 
@@ -89,8 +90,7 @@ class DenseEngine(Engine):
             if parameter.grad is not None
             and (getattr(parameter, "tensor_model_parallel", False) or self.grid.tensor_rank == 0)
         ]
-        norms = torch._foreach_norm(owned)
-        square = torch.stack(norms).square().sum() if norms else torch.zeros((), device=self.device)
+        square = square_sum(owned) if owned else torch.zeros((), device=self.device)
         dist.all_reduce(square, group=self.grid.tensor_group)
         norm = float(square.sqrt())
         gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
+from gpt1_ds.parallel.norm import square_sum
+
 
 def economise(engine: Any, data_size: int) -> None:
     """Replace the methods on this DeepSpeed engine alone; other optimizers stay as they are."""
@@ -57,7 +59,8 @@ def _clear_lp_grads(optimizer: Any, set_to_none: bool = True) -> None:
 
 def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
     """DeepSpeed asks twice in a step: for the norm's gradients, and for those that it then multiplies to clip them. The
-    second time none are given: the fused update divides by `grad_scale` as it reads them.
+    first time one number is given, their norm. The second time none are: the fused update divides by `grad_scale` as it
+    reads them.
     """
     if not for_clipping:
         for group, gradients in enumerate(optimizer.fp32_groups_gradients):
@@ -65,9 +68,9 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
                 if not optimizer.fp32_groups_has_gradients[group][index]:
                     gradient.zero_()  # nothing flowed here in this step: what is left is of an earlier one
         found, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
-        if not found:  # a pipeline stage that holds the tied head alone owns none, and DeepSpeed would stack nothing
-            found = [torch.zeros(1, device=optimizer.fp32_groups_gradients_flat[0].device)]
-        return found, experts
+        if not found:  # a pipeline stage that holds the tied head alone owns none
+            return [torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)], experts
+        return [square_sum(found).sqrt()], experts
     norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
     scale = ((norm + 1e-6) / optimizer.clip_grad).clamp(min=1.0)  # DeepSpeed's and torch's eps
     optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)

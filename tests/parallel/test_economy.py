@@ -54,7 +54,7 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
         for plain in (False, True)
     )
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine[0] == other[0]
+        assert mine[0] == pytest.approx(other[0], rel=1e-6)  # ours is the preciser sum
         assert not clipped or mine[0][0] > clip, "there is something to clip"
         for part in (1, 2):
             for (info, _, values), (_, _, expected) in zip(mine[part], other[part], strict=True):
