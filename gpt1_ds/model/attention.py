@@ -73,39 +73,45 @@ class _Exact(torch.autograd.Function):
         logsumexp_GS = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         for heads, rows in _blocks(q):
             scores_GRT = _scores(q, k, heads, rows)
-            logsumexp_GR = torch.logsumexp(scores_GRT, dim=-1)
-            logsumexp_GS[heads, rows] = logsumexp_GR
-            weights_GRT = scores_GRT.sub_(logsumexp_GR.unsqueeze(-1)).exp_()
+            _fill_future(scores_GRT, rows, -math.inf)
+            maximum_GR1 = scores_GRT.amax(-1, keepdim=True)
+            weights_GRT = scores_GRT.sub_(maximum_GR1).exp_()
+            total_GR1 = weights_GRT.sum(-1, keepdim=True)
+            logsumexp_GS[heads, rows] = maximum_GR1.add_(total_GR1.log()).squeeze(-1)
             if key_G is not None:
-                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit)).mul_(scale)
+                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
+            weights_GRT.mul_(scale / total_GR1)
             torch.bmm(weights_GRT.to(v.dtype), v[heads, : rows.stop], out=out_GSH[heads, rows])
-        ctx.save_for_backward(q, k, v, out_GSH, logsumexp_GS, key_G, second_G)
+        ctx.save_for_backward(q, k, v, logsumexp_GS, key_G, second_G)
         ctx.limit, ctx.scale = limit, scale
         return out_GSH
 
     @staticmethod
     def backward(ctx, grad_GSH):  # type: ignore[no-untyped-def]
-        q, k, v, out_GSH, logsumexp_GS, key_G, second_G = ctx.saved_tensors
+        q, k, v, logsumexp_GS, key_G, second_G = ctx.saved_tensors
         grad_GSH = grad_GSH.contiguous()
         grad_q = torch.empty_like(q)
-        grad_k, grad_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
-        # sum over keys of probability * its gradient, which dropout leaves equal to output . its gradient
-        delta_GS = (out_GSH.float() * grad_GSH.float()).sum(-1)
+        many = q.shape[1] > ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
+        grad_k, grad_v = (
+            torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
+        )
+        write = Tensor.add_ if many else Tensor.copy_
         for heads, rows in _blocks(q):
             keys = slice(0, rows.stop)
-            scores_GRT = _scores(q, k, heads, rows)
-            probability_GRT = scores_GRT.sub_(logsumexp_GS[heads, rows].unsqueeze(-1)).exp_()
+            probability_GRT = _scores(q, k, heads, rows).sub_(logsumexp_GS[heads, rows].unsqueeze(-1)).exp_()
+            _fill_future(probability_GRT, rows, 0.0)
             grad_GRT = torch.bmm(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2)).float()
             weights_GRT = probability_GRT
             if key_G is not None:
-                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit)
-                weights_GRT = (probability_GRT * keep_GRT).mul_(ctx.scale)
-                grad_GRT.mul_(keep_GRT).mul_(ctx.scale)
-            grad_v[heads, keys] += torch.bmm(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows])
-            grad_GRT.sub_(delta_GS[heads, rows].unsqueeze(-1)).mul_(probability_GRT).mul_(_inverse_root(q))
+                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit).mul_(ctx.scale)
+                weights_GRT = probability_GRT * keep_GRT
+                grad_GRT.mul_(keep_GRT)
+            write(grad_v[heads, keys], torch.bmm(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows]))
+            grad_GRT.mul_(probability_GRT)
+            grad_GRT.addcmul_(probability_GRT, grad_GRT.sum(-1, keepdim=True), value=-1).mul_(_inverse_root(q))
             grad_scores_GRT = grad_GRT.to(q.dtype)
             torch.bmm(grad_scores_GRT, k[heads, keys], out=grad_q[heads, rows])
-            grad_k[heads, keys] += torch.bmm(grad_scores_GRT.transpose(1, 2), q[heads, rows])
+            write(grad_k[heads, keys], torch.bmm(grad_scores_GRT.transpose(1, 2), q[heads, rows]))
         return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
 
 
@@ -122,23 +128,23 @@ def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
 
 
 def _scores(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
-    """fp32 [g, R, T] scaled scores, -inf where a key lies after its query; T ends at the block's last row."""
-    scores_GRT = torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
-    square = scores_GRT[..., rows]
-    square.masked_fill_(_after(square.shape[-1], q.device), -math.inf)
-    return scores_GRT
+    """fp32 [g, R, T] scaled scores, of keys after their query too; T ends at the block's last row."""
+    return torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
+
+
+def _fill_future(block_GRT: Tensor, rows: slice, value: float) -> None:
+    """Where a key lies after its query, which happens in the block's last square only."""
+    square = block_GRT[..., rows]
+    after = torch.ones(square.shape[1:], dtype=torch.bool, device=square.device).triu(1)
+    square.masked_fill_(after, value)
 
 
 def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:
-    """bool [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
+    """1 or 0, fp32 [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
     pairs, used = (positions + 1) // 2, (rows.stop + 1) // 2
     counter_RT = dropout.counters(0, positions * pairs, key_G.device).view(positions, pairs)[rows, :used]
-    keep = dropout.keep_mask(counter_RT, key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1), limit)
-    return keep[..., : rows.stop]
-
-
-def _after(rows: int, device: torch.device) -> Tensor:
-    return torch.ones(rows, rows, dtype=torch.bool, device=device).triu(1)
+    key, second_key = key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1)
+    return dropout.keep_mask(counter_RT, key, second_key, limit, torch.float32)[..., : rows.stop]
 
 
 def _inverse_root(q: Tensor) -> float:

@@ -14,14 +14,9 @@ from torch import Tensor, nn
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.plan.count import padded_vocabulary
 
 EMBEDDING_SITE = 0
-
-
-def padded_vocabulary(vocab_size: int, multiple: int, tensor_size: int) -> int:
-    """Embedding rows: the smallest number >= vocab_size that `multiple` and the tensor-parallel size both divide."""
-    step = math.lcm(multiple, tensor_size)
-    return -(-vocab_size // step) * step
 
 
 class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
@@ -54,13 +49,10 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
     def logits(self, hidden_SBD: Tensor) -> Tensor:
         """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
         logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
-        real = max(0, min(self.vocab_size - self.vocab_start_index, logits_SBV.shape[-1]))
-        return logits_SBV if real == logits_SBV.shape[-1] else mask_padding(logits_SBV, real)
-
-
-def mask_padding(logits_SBV: Tensor, real: int) -> Tensor:
-    padding_V = torch.arange(logits_SBV.shape[-1], device=logits_SBV.device) >= real
-    return logits_SBV.masked_fill_(padding_V, -math.inf)
+        real = max(0, self.vocab_size - self.vocab_start_index)
+        # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
+        logits_SBV.detach()[..., real:].fill_(-math.inf)
+        return logits_SBV  # type: ignore[no-any-return]
 
 
 class PositionEmbedding(nn.Module):

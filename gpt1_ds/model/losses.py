@@ -5,14 +5,17 @@ Shapes: S positions, B rows, V vocabulary columns on this rank, E examples of C 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from megatron.core.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
 from torch import Tensor
 
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.task_head import HeadSpec
+
+BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # fp32 logits held at once
+_LOWEST = torch.finfo(torch.float32).min
 
 
 class Loss(Protocol):
@@ -81,34 +84,56 @@ def token_loss(logits_SBV: Tensor, labels_SB: Tensor, weights_SB: Tensor, tensor
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Megatron's vocab-parallel cross-entropy with the group passed in. Overwrites fp32 logits."""
+    """Cross-entropy (nats) of logits whose columns are cut over the tensor-parallel ranks, a few rows at a time, so
+    that fp32 numbers of a block stay in the processor's cache. The gradient is written over the logits.
+
+    Megatron's VocabParallelCrossEntropy computes the same and holds all of the softmax in fp32.
+    """
 
     @staticmethod
     def forward(ctx, logits_SBV, labels_SB, tensor):  # type: ignore[no-untyped-def]
-        parts = VocabParallelCrossEntropy
-        ctx.dtype = logits_SBV.dtype
-        logits_SBV, maximum_SB = parts.calculate_logits_max(logits_SBV)
-        _reduce(maximum_SB, tensor, torch.distributed.ReduceOp.MAX)
-        columns = logits_SBV.shape[-1]
-        first = tensor.rank * columns
-        other_SB, label_T, predicted_SB, total_SB, exponents_SBV = parts.calculate_predicted_logits(
-            logits_SBV, labels_SB, maximum_SB, first, first + columns
-        )
-        _reduce(predicted_SB, tensor, torch.distributed.ReduceOp.SUM)
-        _reduce(total_SB, tensor, torch.distributed.ReduceOp.SUM)
-        softmax_SBV, loss_SB = parts.calculate_cross_entropy_loss(exponents_SBV, predicted_SB, total_SB)
-        ctx.save_for_backward(softmax_SBV, other_SB, label_T)
-        return loss_SB
+        logits_TV = logits_SBV.view(-1, logits_SBV.shape[-1])  # T tokens
+        columns = logits_TV.shape[1]
+        column_T1 = labels_SB.reshape(-1, 1) - tensor.rank * columns
+        here_T1 = (column_T1 >= 0) & (column_T1 < columns)
+        column_T1 = column_T1.clamp(0, columns - 1)
+        logsumexp_T = torch.empty(len(logits_TV), dtype=torch.float32, device=logits_TV.device)
+        for rows, block_RV in _row_blocks(logits_TV):
+            maximum_R1 = block_RV.amax(-1, keepdim=True).clamp_(min=_LOWEST)  # a rank may hold nothing but padding
+            total_R = block_RV.sub_(maximum_R1).exp_().sum(-1)
+            logsumexp_T[rows] = total_R.log_().add_(maximum_R1.squeeze(1))
+        predicted_T = logits_TV.gather(1, column_T1).float().masked_fill_(~here_T1, 0.0).squeeze(1)
+        if tensor.size > 1:
+            logsumexp_T, predicted_T = _over_ranks(logsumexp_T, predicted_T, tensor)
+        ctx.save_for_backward(logits_SBV, column_T1, here_T1, logsumexp_T)
+        return (logsumexp_T - predicted_T).view(labels_SB.shape)
 
     @staticmethod
     def backward(ctx, grad_SB):  # type: ignore[no-untyped-def]
-        softmax_SBV, other_SB, label_T = ctx.saved_tensors
-        parts = VocabParallelCrossEntropy
-        grad_2d, row_T, here_T, grad_SBV = parts.prepare_gradient_calculation_operands(softmax_SBV, other_SB)
-        grad_SBV = parts.calculate_gradients(grad_2d, row_T, label_T, here_T, grad_SBV, grad_SB)
-        return grad_SBV.to(ctx.dtype), None, None
+        logits_SBV, column_T1, here_T1, logsumexp_T = ctx.saved_tensors
+        logits_TV = logits_SBV.view(-1, logits_SBV.shape[-1])
+        grad_T1 = grad_SB.reshape(-1, 1)
+        for rows, block_RV in _row_blocks(logits_TV):
+            block_RV.sub_(logsumexp_T[rows].unsqueeze(1)).exp_().mul_(grad_T1[rows])
+            block_RV.scatter_add_(1, column_T1[rows], -grad_T1[rows] * here_T1[rows])
+            logits_TV[rows].copy_(block_RV)
+        return logits_SBV, None, None
 
 
-def _reduce(value: Tensor, tensor: TensorParallel, operation: torch.distributed.ReduceOp.RedOpType) -> None:
-    if tensor.size > 1:
-        torch.distributed.all_reduce(value, op=operation, group=tensor.group)
+def _row_blocks(logits_TV: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
+    tokens, columns = logits_TV.shape
+    height = min(tokens, max(1, BLOCK_ELEMENTS[logits_TV.device.type] // columns))
+    memory_RV = torch.empty(height, columns, dtype=torch.float32, device=logits_TV.device)
+    for first in range(0, tokens, height):
+        rows = slice(first, min(first + height, tokens))
+        yield rows, memory_RV[: rows.stop - first].copy_(logits_TV[rows])
+
+
+def _over_ranks(logsumexp_T: Tensor, predicted_T: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
+    """Both over the columns of all ranks, from those over this rank's."""
+    maximum_T = logsumexp_T.clone()
+    torch.distributed.all_reduce(maximum_T, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
+    sums_2T = torch.stack([(logsumexp_T - maximum_T).exp_(), predicted_T])
+    torch.distributed.all_reduce(sums_2T, group=tensor.group)
+    return sums_2T[0].log_().add_(maximum_T), sums_2T[1]
