@@ -47,9 +47,9 @@ class Bench:
         from gpt1_ds.checkpoint.store import Store
         from gpt1_ds.parallel.grid import Grid, connect
         from gpt1_ds.training.build import build_engine
-        from gpt1_ds.training.session import _keep_memory
+        from gpt1_ds.training.session import keep_memory
 
-        _keep_memory()
+        keep_memory()
         self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])
         connect(600)
         self.grid = Grid(self.config)

@@ -38,12 +38,12 @@ class Ours:
         from gpt1_ds.training.build import build_engine
         from gpt1_ds.training.reporter import Reporter
         from gpt1_ds.training.run import Run
-        from gpt1_ds.training.session import _keep_memory
+        from gpt1_ds.training.session import keep_memory
         from gpt1_ds.training.stop import Requests
         from gpt1_ds.training.task_objective import TaskObjective
         from gpt1_ds.training.watch import Watch
 
-        _keep_memory()
+        keep_memory()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
         words.append(f"task.tokenizer={options.tokenizer}")
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.report import figures, paper
@@ -40,16 +41,18 @@ def draw(results: Results) -> Any | None:
     panels = figure.subplots(1, len(found), squeeze=False)[0]
     wanted = sorted({layers for layers, _ in results.curve})
     for number, (axes, (task, scores)) in enumerate(zip(panels, found.items(), strict=True)):
-        _panel(axes, tasks[task], scores, f"C{number}")
+        _panel(axes, tasks[task], {layers: scores.get(layers, []) for layers in wanted}, f"C{number}")
         axes.set_xticks(wanted, ["none" if layers < 0 else str(layers) for layers in wanted])
         axes.set_xlim(wanted[0] - 0.4, wanted[-1] + 0.4)
     return figure
 
 
 def _panel(axes: Axes, column: Column, scores: dict[int, list[float]], colour: str) -> None:
-    means: dict[int, Mean] = {layers: found for layers, runs in scores.items() if (found := mean(runs))}
-    errors = [one.error or 0.0 for one in means.values()]
-    axes.errorbar(list(means), [one.mean for one in means.values()], errors, color=colour, marker="o", ms=4, capsize=2)
+    """The line is broken where no run is done yet."""
+    missing = Mean(math.nan, None, 0)
+    means = [mean(runs) or missing for runs in scores.values()]
+    errors = [one.error or 0.0 for one in means]
+    axes.errorbar(list(scores), [one.mean for one in means], errors, color=colour, marker="o", ms=4, capsize=2)
     for layers, runs in scores.items():
         axes.plot([layers] * len(runs), runs, ".", color=colour, alpha=0.35, ms=4)
     axes.set_title(column.title, fontsize=10)
