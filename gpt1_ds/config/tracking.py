@@ -13,6 +13,7 @@ class TrackingConfig:
     project: str = "gpt1-ds"  # W&B project
     group: str | None = None  # W&B group, a study's name for example; null: none
     tags: list[str] = field(default_factory=list)  # W&B tags
+    artifacts: Literal["reference", "off"] = "reference"  # tell W&B where the best and last checkpoint lie; no upload
 
     def problems(self) -> Iterator[str]:
         if self.wandb != "off" and not self.project:

@@ -1,80 +1,149 @@
-"""Weights & Biases as a mirror of metrics.jsonl: one run per training run, tokens as the x axis, never able to stop
-it.
+"""Weights & Biases' end of the mirror: a process that a run starts and feeds (tracking/mirror.py). One W&B run per
+training run, tokens as the x axis.
+
+Every line of standard input is [verb, arguments]; every line of standard output is for people. The process leaves with
+0 when it has done what it could or said why not. SIGALRM ends it when W&B's service does not answer.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import json
 import os
+import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
-from gpt1_ds.common import log
-from gpt1_ds.config import Config
+INIT_SECONDS = 20  # for a server to answer
+GONE = "W&B is off for the rest of this run ({}); metrics.jsonl has everything"
 
 
-class Mirror:
-    """Sends records to W&B when asked to; every failure becomes one warning and then silence. Rank 0 only."""
+class Segment:
+    """From one start of a run to its end. Methods are the verbs; they raise what W&B raises."""
 
-    def __init__(self, config: Config, folder: Path, facts: dict[str, Any]) -> None:
-        self._run: Any = None
-        if config.tracking.wandb == "off":
-            return
+    def __init__(self, start: dict[str, Any], people: IO[str]) -> None:
+        self.start, self.people = start, people
+        self.folder, self.tokens = Path(start["folder"]), 0
+        self.run = self._begin()
+        self.run.define_metric("tokens")
+        self.run.define_metric("*", step_metric="tokens")
+
+    def _begin(self) -> Any:
+        """A W&B run; offline when its server cannot be reached or does not let us in."""
+        if self.start["mode"] == "offline":
+            return self._init("offline")
+        before = set(self.folder.glob("wandb/run-*"))
         try:
-            self._run = _begin(config, folder, facts)
+            return self._init("online")
         except Exception as error:
-            self._give_up(error)
+            import wandb
 
-    def log(self, record: dict[str, Any]) -> None:
+            wandb.teardown()  # or it would try again what has just failed
+            for left in set(self.folder.glob("wandb/run-*")) - before:
+                shutil.rmtree(left, ignore_errors=True)
+            run = self._init("offline")
+            self.say(
+                f"W&B cannot be reached ({_first_line(error)}): this segment is written offline; "
+                f"gpt1-ds tracking sync {self.folder} uploads it"
+            )
+            return run
+
+    def _init(self, mode: Literal["offline", "online"]) -> Any:
+        import wandb
+
+        start = self.start
+        settings = wandb.Settings(
+            **{"init_timeout": INIT_SECONDS, "finish_timeout": start["upload_seconds"], "finish_timeout_raises": True},
+            **{"console": "off", "disable_git": True, "disable_code": True, "x_stats_pid": start["pid"]},
+        )
+        keys = ("id", "name", "project", "group", "tags", "job_type", "config")
+        chosen = {key: start[key] for key in keys}
+        return wandb.init(dir=start["folder"], mode=mode, resume="allow", settings=settings, **chosen)
+
+    def say(self, line: str) -> None:
+        print(line, file=self.people, flush=True)
+
+    def log(self, values: dict[str, Any]) -> None:
         """No `step=`: W&B drops points whose step goes back, as it does after a rollback."""
-        if self._run is None:
-            return
-        kind = record["kind"]
-        where = f"{record['task']}/{record['split']}" if kind == "task" else kind
-        found = {**record, **record.get("metrics", {})}
-        values = {f"{where}/{key}": value for key, value in found.items() if isinstance(value, (int, float))}
+        self._check_space()
+        self.tokens = values["tokens"]
+        self.run.log(values)
+
+    def _check_space(self) -> None:
+        """On a full disk W&B's service goes on, says nothing and leaves gaps."""
+        place = self.folder / "wandb"
+        if not os.statvfs(place).f_bavail:
+            raise OSError(f"no space left in {place}")
+
+    def table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+        import wandb
+
+        table = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
+        self.run.log({name: table, "tokens": self.tokens})
+
+    def reference(self, name: str, place: str, aliases: list[str], metadata: dict[str, Any]) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(name, type="model", metadata=metadata)
+        artifact.add_reference(place, checksum=False)
+        self.run.log_artifact(artifact, aliases=aliases)
+
+    def finish(self, summary: dict[str, Any], failed: bool) -> None:
+        self._check_space()
+        self.run.summary.update(summary)
+        online, file = not self.run.offline, Path(self.run.settings.sync_file)
         try:
-            self._run.log({**values, "tokens": record["tokens"]})
-        except Exception as error:
-            self._give_up(error)
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        if self._run is None:
+            self.run.finish(exit_code=int(failed))
+        except TimeoutError:
+            self.say(f"W&B has not taken everything in time; gpt1-ds tracking sync {self.folder} uploads the rest")
             return
-        try:
-            self._run.summary.update(summary)
-            self._run.finish(quiet=True)
-        except Exception as error:
-            self._give_up(error)
-        self._run = None
-
-    def _give_up(self, error: Exception) -> None:
-        self._run = None
-        log.say(f"W&B is off for the rest of this run ({type(error).__name__}: {error}); metrics.jsonl has everything")
+        if online:
+            file.with_suffix(".wandb.synced").touch()  # `tracking sync` passes it over
 
 
-def run_id(folder: Path) -> str:
-    """The same id for every segment of one run: a hash of where it lives."""
-    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+def mirror(messages: Iterator[str], people: IO[str]) -> None:
+    """Do what `messages` say, up to the first thing that W&B cannot do. Where they end without a `finish`, whoever sent
+    them was killed.
+    """
+    segment: Segment | None = None
+    patience = 2 * INIT_SECONDS
+    try:
+        for message in messages:
+            verb, arguments = json.loads(message)
+            signal.alarm(3 * patience if segment is None else patience)
+            if segment is None:
+                patience = int(arguments["patience"])
+                segment = Segment(arguments, people)
+            else:
+                getattr(segment, verb)(**arguments)
+            if verb == "finish":
+                return
+            signal.alarm(0)
+        if segment is not None:
+            signal.alarm(patience)
+            segment.finish({"outcome": "killed"}, failed=True)
+    except Exception as error:
+        print(GONE.format(_first_line(error)), file=people, flush=True)
+        os._exit(0)  # W&B's own clean-up would wait for its service
 
 
-def _begin(config: Config, folder: Path, facts: dict[str, Any]) -> Any:
-    os.environ.setdefault("WANDB_SILENT", "true")
-    import wandb
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
-    run = wandb.init(
-        id=run_id(folder),
-        name=config.run.name,
-        dir=str(folder),
-        project=config.tracking.project,
-        group=config.tracking.group,
-        tags=config.tracking.tags,
-        mode="offline" if config.tracking.wandb == "offline" else "online",
-        job_type="pretrain" if config.task is None else "finetune",
-        resume="allow",
-        config=facts,
-        settings=wandb.Settings(init_timeout=60, console="off"),
-    )
-    run.define_metric("tokens")
-    run.define_metric("*", step_metric="tokens")
-    return run
+
+def main() -> None:
+    """W&B's service inherits neither the pipe that this process reads nor the one that it writes."""
+    messages, people = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # the run says when this ends
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):
+        mirror(messages, people)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import socket
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,19 @@ def provenance() -> dict[str, str]:
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return {"code": digest.hexdigest()[:16], "version": gpt1_ds.__version__}
+
+
+def git_revision() -> str | None:
+    """The commit that this package is checked out at; None for an installed one."""
+    checkout = Path(gpt1_ds.__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def environment(compiled: bool) -> dict[str, Any]:

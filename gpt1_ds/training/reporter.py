@@ -8,8 +8,8 @@ from typing import Any
 
 from gpt1_ds.common import log
 from gpt1_ds.common.units import count, duration
+from gpt1_ds.tracking.mirror import Mirror
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord, TrainRecord
-from gpt1_ds.tracking.wandb import Mirror
 
 
 class Reporter:
@@ -17,8 +17,6 @@ class Reporter:
         self.mirror = mirror
         self.steps = 0
         self._bar: Any = None
-        self._last: TrainRecord | None = None
-        self._evaluation: EvalRecord | TaskRecord | None = None
 
     def begin(self, step: int, steps: int) -> None:
         self.steps = steps
@@ -37,7 +35,6 @@ class Reporter:
             self._bar.add_task("", completed=step, total=steps)
 
     def train(self, record: TrainRecord) -> None:
-        self._last = record
         norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"
         text = (
             f"loss {record.loss:.4f}  lr {record.learning_rate:.2e}  grad {norm}  "
@@ -52,7 +49,6 @@ class Reporter:
             self.mirror.log(asdict(record))
 
     def evaluation(self, record: EvalRecord | TaskRecord) -> None:
-        self._evaluation = record
         if isinstance(record, TaskRecord):
             log.say(f"step {record.step}: {record}")
         else:
@@ -69,15 +65,4 @@ class Reporter:
     def finish(self) -> None:
         if self._bar is not None:
             self._bar.stop()
-        summary: dict[str, Any] = {}
-        if self._last is not None:
-            summary.update(
-                {"final/step": self._last.step, "final/tokens": self._last.tokens, "final/loss": self._last.loss}
-            )
-        last = self._evaluation
-        if isinstance(last, TaskRecord):
-            summary.update({f"final/{last.split}/{name}": value for name, value in last.metrics.items()})
-        elif last is not None:
-            summary.update({"final/held_out_loss": last.loss, "final/bits_per_byte": last.bits_per_byte})
-        if self.mirror is not None:
-            self.mirror.finish(summary)
+            self._bar = None

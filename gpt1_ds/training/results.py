@@ -10,7 +10,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.record import TaskRecord
-from gpt1_ds.training.evaluate import merge
+from gpt1_ds.training.entries import merge
 
 if TYPE_CHECKING:
     from gpt1_ds.training.run import Run
@@ -39,7 +39,7 @@ def write_results(objective: TaskObjective, run: Run) -> None:
             record, predictions = objective.measure(run.engine, split, step, run.tokens)
             if run.grid.rank == 0:
                 write_scores(record, run.run_dir.evaluation)
-                run.reporter.evaluation(record)
+                log.say(f"step {record.step}: {record}")
         elif objective.settings.answer == "labelled":
             continue
         else:

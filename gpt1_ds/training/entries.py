@@ -1,0 +1,33 @@
+"""eval.json: a list of {task, split, step, metrics}."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import write_json
+
+Entry = dict[str, Any]
+
+
+def merge(path: Path, entry: Entry) -> None:
+    """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
+    write_json(path, [*(e for e in read_entries(path) if key_of(e) != key_of(entry)), entry])
+
+
+def read_entries(path: Path | None) -> list[Entry]:
+    """The results in an eval.json; none where there is no file. Raises DataError for another file."""
+    if path is None or not path.exists():
+        return []
+    try:
+        entries: list[Entry] = json.loads(path.read_text())
+        dict.fromkeys((key_of(entry), len(entry["metrics"])) for entry in entries)  # they have what a result has
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: not a list of results; choose another --out, or remove the file") from None
+    return entries
+
+
+def key_of(entry: Entry) -> tuple[str, str, int]:
+    return entry["task"], entry["split"], entry["step"]

@@ -1,0 +1,167 @@
+"""What a run shows in W&B: what it is, where it stands at the end, its results, samples and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.plan.count import flops_per_token, parameter_shapes, parameters
+from gpt1_ds.tracking.mirror import Mirror, Start
+from gpt1_ds.training.entries import Entry, read_entries
+from gpt1_ds.training.objective import Objective
+from gpt1_ds.training.provenance import git_revision, provenance
+from gpt1_ds.training.watch import ENDED
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.run import Run
+
+FAILED = "failed"
+
+
+def begin(objective: Objective, run_dir: RunDir, grid: Grid) -> Mirror:
+    """The mirror of a segment that begins: one W&B run for all segments of a run. Rank 0 only."""
+    config = objective.config
+    if config.tracking.wandb == "off":
+        return Mirror(None)
+    job_type = "pretrain" if config.task is None else "finetune"
+    try:
+        return Mirror(_start(config, run_dir, job_type, facts(objective, run_dir, grid.world)))
+    except OSError as error:
+        log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
+        return Mirror(None)
+
+
+def show(config: Config, out: Path | None) -> None:
+    """What `evaluate` wrote to a run's eval.json, and the run's samples, as a W&B run beside that of the training."""
+    run_dir = RunDir(Path() if out is None else out.parent)
+    if config.tracking.wandb == "off" or out is None or not run_dir.config.is_file():
+        return
+    try:
+        mirror = Mirror(_start(config, run_dir, "eval", asdict(config)))
+        entries = read_entries(out)
+        _tables(mirror, run_dir, entries)
+        mirror.finish(
+            {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
+        )
+    except (OSError, UserError) as error:
+        log.say(f"W&B does not show this evaluation ({error}); {out} has everything")
+
+
+def _start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> Start:
+    tracking, behind = config.tracking, "-eval" if job_type == "eval" else ""
+    return Start(
+        mode=tracking.wandb,
+        id=run_id(run_dir) + behind,
+        name=config.run.name + behind,
+        folder=str(run_dir.path.resolve()),
+        project=tracking.project,
+        group=tracking.group,
+        tags=tracking.tags,
+        job_type=job_type,
+        config=shown,
+        pid=os.getpid(),
+    )
+
+
+def run_id(run_dir: RunDir) -> str:
+    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving."""
+    file = run_dir.wandb / "id"
+    if not file.exists():
+        run_dir.wandb.mkdir(exist_ok=True)
+        write_atomic(file, uuid.uuid4().hex[:16] + "\n")
+    return file.read_text().strip()
+
+
+def facts(objective: Objective, run_dir: RunDir, world: int) -> dict[str, Any]:
+    """The resolved configuration, the counts derived from it, and which segment this is, by SLURM job."""
+    config, model = objective.config, objective.config.model
+    vocab_size = model.vocab_size or 0
+    shapes = parameter_shapes(model, vocab_size)
+    embeddings = sum(rows * width for name, (rows, width) in _embeddings(shapes))
+    before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
+    return {
+        **asdict(config),
+        "parameters": parameters(model, vocab_size),
+        "parameters_without_embeddings": parameters(model, vocab_size) - embeddings,
+        "parameters_padded": parameters(model, -(-vocab_size // model.vocab_multiple) * model.vocab_multiple),
+        "flops_per_token": flops_per_token(model, vocab_size),
+        "flops_per_token_causal": flops_per_token(model, vocab_size, causal=True),
+        "steps": objective.steps,
+        "tokens_per_step": config.train.global_batch * model.context if config.task is None else None,
+        "world": world,
+        "data_parallel": world // (config.parallel.tensor * config.parallel.pipeline),
+        "segment": len(before) + 1,
+        "jobs": [*before, os.environ.get("SLURM_JOB_ID", "")],
+        "provenance": {**provenance(), "git": git_revision()},
+    }
+
+
+def _embeddings(shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, shape) for name, shape in shapes.items() if name in ("tokens.weight", "positions.weight")]
+
+
+def close(run: Run, reason: str) -> None:
+    """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
+    mirror = run.reporter.mirror
+    if mirror is None or not mirror.is_on:
+        return
+    run.watch.beat(ENDED)  # W&B may take its time
+    try:
+        entries = read_entries(run.run_dir.evaluation)
+        _tables(mirror, run.run_dir, entries)
+        if run.config.tracking.artifacts == "reference":
+            _refer(run, mirror)
+        mirror.finish(summary(run, reason, entries), failed=reason == FAILED)
+    except Exception as error:  # nothing here may change how the run ends
+        mirror.give_up(f"{type(error).__name__}: {error}")
+
+
+def _tables(mirror: Mirror, run_dir: RunDir, entries: Sequence[Entry]) -> None:
+    named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
+    mirror.table("evaluation", named)
+    mirror.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
+
+
+def _refer(run: Run, mirror: Mirror) -> None:
+    """Where the best and the newest checkpoint lie."""
+    names: dict[str, list[str]] = {}
+    for name, file in (("best", run.run_dir.best), ("last", run.run_dir.latest)):
+        if file.exists():
+            names.setdefault(file.read_text().strip(), []).append(name)
+    for name, aliases in names.items():
+        folder = run.run_dir.checkpoints / name
+        if folder.is_dir():
+            known = manifest.read(folder)
+            shown = {key: known[key] for key in ("step", "tokens", "hashes")}
+            mirror.reference(f"checkpoint-{run_id(run.run_dir)}", folder, aliases, shown)
+
+
+def summary(run: Run, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:
+    """Where the whole run stands, all its segments together: metrics.jsonl, eval.json and the checkpoints know."""
+    found: dict[str, Any] = {"outcome": reason, "final/step": run.step, "final/tokens": run.tokens}
+    lines = list(read_jsonl(run.run_dir.metrics))
+    trained, held_out, scored = ([x for x in lines if x["kind"] == kind] for kind in ("train", "eval", "task"))
+    if trained:
+        found["final/loss"] = trained[-1]["loss"]
+    if held_out:
+        found |= {f"final/held_out_{key}": held_out[-1][key] for key in ("loss", "perplexity", "bits_per_byte")}
+        best = min(held_out, key=lambda line: line["loss"])
+        found |= {"best/held_out_loss": best["loss"], "best/step": best["step"]}
+    for line in scored:
+        found |= {f"final/{line['task']}/{line['split']}/{name}": score for name, score in line["metrics"].items()}
+    if run.best is not None:
+        found |= {"best/score": run.best.score, "best/step": run.best.step}
+        for entry in (entry for entry in entries if entry["step"] == run.best.step):
+            found |= {f"best/{entry['task']}/{entry['split']}/{name}": x for name, x in entry["metrics"].items()}
+    return found

@@ -1,0 +1,126 @@
+"""The mirror with its real process and real W&B, offline; what happens to whole runs is in tests/faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpt1_ds.tracking import mirror as mirror_module
+from gpt1_ds.tracking.mirror import Mirror, Start
+from tests.helpers.wandb_files import read_segments
+
+
+def start(folder: Path, **changes: Any) -> Start:
+    values: dict[str, Any] = {
+        **{"mode": "offline", "id": "abc", "name": "n", "folder": str(folder), "project": "p", "group": None},
+        **{"tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
+    }
+    return Start(**values)
+
+
+def record(step: int) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "tokens": 10 * step, "loss": 1.0 / step, "batch_fingerprint": "0" * 16}
+
+
+def stopped_service(folder: Path) -> psutil.Process:
+    """W&B's service, as soon as it writes, stopped as by a debugger."""
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("wandb/offline-run-*/run-*.wandb")):
+        assert time.monotonic() < deadline, "W&B did not begin"
+        time.sleep(0.02)
+    children = psutil.Process().children(recursive=True)
+    (service,) = (child for child in children if "wandb-core" in " ".join(child.cmdline()))
+    service.send_signal(signal.SIGSTOP)
+    return service
+
+
+@pytest.fixture
+def freeze(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    frozen: list[psutil.Process] = []
+    yield lambda: frozen.append(stopped_service(tmp_path))
+    for process in frozen:
+        process.kill()
+
+
+def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    mirror = Mirror(start(tmp_path))
+    for step in range(1, 201):
+        mirror.log(record(step))
+    scores = {"kind": "task", "step": 200, "tokens": 2000, "task": "cola", "split": "dev", "loss": 0.5}
+    mirror.log({**scores, "metrics": {"matthews": 0.25, "f1": None}})
+    mirror.table("evaluation", [{"task": "a", "accuracy": 0.5}, {"task": "b", "f1": None, "accuracy": 1}])
+    mirror.table("samples", [])
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-1" / "weights").write_bytes(bytes(10))
+    mirror.reference("checkpoint-abc", tmp_path / "step-1", ["best", "last"], {"step": 1})
+    mirror.finish({"final/step": 200, "best/loss": 0.005})
+    (segment,) = read_segments(tmp_path)
+    assert (segment.id, segment.job_type, segment.config["world"], segment.exit_code) == ("abc", "eval", 2, 0)
+    assert segment.x_axes == {"tokens": "", "*": "tokens"}
+    assert segment.values("train/loss") == [(step, 1.0 / step) for step in range(1, 201)]
+    assert segment.values("cola/dev/matthews") == [(200, 0.25)]
+    assert segment.points[-1]["evaluation.nrows"] == 2
+    staged = [Path(file.local_path) for found in segment.references for file in found.manifest.contents]
+    assert all(tmp_path in path.parents for path in staged if path.name), "nothing lies in the home folder"
+    assert segment.points[-1]["tokens"] == 2000
+    assert not [key for key in segment.points[-1] if key.startswith("samples")]
+    assert segment.summary["final/step"] == 200
+    assert segment.summary["best/loss"] == 0.005
+    (artifact,) = (found for found in segment.references if found.type == "model")
+    assert {"best", "last"} <= set(artifact.aliases)
+    (file,) = artifact.manifest.contents
+    assert file.ref == (tmp_path / "step-1" / "weights").as_uri()
+    assert not file.local_path, "nothing is uploaded"
+    assert "W&B" not in capfd.readouterr().err
+
+
+def test_off_starts_nothing(tmp_path: Path) -> None:
+    before = psutil.Process().children()  # the server that other tests fork their ranks from
+    mirror = Mirror(None)
+    mirror.log(record(1))
+    mirror.finish({})
+    assert psutil.Process().children() == before
+
+
+def test_a_frozen_service_costs_one_line(
+    tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    mirror = Mirror(start(tmp_path, patience=3.0))
+    mirror.log(record(1))
+    freeze()
+    slowest, deadline = 0.0, time.monotonic() + 60
+    while mirror.is_on:
+        began = time.monotonic()
+        mirror.log(record(2))
+        slowest = max(slowest, time.monotonic() - began)
+        assert time.monotonic() < deadline, "nobody noticed"
+        time.sleep(0.0005)
+    began = time.monotonic()
+    mirror.finish({})
+    assert time.monotonic() - began < 1
+    assert slowest < 0.5, "no call waits for W&B"
+    time.sleep(0.2)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "W&B" in line]
+    assert len(lines) == 1, lines
+
+
+def test_a_frozen_service_at_the_end_is_waited_for_so_long(
+    tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "FINISH_SECONDS", 1.0)
+    mirror = Mirror(start(tmp_path))
+    mirror.log(record(1))
+    freeze()
+    began = time.monotonic()
+    mirror.finish({})
+    assert 1 <= time.monotonic() - began < 8
+    lines = [line for line in capfd.readouterr().err.splitlines() if "W&B" in line]
+    assert len(lines) == 1, lines
+    assert "did not end within 1 s" in lines[0]
