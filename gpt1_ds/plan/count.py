@@ -15,6 +15,12 @@ import math
 from gpt1_ds.config import ModelConfig
 
 
+def padded_vocabulary(vocab_size: int, multiple: int, tensor_size: int) -> int:
+    """Embedding rows: the smallest number >= vocab_size that `multiple` and the tensor-parallel size both divide."""
+    step = math.lcm(multiple, tensor_size)
+    return -(-vocab_size // step) * step
+
+
 def parameter_shapes(model: ModelConfig, vocab_size: int, outputs: int = 0) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape of every parameter, without vocabulary padding; `outputs` are those of a task's head."""
     body = _lstm_shapes(model) if model.kind == "lstm" else _gpt_shapes(model)

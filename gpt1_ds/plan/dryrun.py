@@ -26,7 +26,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     palm, megatron = flops_per_token(model, vocabulary), flops_per_token(model, vocabulary, causal=True)
     yield f"operations per trained token: {count(palm)} (PaLM convention), {count(megatron)} (Megatron, causal)"
     tokens_per_step = train.global_batch * model.context
-    steps = _steps(config, tokens_per_step, data_tokens)
+    steps = total_steps(config, tokens_per_step, data_tokens)
     yield (
         f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
         + (
@@ -52,7 +52,8 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"
 
 
-def _steps(config: Config, tokens_per_step: int, data_tokens: int | None) -> int | None:
+def total_steps(config: Config, tokens_per_step: int, data_tokens: int | None) -> int | None:
+    """Of the whole run; None where that depends on data that is not there yet."""
     train = config.train
     if train.steps is not None:
         return train.steps

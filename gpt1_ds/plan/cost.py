@@ -1,0 +1,233 @@
+"""Time of a step and bytes on the wire, from what a machine can do.
+
+    step = (m - 1) x slowest stage + sum over stages      of forward + backward, m micro-batches (1F1B)
+         + reduction of gradients + update + gathering of weights
+
+A stage's passes are the sum of its operations' times, or of the host's time to launch them where that is longer (CUDA).
+B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
+scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
+Nothing overlaps: DeepSpeed's pipeline reduces behind the last backward pass, and parallel/ds_config.py asks the same of
+the dense engine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpt1_ds.config import Config
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.plan.machine import Link, Machine
+from gpt1_ds.plan.memory import BUCKET
+from gpt1_ds.plan.shares import Share, block_matrices, shares
+
+# What the host launches: in a block, forward and backward; at both ends; for each parameter tensor and micro-batch, to
+# add up gradients, and in ZeRO 2's and 3's hooks
+BLOCK_OPERATIONS, END_OPERATIONS = 120, 40
+TENSOR_OPERATIONS = {0: 1, 1: 4, 2: 10, 3: 40}
+TENSORS = 12  # parameter tensors of a block
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one step, and bytes that its busiest rank sends."""
+
+    forward: float  # of one micro-batch on the slowest stage, communication inside it included
+    backward: float
+    pipeline: float  # of all micro-batches
+    reduction: float
+    update: float  # the gathering of weights included
+    bubble: float  # share of `pipeline` that a rank waits on average
+    tensor: float  # seconds of the pipeline in which tensor-parallel ranks reduce
+    tensor_bytes: float
+    pipeline_bytes: float
+    data_bytes: float
+    tokens_per_second: float
+    mfu: float  # share of the peak, operations by PaLM's convention
+
+    @property
+    def step(self) -> float:
+        return self.pipeline + self.reduction + self.update
+
+
+def cost(config: Config, world: int, vocab_size: int, machine: Machine) -> Cost:
+    return _Step(config, world, vocab_size, machine).cost()
+
+
+def all_reduce(size: float, ranks: int, link: Link) -> float:
+    """Seconds until every rank has the sum of `size` bytes."""
+    return 2 * gather(size, ranks, link)
+
+
+def gather(size: float, ranks: int, link: Link) -> float:
+    """Seconds until every rank has the `size` bytes of which each had a part; as long to scatter them."""
+    return math.log2(ranks) * link.latency + (ranks - 1) / ranks * size / link.bandwidth
+
+
+class _Step:
+    def __init__(self, config: Config, world: int, vocab_size: int, machine: Machine) -> None:
+        parallel, train, model = config.parallel, config.train, config.model
+        self.config, self.model, self.world, self.vocab_size, self.machine = config, model, world, vocab_size, machine
+        self.tensor, self.stages = parallel.tensor, parallel.pipeline
+        self.data = world // (self.tensor * self.stages)
+        self.micro_batches = train.global_batch // (train.micro_batch * self.data)
+        self.tokens = train.micro_batch * model.context  # of a micro-batch
+        self.type = 4 if train.precision == "fp32" else 2
+        self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self._cuda else world))
+        # rank order is (pipeline, data, tensor), tensor fastest (parallel/grid.py)
+        self.tensor_link = machine.link(self.tensor)
+        self.data_link = machine.link(self.tensor * self.data, self.tensor)
+        self.stage_link = machine.link(world, self.tensor * self.data)
+        self.state = self.tokens * model.width * self.type
+        self.shares = shares(config, vocab_size)
+
+    @property
+    def _cuda(self) -> bool:
+        return self.machine.device == "cuda"
+
+    def cost(self) -> Cost:
+        known = {share.kind: self._passes(share) for share in self.shares}
+        passes = [known[share.kind] for share in self.shares]
+        slowest = max(passes, key=sum)
+        pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
+        working = self.micro_batches * sum(map(sum, passes)) / self.stages
+        largest = max(share.parameters for share in self.shares)
+        reduction, update = self._reduction(largest), self._update(largest)
+        step = pipeline + reduction + update
+        tokens = self.config.train.global_batch * self.model.context / step
+        peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
+        if not self._cuda:  # a node's peak, however many ranks share it
+            peak /= min(self.world, self.machine.ranks_per_node)
+        blocks = max(share.blocks for share in self.shares)
+        return Cost(
+            forward=slowest[0],
+            backward=slowest[1],
+            pipeline=pipeline,
+            reduction=reduction,
+            update=update,
+            bubble=1 - working / pipeline,
+            tensor=self.micro_batches * blocks * self._passes_over_blocks() * self._tensor_reductions(),
+            tensor_bytes=self.micro_batches * self._on_tensor_wire(blocks),
+            pipeline_bytes=self.micro_batches * 2 * self.state * (self.stages > 1),
+            data_bytes=self._on_data_wire(largest),
+            tokens_per_second=tokens,
+            mfu=tokens * flops_per_token(self.model, self.vocab_size) / peak if peak else 0.0,
+        )
+
+    # One micro-batch on one stage
+
+    def _passes(self, share: Share) -> tuple[float, float]:
+        """Seconds of (forward, backward)."""
+        block_forward, block_backward = self._block()
+        if self.config.train.recompute == "block":
+            block_backward += block_forward
+        ends = self._ends(share)
+        forward = share.blocks * block_forward + ends / 3
+        backward = share.blocks * block_backward + ends * 2 / 3
+        if self._cuda:
+            tensors = TENSORS * TENSOR_OPERATIONS[self.config.parallel.zero]
+            host = (share.blocks * (BLOCK_OPERATIONS + tensors) + END_OPERATIONS) * self.speeds.launch
+            forward, backward = max(forward, host / 3), max(backward, host * 2 / 3)
+        forward, backward = (x + self._between(share) for x in (forward, backward))
+        forward += share.blocks * self._tensor_reductions()
+        backward += share.blocks * self._tensor_reductions() * (self._passes_over_blocks() - 1)
+        weights = share.parameters * self.type
+        if self.config.parallel.zero == 3:
+            waits = (share.blocks * TENSORS // 2) * math.log2(self.data) * self.data_link.latency  # one per module
+            forward += gather(weights, self.data, self.data_link) + waits
+            backward += gather(weights, self.data, self.data_link) + waits
+        return forward, backward + self._accumulation(share)
+
+    def _passes_over_blocks(self) -> int:
+        return 3 if self.config.train.recompute == "block" else 2
+
+    def _block(self) -> tuple[float, float]:
+        """Seconds of (forward, backward) of one block, without communication."""
+        model, speeds, tokens, tensor = self.model, self.speeds, self.tokens, self.tensor
+        products = sum(speeds.product(2 * tokens * matrix / tensor) for matrix in block_matrices(model))
+        scores = tokens * model.context * model.heads / tensor * (model.head_width / 64) ** 0.5
+        score_forward, score_backward = speeds.exact if model.attention == "exact" else speeds.fused
+        cut = tensor if self.config.parallel.sequence else 1
+        gelu = tokens * model.ffn_width / tensor / speeds.gelu
+        norms = 2 * tokens * model.width / cut / speeds.norm
+        masks = 2 * tokens * model.width / cut / speeds.dropout * (model.residual_dropout > 0)
+        moved = tokens * self.type * (8 * model.width / tensor + 2 * (3 * model.width + model.ffn_width) / tensor)
+        passes = gelu + norms + masks + 3 * moved / speeds.stream
+        forward = products + scores / score_forward + passes / 3
+        backward = 2 * products + scores / score_backward + passes * 2 / 3
+        return forward, backward
+
+    def _ends(self, share: Share) -> float:
+        """Seconds of the embedding, the head and the loss, forward and backward."""
+        model, speeds = self.model, self.speeds
+        seconds = 0.0
+        if share.tokens:
+            rows = self.tokens * model.width
+            masks = rows / speeds.dropout * (model.embedding_dropout > 0)
+            seconds += masks + (8 * rows + 2 * share.embedding) * self.type / speeds.stream
+            seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
+        if share.head:
+            logits = self.tokens * share.columns
+            seconds += 3 * speeds.product(2 * logits * model.width) + logits / speeds.loss
+            seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
+        return seconds
+
+    def _between(self, share: Share) -> float:
+        """Seconds of receiving from the stage before, each way."""
+        if self.stages == 1:
+            return 0.0
+        sides = (share.stage > 0) + (share.stage < self.stages - 1)
+        return sides * (self.stage_link.latency + self.state / self.stage_link.bandwidth) / 2
+
+    def _tensor_reductions(self) -> float:
+        """Two per block and pass (Shoeybi et al. 2019); with sequence parallelism gathers and scatters, as long."""
+        return 2 * all_reduce(self.state, self.tensor, self.tensor_link)
+
+    def _accumulation(self, share: Share) -> float:
+        """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
+        mixed, zero = self.type == 2, self.config.parallel.zero
+        seconds = share.parameters * (8 if mixed else 4) / self.speeds.stream
+        if not self._cuda:
+            seconds += TENSORS * share.blocks * TENSOR_OPERATIONS[zero] * self.speeds.launch
+        if zero == 2:
+            seconds += all_reduce(4 * share.parameters, self.data, self.data_link)
+        if zero == 3:
+            seconds += gather(4 * share.parameters, self.data, self.data_link)
+        if zero >= 2:
+            seconds += 16 * share.parameters / self.speeds.stream  # into the bucket, its copy, onto the partition
+        return seconds
+
+    # Once a step
+
+    def _reduction(self, parameters: int) -> float:
+        if self.config.parallel.zero >= 2:
+            return 0.0
+        latency = 2 * (parameters // BUCKET) * math.log2(self.data) * self.data_link.latency  # of further buckets
+        tied = 0.0
+        if self.stages > 1:  # the embedding's two copies
+            tied = all_reduce(4 * self.shares[0].embedding, 2, self.stage_link)
+        copies = 8 * parameters / self.speeds.stream * (self.data > 1)
+        return all_reduce(4 * parameters, self.data, self.data_link) + latency + tied + copies
+
+    def _update(self, parameters: int) -> float:
+        zero = self.config.parallel.zero
+        own = parameters / self.data if zero else parameters
+        flat = 4 * parameters / self.speeds.stream if self.type == 4 and zero else 0.0
+        gathering = gather(self.type * parameters, self.data, self.data_link) if zero in (1, 2) else 0.0
+        return own / self.speeds.update + flat + gathering
+
+    # On the wire
+
+    def _on_tensor_wire(self, blocks: int) -> float:
+        """Bytes that one rank sends for one micro-batch."""
+        return (2 * self._passes_over_blocks() * blocks + 2) * 2 * self.state * (self.tensor - 1) / self.tensor
+
+    def _on_data_wire(self, parameters: int) -> float:
+        """Bytes that one rank sends for one step."""
+        zero, often = self.config.parallel.zero, self.micro_batches
+        share = parameters * (self.data - 1) / self.data
+        if zero == 3:
+            return share * (2 * self.type + 4) * often
+        if zero == 2:
+            return share * (8 * often + self.type)
+        return share * (8 + (self.type if zero else 0))

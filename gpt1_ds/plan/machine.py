@@ -1,0 +1,250 @@
+"""What a machine can do, in numbers that `plan --calibrate` measures or that are assumed of a named GPU.
+
+A machine file is JSON, found as --machine PATH or NAME, else $GPT1_DS_MACHINE, else ~/.cache/gpt1-ds/machine.json. The
+assumed numbers are round ones from public measurements (data sheets, torch and NCCL benchmarks); they rank layouts, and
+a measured file replaces them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import write_json
+
+VARIABLE = "GPT1_DS_MACHINE"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Of one rank while `ranks` of them work on a node. Rates are per second; forward and backward pass together
+    unless a name says otherwise. Backward passes take twice as long as forward ones, attention's excepted.
+    """
+
+    ranks: int
+    gemm: tuple[tuple[float, float], ...]  # (operations of one matrix product, operations per second), ascending
+    exact: tuple[float, float]  # attention scores (S x S of every head), forward and backward
+    fused: tuple[float, float]
+    gelu: float  # elements
+    norm: float  # elements, the residual sum included
+    dropout: float  # elements
+    loss: float  # logits
+    stream: float  # bytes read or written by simple passes
+    update: float  # parameters of AdamW, the gradient norm included
+    launch: float  # seconds that the host needs per operation
+
+    def product(self, operations: float) -> float:
+        """Seconds of one matrix product; between measured sizes on a log-log line."""
+        sizes = self.gemm
+        if operations <= sizes[0][0] or len(sizes) == 1:
+            return operations / sizes[0][1]
+        for (small, slow), (large, fast) in pairwise(sizes):
+            if operations <= large:
+                share = math.log(operations / small) / math.log(large / small)
+                return operations / math.exp((1 - share) * math.log(slow) + share * math.log(fast))
+        return operations / sizes[-1][1]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between neighbours in a ring."""
+
+    latency: float  # seconds of one message
+    bandwidth: float  # bytes per second of one rank, each way
+
+
+@dataclass(frozen=True)
+class Machine:
+    name: str
+    source: str  # where the numbers come from, for people
+    device: str  # cpu or cuda
+    memory_gib: float  # of one rank's device; on a cpu, of the node
+    ranks_per_node: int
+    peak_tflops: dict[str, float]  # of one rank by precision, for the share of it that is used
+    speeds: dict[str, tuple[Speeds, ...]]  # by precision; ascending in ranks
+    node: Link
+    network: Link
+
+    @property
+    def measured(self) -> bool:
+        return self.source.startswith("measured")
+
+    def speeds_with(self, precision: str, ranks: int) -> Speeds:
+        """Of the measured number of ranks that is nearest from above; beyond the largest, shared evenly."""
+        known = self.speeds.get(precision)
+        if known is None:
+            choices = ", ".join(self.speeds)
+            raise ConfigError(f"train.precision={precision}: {self.name} has speeds of {choices}; use one of these")
+        for speeds in known:
+            if ranks <= speeds.ranks:
+                return speeds
+        return known[-1] if self.device == "cuda" else _shared(known[-1], ranks / known[-1].ranks)
+
+    def link(self, span: int, stride: int = 1) -> Link:
+        """Of every `stride`-th of `span` consecutive ranks. Beyond a node each member brings its own network port."""
+        if span <= self.ranks_per_node:
+            return self.node
+        members = max(1, self.ranks_per_node // stride)
+        return Link(self.network.latency, min(self.node.bandwidth, members * self.network.bandwidth))
+
+
+def _shared(speeds: Speeds, among: float) -> Speeds:
+    rates = ("gelu", "norm", "dropout", "loss", "stream", "update")
+    slower: dict[str, Any] = {name: getattr(speeds, name) / among for name in rates}
+    slower["gemm"] = tuple((size, rate / among) for size, rate in speeds.gemm)
+    for name in ("exact", "fused"):
+        slower[name] = tuple(rate / among for rate in getattr(speeds, name))
+    return replace(speeds, **slower, launch=speeds.launch * among)
+
+
+def default_path() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpt1-ds" / "machine.json"
+
+
+def find(name: str | None = None, device: str = "cuda") -> Machine:
+    """The machine of this name or file, else of $GPT1_DS_MACHINE, else the one measured here, else an assumed one."""
+    wanted = name or os.environ.get(VARIABLE)
+    if wanted in PRESETS:
+        return PRESETS[wanted]
+    if wanted:
+        return read(Path(wanted))
+    return read(default_path()) if default_path().exists() else PRESETS["h100" if device == "cuda" else "cpu"]
+
+
+def read(path: Path) -> Machine:
+    """Raises ConfigError for a file that is not a machine's."""
+    try:
+        raw = json.loads(path.read_text())
+    except FileNotFoundError:
+        presets = ", ".join(PRESETS)
+        raise ConfigError(
+            f"--machine={path}: no such file; name one of {presets}, or write it: gpt1-ds plan --calibrate"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not a machine file ({error}); write it again: gpt1-ds plan --calibrate") from None
+    try:
+        return _machine(raw)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path}: not a machine file ({problem}); write it again: gpt1-ds plan --calibrate") from None
+
+
+def write(machine: Machine, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"format": FORMAT, **asdict(machine)})
+
+
+def _machine(raw: Mapping[str, Any]) -> Machine:
+    if raw["format"] != FORMAT:
+        raise ValueError(f"format {raw['format']!r}, this program reads {FORMAT}")
+    values = {field.name: raw[field.name] for field in fields(Machine)}
+    values["speeds"] = {name: tuple(_speeds(some)) for name, some in raw["speeds"].items()}
+    values["node"], values["network"] = Link(**raw["node"]), Link(**raw["network"])
+    machine = Machine(**values)
+    numbers = [machine.memory_gib, machine.ranks_per_node, *machine.peak_tflops.values()]
+    numbers += [machine.node.bandwidth, machine.network.bandwidth]
+    if not machine.speeds or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise ValueError("a number is not above 0")
+    return machine
+
+
+def _speeds(some: list[dict[str, Any]]) -> Iterator[Speeds]:
+    for one in some:
+        pairs = {key: tuple(float(x) for x in one[key]) for key in ("exact", "fused")}
+        gemm = tuple((float(size), float(rate)) for size, rate in one["gemm"])
+        speeds = Speeds(**{**one, **pairs, "gemm": gemm})
+        rates = [getattr(speeds, field.name) for field in fields(Speeds) if field.name not in ("gemm", *pairs)]
+        rates += [*speeds.exact, *speeds.fused, *(number for pair in gemm for number in pair)]
+        if not gemm or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError("a speed is not above 0")
+        yield speeds
+
+
+def _gpu(name: str, memory_gib: float, peak: float, bandwidth: float, link: float, network: float) -> Machine:
+    """Assumed of a GPU by its data sheet: bf16 peak in TFLOP/s; memory, link and network in bytes per second.
+
+    Matrix products reach 70 % of the peak when they are large, passes over memory 80 % of its bandwidth, a ring 80 % of
+    the link; exact attention makes about thirty fp32 passes over the causal half of the scores.
+    """
+    rates = ((1e9, 0.06), (1e10, 0.3), (1e11, 0.6), (1e12, 0.7), (1e13, 0.75))
+    passes = 0.8 * bandwidth
+
+    def speeds(share: float, size: int) -> Speeds:
+        return Speeds(
+            ranks=8,
+            gemm=tuple((operations, part * share * peak * 1e12) for operations, part in rates),
+            exact=(passes / 60, passes / 120),
+            fused=(0.25 * share * peak * 1e12 / 128, 0.2 * share * peak * 1e12 / 320),
+            gelu=passes / (5 * size),
+            norm=passes / (10 * size),
+            dropout=passes / (12 + 8 * size),
+            loss=passes / (4 * size + 48),
+            stream=passes,
+            update=passes / 34,
+            launch=8e-6,
+        )
+
+    return Machine(
+        name=name,
+        source="assumed from data sheets and public measurements",
+        device="cuda",
+        memory_gib=memory_gib,
+        ranks_per_node=8,
+        peak_tflops={"bf16": peak, "fp16": peak, "fp32": peak / 2},  # fp32 products in TF32
+        speeds={
+            "bf16": (speeds(1, 2),),
+            "fp16": (speeds(1, 2),),
+            "fp32": (speeds(0.5, 4),),
+        },
+        node=Link(8e-6, 0.8 * link),
+        network=Link(2e-5, 0.8 * network),
+    )
+
+
+def _cpu() -> Machine:
+    """Assumed of a server's two cores with AMX; `plan --calibrate` measures the real ones."""
+    known = {}
+    for precision, product, size in (("fp32", 1.1e11, 4), ("bf16", 8e11, 2)):
+        known[precision] = tuple(
+            Speeds(
+                ranks=ranks,
+                gemm=((1e7, 0.4 * product / slow), (1e9, product / slow), (1e10, product / slow)),
+                exact=(2.5e8 / slow, 1.2e8 / slow),
+                fused=(2.5e8 / slow, 1.2e8 / slow),
+                gelu=2e8 / slow,
+                norm=1.2e8 / slow,
+                dropout=1.5e8 / slow,
+                loss=1.5e8 / slow,
+                stream=32e9 / size / slow,
+                update=2e8 / slow,
+                launch=6e-6,
+            )
+            for ranks, slow in ((1, 0.5), (2, 1.0))
+        )
+    return Machine(
+        name="cpu",
+        source="assumed of two cores with AMX",
+        device="cpu",
+        memory_gib=16.0,
+        ranks_per_node=2,
+        peak_tflops={"fp32": 0.115, "bf16": 1.1},
+        speeds=known,
+        node=Link(1e-4, 1e9),
+        network=Link(2e-4, 1e9),
+    )
+
+
+PRESETS = {
+    "h100": _gpu("h100", 80, 989.4, 3.35e12, 450e9, 50e9),
+    "h200": _gpu("h200", 139, 989.4, 4.8e12, 450e9, 50e9),
+    "a100": _gpu("a100", 80, 312.0, 2.04e12, 300e9, 25e9),
+    "cpu": _cpu(),
+}

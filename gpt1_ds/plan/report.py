@@ -1,0 +1,120 @@
+"""A plan as people read it and as programs do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from gpt1_ds.common.units import byte_size, count, duration
+from gpt1_ds.config import Config
+from gpt1_ds.plan.cost import Cost
+from gpt1_ds.plan.machine import Machine
+from gpt1_ds.plan.memory import RankMemory
+from gpt1_ds.plan.search import Candidate, Found
+
+SHOWN = 8  # layouts and refusals of a search, at most
+GIB = 2**30
+
+
+def machine_line(machine: Machine) -> str:
+    doubt = "" if machine.measured else "; `gpt1-ds plan --calibrate` on such a machine measures it"
+    return f"machine: {machine.name}, {machine.source}{doubt}"
+
+
+def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machine) -> Iterator[str]:
+    """A table of stages, and what makes the peak of the one that needs most."""
+    yield "memory of one rank, GiB (activations of all micro-batches in flight, logits included):"
+    titles = ("stage", "parameters", "weights", "gradients", "optimizer", "activations", "in flight", "buffers", "peak")
+    yield "  " + " ".join(f"{title:>11}" for title in titles)
+    for rank in ranks:
+        sizes = (rank.weights, rank.gradients, rank.optimizer, rank.activations)
+        cells = [f"{size / GIB:.2f}" for size in sizes]
+        cells += [str(rank.in_flight), f"{rank.buffers / GIB:.2f}", f"{rank.peak / GIB:.2f}"]
+        yield "  " + " ".join(f"{cell:>11}" for cell in (str(rank.stage), count(rank.parameters), *cells))
+    most = max(ranks, key=lambda rank: rank.peak)
+    fits = "fits" if most.peak <= limit else "does NOT fit"
+    yield f"peak: {byte_size(most.peak)} on stage {most.stage}, at the {most.peak_at}; {fits} in {byte_size(limit)}"
+    if machine.device == "cuda":
+        host = max(rank.host for rank in ranks)
+        node = host * min(world, machine.ranks_per_node)
+        yield f"start: each rank makes its part on the host first, in fp32: {byte_size(host)}, {byte_size(node)} a node"
+
+
+def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens: int | None) -> Iterator[str]:
+    micro_batches = f"{1e3 * cost.forward:.3g} + {1e3 * cost.backward:.3g} ms per micro-batch"
+    yield (
+        f"step: {_seconds(cost.step)} = {_seconds(cost.pipeline)} forward and backward ({micro_batches}"
+        + (f", {cost.bubble:.0%} of it waiting" if config.parallel.pipeline > 1 else "")
+        + f") + {_seconds(cost.reduction)} reducing gradients + {_seconds(cost.update)} update"
+    )
+    sent = (("data", cost.data_bytes), ("tensor", cost.tensor_bytes), ("pipeline", cost.pipeline_bytes))
+    yield "sent by one rank per step: " + ", ".join(f"{byte_size(size)} {name}-parallel" for name, size in sent)
+    yield (
+        f"speed: {count(cost.tokens_per_second)} tokens per second, {count(cost.tokens_per_second / world)} per rank, "
+        f"{cost.mfu:.1%} of the peak (PaLM convention)"
+    )
+    if tokens:
+        seconds, nodes = tokens / cost.tokens_per_second, math.ceil(world / machine.ranks_per_node)
+        yield f"length: {count(tokens)} tokens take {duration(seconds)} = {seconds / 3600 * nodes:.3g} node-hours"
+
+
+def search_lines(found: Found) -> Iterator[str]:
+    yield (
+        f"layouts: {found.seen} of {found.world} ranks, {len(found.ranked)} legal and within {byte_size(found.limit)}, "
+        f"{len(found.too_large)} too large, {sum(found.refused.values())} not legal"
+    )
+    for place, one in enumerate(found.ranked[:SHOWN], 1):
+        costs, memory = one.cost, one.memory
+        yield (
+            f"  {place}. {one}: {_seconds(costs.step)}, {count(costs.tokens_per_second)} tokens/s, {costs.mfu:.1%} of "
+            f"the peak, {byte_size(memory.peak)} ({memory.peak_at})"
+        )
+    yield from (f"  {line}" for line in found.losers())
+    refused = sorted(found.refused.items(), key=lambda pair: -pair[1])
+    yield from (f"  not legal, {number} layouts: {reason}" for reason, number in refused[:SHOWN])
+    if not found.ranked and found.too_large:
+        least = min(found.too_large, key=lambda one: one.memory.peak)
+        yield f"  nothing fits; least: {least}: {byte_size(least.memory.peak)} at the {least.memory.peak_at}"
+
+
+def request_words(world: int, machine: Machine) -> list[str]:
+    """The SLURM request, as keys."""
+    on_node = min(world, machine.ranks_per_node)
+    return [f"slurm.nodes={math.ceil(world / machine.ranks_per_node)}", f"slurm.gpus_per_node={on_node}"]
+
+
+def layout_yaml(best: Candidate, machine: Machine) -> str:
+    """A configuration file of the layout alone."""
+    parallel, train = best.config.parallel, best.config.train
+    return (
+        f"# {best.world} ranks of {machine.name} ({machine.source}): {_seconds(best.cost.step)} a step, "
+        f"{byte_size(best.memory.peak)} a rank\n"
+        f"parallel:\n  tensor: {parallel.tensor}\n  pipeline: {parallel.pipeline}\n  zero: {parallel.zero}\n"
+        f"  sequence: {str(parallel.sequence).lower()}\n"
+        f"train:\n  micro_batch: {train.micro_batch}\n  recompute: {train.recompute}\n"
+    )
+
+
+def as_json(one: Config, ranks: list[RankMemory], cost: Cost, world: int) -> dict[str, Any]:
+    """The layout, its memory by stage (bytes) and its cost (seconds, bytes)."""
+    parallel, train = one.parallel, one.train
+    return {
+        "layout": {
+            "tensor": parallel.tensor,
+            "pipeline": parallel.pipeline,
+            "data": world // (parallel.tensor * parallel.pipeline),
+            "zero": parallel.zero,
+            "sequence": parallel.sequence,
+            "micro_batch": train.micro_batch,
+            "recompute": train.recompute,
+            "precision": train.precision,
+        },
+        "memory": [{**asdict(rank), "peak": rank.peak, "peak_at": rank.peak_at} for rank in ranks],
+        "cost": {**asdict(cost), "step": cost.step},
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return duration(seconds) if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

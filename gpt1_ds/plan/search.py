@@ -1,0 +1,165 @@
+"""All layouts of a model on a number of ranks: which may run, which fit, which is fastest, and why the others lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from gpt1_ds.common.units import byte_size
+from gpt1_ds.config import Config, world_problems
+from gpt1_ds.config.validate import problems
+from gpt1_ds.plan.cost import Cost, cost
+from gpt1_ds.plan.machine import Machine
+from gpt1_ds.plan.memory import RankMemory, peak
+
+AXES = ("tensor", "pipeline", "zero", "micro_batch", "recompute", "sequence")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout that may run; `memory` is that of the ranks that need most."""
+
+    config: Config
+    world: int
+    memory: RankMemory
+    cost: Cost
+
+    @property
+    def data(self) -> int:
+        return self.world // (self.config.parallel.tensor * self.config.parallel.pipeline)
+
+    def value(self, axis: str) -> int | str | bool:
+        section = self.config.train if axis in ("micro_batch", "recompute") else self.config.parallel
+        return getattr(section, axis)  # type: ignore[no-any-return]
+
+    @cached_property
+    def order(self) -> tuple[float, ...]:
+        """Fastest first; of equal ones the simpler, which shares less and keeps more in reserve."""
+        parallel, train = self.config.parallel, self.config.train
+        simpler = (parallel.tensor, parallel.pipeline, abs(parallel.zero - 1), train.recompute != "none")
+        return (self.cost.step, *simpler, parallel.sequence, self.memory.peak)
+
+    def __str__(self) -> str:
+        parallel, train = self.config.parallel, self.config.train
+        extras = [", recompute"] * (train.recompute == "block") + [", sequence"] * parallel.sequence
+        return (
+            f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {self.data}, ZeRO {parallel.zero}, "
+            f"micro-batch {train.micro_batch}{''.join(extras)}"
+        )
+
+    def words(self) -> list[str]:
+        """The keys that say this layout, as the command line takes them."""
+        parallel, train = self.config.parallel, self.config.train
+        words = [f"parallel.{axis}={getattr(parallel, axis)}" for axis in ("tensor", "pipeline", "zero")]
+        words += ["parallel.sequence=true"] * parallel.sequence
+        return [*words, f"train.micro_batch={train.micro_batch}", f"train.recompute={train.recompute}"]
+
+
+@dataclass
+class Found:
+    """`ranked` fit, fastest first; `too_large` do not; `refused` counts layouts by the first reason against them."""
+
+    world: int
+    limit: int  # bytes of one rank
+    ranked: list[Candidate] = field(default_factory=list)
+    too_large: list[Candidate] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> int:
+        return len(self.ranked) + len(self.too_large) + sum(self.refused.values())
+
+    def losers(self) -> Iterator[str]:
+        """For every value of every axis that the best layout does not have: the best with it, and why it loses."""
+        if not self.ranked:
+            return
+        best = self.ranked[0]
+        for axis in AXES:
+            values = sorted({one.value(axis) for one in (*self.ranked, *self.too_large)})
+            if axis == "micro_batch":  # the neighbours are enough
+                at = values.index(best.value(axis))
+                values = values[max(0, at - 1) : at + 2]
+            for value in values:
+                if value != best.value(axis):
+                    yield f"{axis} {str(value).lower()}: {self._why(axis, value, best)}"
+
+    def _why(self, axis: str, value: int | str | bool, best: Candidate) -> str:
+        rival = next((one for one in self.ranked if one.value(axis) == value), None)
+        if rival is None:
+            least = min((one for one in self.too_large if one.value(axis) == value), key=lambda one: one.memory.peak)
+            return f"does not fit: {byte_size(least.memory.peak)} per rank at best ({least.memory.peak_at})"
+        slower = rival.cost.step / best.cost.step - 1
+        if slower < 0.001:
+            return f"as fast; {byte_size(rival.memory.peak)} instead of {byte_size(best.memory.peak)} per rank"
+        grown = {name: seconds - _parts(best)[name] for name, seconds in _parts(rival).items()}
+        reason = max(grown, key=lambda name: grown[name])
+        return f"{slower:.1%} slower ({1e3 * grown[reason]:.3g} ms more per step of {reason}); best: {rival}"
+
+
+def _parts(one: Candidate) -> dict[str, float]:
+    """Where the seconds of a step go."""
+    costs = one.cost
+    working = costs.pipeline * (1 - costs.bubble)
+    return {
+        "reductions between tensor-parallel ranks": costs.tensor,
+        "waiting in the pipeline": costs.pipeline * costs.bubble,
+        "computing": working - costs.tensor,
+        "reducing gradients": costs.reduction,
+        "updating and gathering weights": costs.update,
+    }
+
+
+def search(config: Config, world: int, vocab_size: int, machine: Machine, limit: int) -> Found:
+    """Every layout of `config` on `world` ranks with at most `limit` bytes each."""
+    found = Found(world, limit)
+    for one in layouts(config, world, machine):
+        reason = next(problems(one), None) or next(world_problems(one, world), None)
+        if reason is not None:
+            reason = reason.split(";")[0]
+            found.refused[reason] = found.refused.get(reason, 0) + 1
+            continue
+        needed = peak(one, world, vocab_size, machine.device)
+        candidate = Candidate(one, world, needed, cost(one, world, vocab_size, machine))
+        (found.ranked if needed.peak <= limit else found.too_large).append(candidate)
+    found.ranked.sort(key=lambda candidate: candidate.order)
+    return found
+
+
+def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
+    """Every combination that divides the world, legal or not. Matrices are not shared beyond a node."""
+    for tensor in divisors(world):
+        if tensor > machine.ranks_per_node or tensor > config.model.heads:
+            continue
+        for pipeline in divisors(world // tensor):
+            if pipeline > config.model.layers:
+                continue
+            data = world // (tensor * pipeline)
+            for micro_batch in divisors(max(1, config.train.global_batch // data)):
+                yield from _variants(config, tensor, pipeline, micro_batch, machine.device == "cuda")
+
+
+def _variants(config: Config, tensor: int, pipeline: int, micro_batch: int, cuda: bool) -> Iterator[Config]:
+    recomputes: tuple[Literal["none", "block"], ...] = ("none", "block")
+    if config.model.attention == "fused":
+        recomputes = ("none",)
+    zeros = (1,) if pipeline > 1 else (0, 1, 2, 3) if config.train.precision == "fp32" else (1, 2, 3)
+    for recompute in recomputes:
+        train = replace(config.train, micro_batch=micro_batch, recompute=recompute)
+        for sequence in (False, True) if cuda and tensor > 1 else (False,):
+            for zero in zeros:
+                parallel = replace(
+                    config.parallel,
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    zero=zero,
+                    sequence=sequence,
+                    assembly="auto",
+                )
+                yield replace(config, train=train, parallel=parallel)
+
+
+def divisors(number: int) -> list[int]:
+    """Ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]

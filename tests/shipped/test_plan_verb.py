@@ -1,0 +1,97 @@
+"""`plan` as a person runs it, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from gpt1_ds.plan.machine import PRESETS
+
+Program = Callable[..., CompletedProcess[str]]
+GPT1 = ("plan", "-c", "pretrain/gpt1_117m")
+PLAN_KEYS = {"format", "world", "vocabulary", "tokens", "limit", "machine", "layout", "memory", "cost"}
+SEARCH_KEYS = {"best", "ranked", "losers", "legal", "too_large", "refused", "slurm"}
+
+
+@pytest.fixture(autouse=True)
+def no_machine_of_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("GPT1_DS_MACHINE", raising=False)
+
+
+def test_a_plan_says_what_was_asked_for(program: Program) -> None:
+    done = program(*GPT1, "--world", "8", "train.tokens=10B", "parallel.pipeline=2")
+    assert done.returncode == 0, done.stderr
+    for words in ("116,534,784 parameters", "memory of one rank", "peak:", "h100, assumed", "waiting", "node-hours"):
+        assert words in done.stdout, words
+
+
+def test_a_plan_as_json(program: Program) -> None:
+    done = program(*GPT1, "--world", "8", "--json", "--machine", "a100", "train.tokens=10B")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert set(plan) == PLAN_KEYS
+    assert plan["machine"] == {"name": "a100", "source": PRESETS["a100"].source, "device": "cuda", "measured": False}
+    assert plan["layout"]["data"] == 8
+    (stage,) = plan["memory"]
+    assert stage["peak"] == stage["instants"][stage["peak_at"]]
+    assert plan["cost"]["step"] > 0
+
+
+def test_a_search_as_json_runs_without_torch(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('torch', 'deepspeed', 'megatron'):\n    sys.modules[name] = None\n"
+    )
+    root = Path(__file__).parents[2]
+    done = program(*GPT1, "--world", "1024", "--search", "--json", PYTHONPATH=f"{tmp_path}:{root}")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == PLAN_KEYS - {"layout", "memory", "cost"} | SEARCH_KEYS
+    assert set(found["best"]) == {"layout", "memory", "cost", "words"}
+    assert found["legal"] == 16
+    assert found["slurm"] == ["slurm.nodes=128", "slurm.gpus_per_node=8"]
+
+
+def test_a_search_explains_itself_and_writes_the_layout(program: Program, tmp_path: Path) -> None:
+    done = program(*GPT1, "--world", "8", "--search", "--out", "best.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "1. tensor 1 x pipeline 1 x data 8" in done.stdout
+    assert "tensor 2: " in done.stdout
+    assert "more per step of reductions between tensor-parallel ranks" in done.stdout
+    assert "ask SLURM for it: slurm.nodes=1 slurm.gpus_per_node=8" in done.stdout
+    (words,) = [line for line in done.stdout.splitlines() if line.startswith("use it: ")]
+    again = program(*GPT1, "-c", "best.yaml", "--world", "8", "--json")
+    by_words = program(*GPT1, *words.removeprefix("use it: ").split(), "--world", "8", "--json")
+    assert json.loads(again.stdout)["layout"] == json.loads(by_words.stdout)["layout"]
+
+
+def test_what_does_not_fit_is_said(program: Program) -> None:
+    done = program(*GPT1, "--world", "8", "--memory", "1")
+    assert "does NOT fit in 1 GiB" in done.stdout
+    done = program(*GPT1, "--world", "1", "--search", "--memory", "0.3")
+    assert done.returncode == 1
+    assert "nothing fits; least:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "say"),
+    [
+        (["--world", "0"], "--world=0: at least 1 rank"),
+        (["--memory", "-1"], "--memory=-1.0: a rank needs more"),
+        (["--machine", "nowhere.json"], "no such file; name one of h100, h200, a100, cpu"),
+        (["--out", "x.yaml"], "add --search"),
+        (["--world", "3", "parallel.tensor=2"], "do not divide the world of 3"),
+        (["--search", "model.kind=lstm", "model.layers=1"], "there is one layout only"),
+        (["--calibrate", "--machine", "h100"], "the name of a preset"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_line(program: Program, words: list[str], say: str) -> None:
+    done = program("plan", *words)
+    lines = [line for line in done.stderr.splitlines() if "not there yet" not in line]
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    assert say in lines[0]

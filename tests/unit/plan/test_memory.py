@@ -1,0 +1,147 @@
+"""Memory of a rank, worked out by hand for small cases and for GPT-1."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gpt1_ds.config import Config, load
+from gpt1_ds.plan.count import padded_vocabulary, parameters
+from gpt1_ds.plan.memory import BUCKET, RankMemory, memory, peak
+from gpt1_ds.plan.shares import shares
+
+GPT1 = ["pretrain/gpt1_117m"]
+SMALL = ["model.layers=2", "model.width=8", "model.heads=2", "model.context=4", "model.vocab_multiple=1"]
+
+
+def gpt1(*words: str) -> Config:
+    return load(GPT1, list(words))
+
+
+def small(*words: str) -> Config:
+    return load([], [*SMALL, "train.global_batch=4", "train.micro_batch=2", *words])
+
+
+def first(config: Config, world: int, device: str = "cuda", vocabulary: int = 40478) -> RankMemory:
+    return memory(config, world, vocabulary, device)[0]
+
+
+def test_a_whole_rank_holds_the_whole_model() -> None:
+    (share,) = shares(gpt1(), 40478)
+    assert share.parameters == parameters(gpt1().model, padded_vocabulary(40478, 128, 1)) == 116_610_048
+    assert (share.blocks, share.tokens, share.head) == (12, True, True)
+
+
+def test_two_tensor_parallel_ranks_by_hand() -> None:
+    (share,) = shares(gpt1("parallel.tensor=2"), 40478)
+    matrices = 4 * 768 * 768 + 2 * 768 * 3072  # qkv, out, up, down
+    block = matrices // 2 + (3 * 768 + 3072) // 2 + 768 + 768 + 4 * 768  # cut biases, whole biases, two norms
+    assert share.block == block
+    assert share.parameters == 40576 // 2 * 768 + 512 * 768 + 12 * block
+
+
+@pytest.mark.parametrize("pipeline", [1, 2, 3, 4, 6, 12])
+def test_stages_hold_everything_once_and_the_tied_matrix_twice(pipeline: int) -> None:
+    stages = shares(gpt1(f"parallel.pipeline={pipeline}"), 40478)
+    tied = stages[0].embedding if pipeline > 1 else 0
+    assert sum(stage.parameters for stage in stages) == 116_610_048 + tied
+    assert sum(stage.blocks for stage in stages) == 12
+    assert [stage.tokens for stage in stages] == [True, *[False] * (pipeline - 1)]
+    assert [stage.head for stage in stages] == [*[False] * (pipeline - 1), True]
+
+
+@pytest.mark.parametrize(
+    ("words", "weights", "gradients", "optimizer"),
+    [
+        (["train.precision=fp32", "parallel.zero=0"], 4, 4, 8),
+        (["train.precision=fp32", "parallel.zero=1"], 4, 4, 12 / 8),
+        (["train.precision=bf16", "parallel.zero=1"], 2, 4, 12 / 8),  # 8 + 12 / d with the passing bf16 gradients
+        (["train.precision=bf16", "parallel.zero=2"], 2, 4 / 8, 12 / 8),
+        (["train.precision=bf16", "parallel.zero=3"], 2 / 8, 4 / 8, 12 / 8),
+    ],
+)
+def test_bytes_per_parameter_on_eight_ranks(
+    words: list[str], weights: float, gradients: float, optimizer: float
+) -> None:
+    found = first(gpt1(*words), 8)
+    sizes = (found.weights, found.gradients, found.optimizer)
+    assert [round(size / found.parameters, 6) for size in sizes] == [weights, gradients, optimizer]
+
+
+def test_activations_by_hand() -> None:
+    state = 2 * 4 * 8 * 4  # B x S x D fp32 numbers
+    logits = 2 * 4 * 10 * 4
+    found = first(small(), 1, vocabulary=10)
+    # a block: input, two norms' inputs, the middle, two masks, q, k, v, out, twice the feed-forward layer
+    assert found.activations == 2 * (6 + 4 + 8) * state + 2 * state + logits, (
+        "ends: the embedding's mask, the head's input"
+    )
+    without = small("model.residual_dropout=0", "model.embedding_dropout=0")
+    assert first(without, 1, vocabulary=10).activations == 2 * (4 + 4 + 8) * state + state + logits
+    again = first(small("train.recompute=block"), 1, vocabulary=10)
+    assert again.activations == 2 * state + 2 * state + logits
+    half = first(small("parallel.tensor=2"), 2, vocabulary=10)
+    assert half.activations == 2 * (6 + 12 / 2) * state + 2 * state + logits // 2
+    quarter = first(small("parallel.tensor=2", "parallel.sequence=true"), 2, vocabulary=10)
+    assert quarter.activations == 2 * 18 / 2 * state + 2 * state // 2 + logits // 2
+    assert first(small("train.precision=bf16"), 1, vocabulary=10).activations == found.activations // 2
+
+
+def test_the_peak_is_the_largest_instant_not_the_sum() -> None:
+    found = first(gpt1("train.precision=fp32", "parallel.zero=0"), 1)
+    assert found.peak == max(found.instants.values()) == found.instants[found.peak_at]
+    held = found.weights + found.optimizer
+    # 8 micro-batches: the last one finds all gradients; then the head's are made
+    rows = 8 * 512
+    matrix, state = 40576 * 768 * 4, rows * 768 * 4
+    assert found.peak_at == "end of the forward pass", (
+        "the loss's blocks of fp32 logits are larger than the head's gradient"
+    )
+    assert found.instants["gradient of the head"] == held + found.gradients + found.activations + matrix + state
+
+
+def test_early_stages_keep_more_micro_batches() -> None:
+    found = memory(gpt1("parallel.pipeline=4", "train.micro_batch=2"), 4, 40478)
+    assert [rank.in_flight for rank in found] == [4, 3, 2, 1]
+    few = memory(gpt1("parallel.pipeline=4", "train.micro_batch=32"), 4, 40478)
+    assert [rank.in_flight for rank in few] == [2, 2, 2, 1], "there are only two micro-batches"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_should_need_less_needs_less(precision: str, device: str) -> None:
+    def most(world: int, *words: str) -> int:
+        return peak(gpt1(f"train.precision={precision}", *words), world, 40478, device).peak
+
+    assert most(1, "train.recompute=block") < most(1)
+    assert most(1, "train.micro_batch=4") < most(1) < most(1, "train.micro_batch=16")
+    assert most(2, "parallel.tensor=2") < most(1)
+    assert most(4, "parallel.zero=1") < most(2, "parallel.zero=1")
+    assert most(4, "parallel.zero=2") < most(4, "parallel.zero=1")
+
+
+def test_nothing_but_zeros_shares_depends_on_the_number_of_data_ranks() -> None:
+    def held(world: int, zero: int) -> RankMemory:
+        return first(gpt1("train.global_batch=8192", f"parallel.zero={zero}"), world)
+
+    for zero in (1, 2, 3):
+        few, many = held(8, zero), held(1024, zero)
+        assert many.parameters == few.parameters
+        assert many.activations == few.activations
+        assert many.optimizer * 128 == pytest.approx(few.optimizer, rel=1e-4)
+        assert many.buffers == few.buffers == (4 * BUCKET if zero == 3 else 0)
+    assert held(8, 1).weights == held(1024, 1).weights
+    assert held(8, 3).weights == pytest.approx(128 * held(1024, 3).weights, rel=1e-4)
+
+
+def test_the_search_looks_at_the_stage_that_needs_most() -> None:
+    for words in (["parallel.pipeline=4", "train.micro_batch=2"], ["parallel.pipeline=12", "train.micro_batch=1"], []):
+        config = gpt1(*words)
+        stages = memory(config, 12, 40478)
+        assert peak(config, 12, 40478).peak == max(stage.peak for stage in stages)
+
+
+def test_padding_counts() -> None:
+    config = gpt1("parallel.tensor=4")
+    (share,) = shares(replace(config, model=replace(config.model, vocab_multiple=7)), 10)
+    assert share.columns == math.lcm(7, 4) // 4
