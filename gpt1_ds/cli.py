@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.data_verify(_add(kinds, "verify", "checksums, counts and token range", _data_verify))
     about = "held-out cross-entropy of n-gram counting, to hold a model against"
     verb_options.data_ngrams(_add(kinds, "ngrams", about, _data_ngrams))
-    about = "parameters, operations and layout of a configuration, without torch"
+    about = "memory, time and the best layout of a configuration, without torch or a GPU"
     verb_options.plan(_add(verbs, "plan", about, _plan))
     about = "train on next-token prediction; goes on by itself in its run folder"
     verb_options.training(_add(verbs, "pretrain", about, _pretrain))
@@ -126,6 +126,15 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.checkpoint_import(
         _add(kinds, "import", "make a checkpoint of weights from elsewhere", _checkpoint_import)
     )
+    kinds = _group(verbs, "slurm", "runs as jobs of a cluster", "submit|status|check")
+    verb_options.slurm_submit(_add(kinds, "submit", "a run folder, a script, a job", _slurm("submit")))
+    verb_options.slurm_status(_add(kinds, "status", "a run's jobs and what it says itself", _slurm("status")))
+    verb_options.slurm_check(_add(kinds, "check", "a minute on every node; names bad hosts", _slurm("check")))
+    for name in ("begin", "stage", "node", "end", "line", "health", "verdict"):
+        options = getattr(verb_options, f"slurm_{name}")
+        options(_add(kinds, name, "a step of launch/env.sh", _slurm(name)))
+    kinds = _group(verbs, "tracking", "what runs show in Weights & Biases", "sync")
+    verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
     verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))
     return parser
 
@@ -190,7 +199,7 @@ def _data_ngrams(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import plan
+    from gpt1_ds.plan_verb import plan
 
     return plan(options)
 
@@ -253,6 +262,21 @@ def _checkpoint_import(options: argparse.Namespace) -> int:
     from gpt1_ds.verbs import import_checkpoint
 
     return import_checkpoint(options)
+
+
+def _slurm(name: str) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        from gpt1_ds import slurm_verb
+
+        return int(getattr(slurm_verb, name)(options))
+
+    return run
+
+
+def _tracking_sync(options: argparse.Namespace) -> int:
+    from gpt1_ds.tracking.sync import sync
+
+    return sync([Path(run) for run in options.runs])
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ def finetune(options: argparse.Namespace) -> int:
         return 0
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
-    data = _read_task(config)
+    data = check_task(config)
     if options.dry_run:
         for line in _plan(config, world, data):
             print(line)
@@ -77,7 +77,7 @@ def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
         raise
 
 
-def _read_task(config: Config) -> TaskData:
+def check_task(config: Config) -> TaskData:
     """The task's examples: what is wrong with them is said once, before ranks start."""
     from gpt1_ds.tasks.batches import batches_per_epoch
     from gpt1_ds.tasks.encoding import length_limit

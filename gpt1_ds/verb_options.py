@@ -50,6 +50,13 @@ def data_ngrams(verb: argparse.ArgumentParser) -> None:
 def plan(verb: argparse.ArgumentParser) -> None:
     configuration(verb)
     verb.add_argument("--world", type=int, metavar="N", help="ranks to plan for")
+    verb.add_argument("--memory", type=float, metavar="GIB", help="of one rank (default: the machine's)")
+    verb.add_argument("--search", action="store_true", help="rank all legal layouts, and say why the others lose")
+    verb.add_argument("--out", metavar="FILE", help="with --search: write the best layout, to be used with -c")
+    verb.add_argument("--calibrate", action="store_true", help="measure this machine first, in a minute or two")
+    machine = "h100, h200, a100, cpu or a file (default: $GPT1_DS_MACHINE, else what --calibrate measured, else h100)"
+    verb.add_argument("--machine", metavar="NAME", help=machine)
+    verb.add_argument("--json", action="store_true", help="print one JSON object in the place of text")
 
 
 def training(verb: argparse.ArgumentParser) -> None:
@@ -117,6 +124,66 @@ def checkpoint_import(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--out", required=True, metavar="CKPT")
     verb.add_argument("--tokenizer", metavar="DIR", help="the model's (default: what the source folder holds)")
     verb.add_argument("--unverified", action="store_true", help="openai: take files that are not the released ones")
+
+
+def slurm_submit(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("what", metavar="VERB", help="pretrain or finetune")
+    configuration(verb)
+    verb.add_argument("--dry-run", action="store_true", help="print all files and the command, write nothing")
+
+
+def slurm_status(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def slurm_check(verb: argparse.ArgumentParser) -> None:
+    configuration(verb)
+
+
+def slurm_health(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder")
+
+
+def slurm_verdict(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("folder")
+    verb.add_argument("hosts", nargs="+")
+
+
+def _job(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--job", required=True)
+    verb.add_argument("--restart", default="0", help="times SLURM has requeued it")
+
+
+def slurm_begin(verb: argparse.ArgumentParser) -> None:
+    _job(verb)
+    verb.add_argument("--world", type=int, required=True)
+    verb.add_argument("words", nargs=argparse.REMAINDER)
+
+
+def slurm_stage(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--to", required=True)
+    verb.add_argument("words", nargs=argparse.REMAINDER)
+
+
+def slurm_end(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run")
+    _job(verb)
+    verb.add_argument("--status", type=int, required=True, help="exit status of the ranks' launcher")
+    verb.add_argument("--max-tries", type=int, required=True)
+
+
+def slurm_node(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--ranks", type=int, required=True, help="ranks of this node")
+    verb.add_argument("words", nargs=argparse.REMAINDER)
+
+
+def slurm_line(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("manifest")
+    verb.add_argument("number", type=int)
+
+
+def tracking_sync(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
 
 
 def report(verb: argparse.ArgumentParser) -> None:

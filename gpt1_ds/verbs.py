@@ -17,14 +17,6 @@ from gpt1_ds.parallel import launch
 from gpt1_ds.plan.dryrun import describe
 
 
-def plan(options: argparse.Namespace) -> int:
-    config = load(options.config, options.overrides)
-    world = options.world or config.parallel.tensor * config.parallel.pipeline
-    ConfigError.raise_all(world_problems(config, world))
-    _print_plan(config, world)
-    return 0
-
-
 def pretrain(options: argparse.Namespace) -> int:
     config = load(options.config, options.overrides)
     if options.print_config:
@@ -35,10 +27,11 @@ def pretrain(options: argparse.Namespace) -> int:
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
-        _print_plan(config, world)
+        for line in describe(config, world, *found_data(config)):
+            print(line)
         return 0
-    config = _with_embedded_corpus(config)
-    _check_data(config)
+    config = with_embedded_corpus(config)
+    check_data(config)
     return launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
 
 
@@ -139,7 +132,7 @@ def _with_fitting_micro_batch(config: Config, world: int) -> Config:
     return replace(config, train=replace(config.train, micro_batch=micro))
 
 
-def _with_embedded_corpus(config: Config) -> Config:
+def with_embedded_corpus(config: Config) -> Config:
     """`python-docs` as a data source, when it is no folder of that name, is the corpus inside Python."""
     if not any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path):
         return config
@@ -150,7 +143,7 @@ def _with_embedded_corpus(config: Config) -> Config:
     return replace(config, data=replace(config.data, path=path))
 
 
-def _check_data(config: Config) -> None:
+def check_data(config: Config) -> None:
     """Say what is wrong with the data once, before ranks start."""
     from gpt1_ds.data.sources import open_data
 
@@ -160,8 +153,8 @@ def _check_data(config: Config) -> None:
 def _with_held_out(config: Config) -> tuple[Config, bool]:
     """The configuration with its data found, and whether there is held-out text; probes do without it."""
     if not config.probes:
-        config = _with_embedded_corpus(config)
-        _check_data(config)
+        config = with_embedded_corpus(config)
+        check_data(config)
         return config, True
     from gpt1_ds.data.sources import open_data
 
@@ -197,7 +190,8 @@ def _kept(run: Path, points: int | None) -> list[Path]:
     return folders if points is None else log_spaced(folders, points)
 
 
-def _print_plan(config: Config, world: int) -> None:
+def found_data(config: Config) -> tuple[int | None, int | None]:
+    """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet."""
     from gpt1_ds.data.dataset import Dataset
 
     vocab_size, tokens = config.model.vocab_size, None
@@ -208,5 +202,4 @@ def _print_plan(config: Config, world: int) -> None:
     except DataError as error:
         if config.data.path[0].path != EMBEDDED:
             say(f"not there yet: {error}")
-    for line in describe(config, world, vocab_size, tokens):
-        print(line)
+    return vocab_size, tokens

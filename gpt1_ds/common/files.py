@@ -67,13 +67,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 def append(path: Path, text: str) -> None:
     """Add `text` to a file; when the disk is full the file is left as it was and OSError is raised."""
-    with open(path, "ab") as file:
+    with open(path, "ab", buffering=0) as file:  # a buffer would write the rest of a torn line when it is closed
         before = file.tell()
+        left = memoryview(text.encode())
         try:
-            file.write(text.encode())
-            file.flush()
+            while left:
+                left = left[file.write(left) :]
         except OSError:
-            os.ftruncate(file.fileno(), before)
+            file.truncate(before)
             raise
 
 

@@ -113,6 +113,12 @@ class RunLock:
         os._exit(EXIT_FAILURE)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a live process holds the lock at `path`."""
+    holder = RunLock(path)._read()
+    return holder is not None and is_live(holder)
+
+
 def is_live(holder: dict[str, Any]) -> bool:
     """Whether the process that a lock names still writes."""
     if not holder:

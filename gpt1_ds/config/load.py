@@ -224,6 +224,8 @@ def _typed(kind: Any, value: Any) -> Any:
         return None
     if int in options and isinstance(value, str) and "${" not in value:
         return _count_or_text(value)
+    if value == "" and typing.get_origin(kind) in (dict, list):
+        return typing.get_origin(kind)()  # a key whose lines below are all comments
     if kind == list[DataSource]:
         listed = value if isinstance(value, list) else [value]
         return [{"path": item} if isinstance(item, str) else item for item in listed]
@@ -235,7 +237,7 @@ def _typed(kind: Any, value: Any) -> Any:
             else {"name": item}
             for item in listed
         ]
-    if typing.get_origin(kind) is dict:
+    if typing.get_origin(kind) is dict and typing.get_args(kind)[1] is not str:
         return _plain(value)
     return value
 

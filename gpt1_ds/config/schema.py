@@ -13,6 +13,7 @@ from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.slurm import SlurmConfig
 from gpt1_ds.config.task import TaskConfig
 from gpt1_ds.config.tracking import TrackingConfig
 from gpt1_ds.config.train import TrainConfig
@@ -30,5 +31,6 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
     task: TaskConfig | None = None  # fine-tuning only
     probes: list[ProbeConfig] = field(default_factory=list)  # evaluate only

@@ -14,7 +14,7 @@ INHERITED = ("kind", "width", "heads", "context", "ffn", "units")  # of the mode
 def problems(config: Config) -> Iterator[str]:
     """One line per problem that holds for every number of ranks: the key, its value, the way out."""
     sections = (config.run, config.model, config.data, config.train, config.optimizer, config.schedule)
-    for section in (*sections, config.parallel, config.checkpoint, config.guard, config.tracking):
+    for section in (*sections, config.parallel, config.checkpoint, config.guard, config.tracking, config.slurm):
         yield from section.problems()
     if config.task is not None:
         yield from config.task.problems()

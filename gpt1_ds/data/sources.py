@@ -9,6 +9,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.loader import HeldOutData, TrainingData
+from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -26,7 +27,7 @@ class Data:
 
 def open_data(config: Config) -> Data:
     """Open the sources of `data.path`. Raises DataError or ConfigError when they do not fit together or the model."""
-    datasets = [Dataset(source.path) for source in config.data.path]
+    datasets = [Dataset(staged(source.path)) for source in config.data.path]
     first = datasets[0]
     for other in datasets[1:]:
         if other.tokenizer_fingerprint != first.tokenizer_fingerprint:

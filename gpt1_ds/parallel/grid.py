@@ -22,6 +22,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.config import Config
 from gpt1_ds.parallel.launch import STORE_VARIABLE
+from gpt1_ds.parallel.network import choose_interface
 
 T = TypeVar("T")
 
@@ -174,6 +175,7 @@ def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
     `backend` is nccl where there are GPUs and gloo elsewhere, unless it is named.
     """
     timeout = timedelta(seconds=timeout_seconds)
+    choose_interface()
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
     device = torch.device("cpu")
     if torch.cuda.is_available() and backend != "gloo":

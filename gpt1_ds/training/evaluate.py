@@ -4,30 +4,28 @@ the zero-shot probes of the `probes` section.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
-from gpt1_ds.common.files import write_json
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
+from gpt1_ds.training import mirrored
 from gpt1_ds.training.build import batch_shape, build_engine, with_vocabulary
+from gpt1_ds.training.entries import Entry, key_of, merge, read_entries
 from gpt1_ds.training.held_out import held_out_loss
 from gpt1_ds.training.inference import load_checkpoint
 from gpt1_ds.training.probes import probe_metrics
 from gpt1_ds.training.session import joined, run_folder
 
 HELD_OUT = "held-out"
-Entry = dict[str, Any]
 
 
 def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held_out: bool, missing: bool) -> int:
@@ -47,28 +45,9 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
             left = [path for path in checkpoints if _step(grid, path) not in steps]
             if left:
                 _held_out(config, grid, left, out)
+        if grid.rank == 0:
+            mirrored.show(config, out)
     return 0
-
-
-def merge(path: Path, entry: Entry) -> None:
-    """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
-    write_json(path, [*(e for e in read_entries(path) if _key(e) != _key(entry)), entry])
-
-
-def read_entries(path: Path | None) -> list[Entry]:
-    """The results in an eval.json; none where there is no file. Raises DataError for another file."""
-    if path is None or not path.exists():
-        return []
-    try:
-        entries: list[Entry] = json.loads(path.read_text())
-        dict.fromkeys((_key(entry), len(entry["metrics"])) for entry in entries)  # they have what a result has
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path}: not a list of results; choose another --out, or remove the file") from None
-    return entries
-
-
-def _key(entry: Entry) -> tuple[str, str, int]:
-    return entry["task"], entry["split"], entry["step"]
 
 
 def _step(grid: Grid, checkpoint: Path) -> int:
@@ -86,7 +65,7 @@ def _tell(grid: Grid, out: Path | None, entry: Entry) -> None:
 def _probe(grid: Grid, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]) -> None:
     """The zero-shot scores of one checkpoint, but for those of as many examples that are there already."""
     step = _step(grid, checkpoint)
-    sizes = {_key(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
+    sizes = {key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
     left = [p for p in probes if sizes.get((PREFIX + p.name, p.split, step)) != [len(p.examples), len(p.train)]]
     if not left:
         return

@@ -16,6 +16,7 @@ from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.training import mirrored
 from gpt1_ds.training.build import build_engine
 from gpt1_ds.training.inference import task_of
 from gpt1_ds.training.results import write_scores
@@ -38,6 +39,8 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None)
             if problem is not None:
                 raise CheckpointError(problem)
             _score(objective, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
+        if grid.rank == 0:
+            mirrored.show(config, out)
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load, to_yaml
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import parameters
-from gpt1_ds.tracking.wandb import Mirror
-from gpt1_ds.training import provenance, resume
+from gpt1_ds.training import mirrored, provenance, resume
 from gpt1_ds.training.build import build_engine
 from gpt1_ds.training.loop import DONE, Outcome, train
 from gpt1_ds.training.objective import Objective, Open
@@ -41,13 +38,15 @@ def live(config: Config, open_objective: Open) -> int:
         objective = open_objective(config, grid, partial(watch.beat, SET_UP))
         grid.on_rank_0(lambda: _prepare(run_dir, objective.config))
         run = _build(objective, run_dir, grid, watch, requests)
-        begin = time.monotonic()
+        begin, reason = time.monotonic(), mirrored.FAILED
         try:
             outcome = train(run)
             if not run.is_saved:
                 raise TrainingError(f"{run_dir.path}: its last state could not be saved; free some space and run again")
             if outcome.reason == DONE:
                 objective.conclude(run)
+            run.reporter.finish()
+            code, reason = _finish(run, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
             run.finish_save()
             _record(grid, run_dir, "failed", run.step, reason=str(failure))
@@ -56,7 +55,8 @@ def live(config: Config, open_objective: Open) -> int:
             raise
         finally:
             run.reporter.finish()
-        return _finish(run, outcome, time.monotonic() - begin)
+            mirrored.close(run, reason)
+        return code
 
 
 def _prepare(run_dir: RunDir, config: Config) -> None:
@@ -84,7 +84,7 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
     assert config.model.vocab_size is not None, "objectives fill it in"
     engine = build_engine(config, config.model.vocab_size, grid, initialise=False, head=objective.head)
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
-    reporter = Reporter(Mirror(config, run_dir.path, _facts(config)) if grid.rank == 0 else None)
+    reporter = Reporter(mirrored.begin(objective, run_dir, grid) if grid.rank == 0 else None)
     run = Run(objective, run_dir, engine, reporter, watch, requests)
     grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
     folder, weights_only = _beginning(run)
@@ -141,12 +141,6 @@ def _finish(run: Run, outcome: Outcome, seconds: float) -> int:
 def _record(grid: Grid, run_dir: RunDir, event: str, step: int, **details: Any) -> None:
     if grid.rank == 0:
         run_dir.add_event(event, step=step, **details)
-
-
-def _facts(config: Config) -> dict[str, Any]:
-    """What W&B shows beside a run: the configuration and the counts derived from it."""
-    vocab_size = config.model.vocab_size or 0
-    return {**asdict(config), "parameters": parameters(config.model, vocab_size), "provenance": provenance.provenance()}
 
 
 def _job() -> str:

@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "checkpoint.",
     "guard.",
     "tracking.",
+    "slurm.",
     "data.epochs_limit",
     "data.verify",
     "probes",

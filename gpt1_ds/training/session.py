@@ -25,8 +25,8 @@ from gpt1_ds.parallel.launch import STORE_VARIABLE
 @contextlib.contextmanager
 def joined(config: Config) -> Iterator[Grid]:
     """This rank, connected to the others and placed in the layout."""
-    _share_cores()
-    _keep_memory()
+    share_cores()
+    keep_memory()
     device = connect(config.guard.init_timeout)
     try:
         ConfigError.raise_all(device_problems(config, device))
@@ -104,14 +104,14 @@ def run_folder(config: Config) -> RunDir:
     return RunDir(Path(config.run.dir) / config.run.name)
 
 
-def _share_cores() -> None:
+def share_cores() -> None:
     """Threads per rank: the cores this process may use, divided by the ranks on this machine."""
     if "OMP_NUM_THREADS" not in os.environ:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """glibc hands every large tensor back to the system when it is freed and pays page faults for the next one: a
     quarter of a step of a small model. Keep such blocks instead."""
     with contextlib.suppress(OSError, AttributeError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ class Requests:
     def __init__(self, run_dir: RunDir, grid: Grid) -> None:
         self.run_dir, self.grid = run_dir, grid
         self.job = os.environ.get("SLURM_JOB_ID", "")
+        self.deadline = float(
+            os.environ.get("GPT1_DS_DEADLINE") or "inf"
+        )  # seconds since 1970; the job's limit is near
         self._signalled = False
         self._interrupts = 0
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
@@ -60,6 +64,7 @@ class Requests:
             gone = _is_there(self.run_dir.checkpoints) is False
             user, save = bool(_is_there(self.run_dir.stop)), bool(_is_there(self.run_dir.save))
             handover = bool(self.job) and bool(_is_there(self.run_dir.job_stop(self.job)))
+            handover |= time.time() >= self.deadline
         here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
         dist.all_reduce(votes, group=self.grid.control_group)

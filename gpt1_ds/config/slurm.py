@@ -1,0 +1,79 @@
+"""The job that a run is submitted as. Values reach sbatch and srun as single arguments, never through a shell, except
+`setup`, which is a shell's lines by nature and comes from the user's own cluster file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+_TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){1,2})")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_OURS = ("output", "job-name", "dependency", "signal", "array", "parsable", "test-only", "wrap", "export")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig:
+    account: str | None = None  # who pays; null: the user's default
+    partition: str | None = None  # null: the cluster's default
+    qos: str | None = None  # quality of service; null: the default
+    nodes: int = 1  # hosts of the job
+    gpus_per_node: int = 0  # 0: ranks on processors
+    ranks_per_node: int | None = None  # null: one per GPU, or one where there are none
+    cpus_per_task: int | None = None  # cores of a node's launcher task, or of a rank with launcher=srun; null: default
+    memory: str | None = None  # of a node, like 200G; null: the partition's default
+    time: str = "24:00:00"  # limit of one job: [days-]hours:minutes:seconds; a longer run goes on in the next job
+    exclusive: bool = False  # whole nodes
+    constraint: str | None = None  # node features
+    exclude: str | None = None  # hosts to avoid, as `slurm check` names them
+    options: list[str] = field(default_factory=list)  # further sbatch options, like --reservation=NAME
+    setup: list[str] = field(default_factory=list)  # shell lines that make `python -m gpt1_ds` work: modules, conda
+    environment: dict[str, str] = field(default_factory=dict)  # of the ranks: NCCL_SOCKET_IFNAME and the like
+    launcher: Literal["torchrun", "srun"] = "torchrun"  # one task per node that starts its ranks, or a task per rank
+    container: str | None = None  # image; null: none
+    container_runtime: Literal["pyxis", "apptainer"] = "pyxis"  # what starts the image
+    container_mounts: list[str] = field(default_factory=list)  # HOST:INSIDE pairs; the working folder is always there
+    stage_to: str | None = None  # folder on each node's own disk that the data are copied to first; null: read in place
+    health_check: bool = False  # try every node for a minute before training
+    warning: int = 300  # seconds before the limit to save and hand over
+    continuation: Literal["successor", "requeue", "none"] = "successor"  # how the next job comes about
+    max_tries: int = 100  # jobs of one run, continued ones included
+
+    @property
+    def ranks(self) -> int:
+        """Ranks on each node."""
+        return self.ranks_per_node or max(1, self.gpus_per_node)
+
+    def problems(self) -> Iterator[str]:
+        for key in ("nodes", "warning", "max_tries", "ranks_per_node", "cpus_per_task"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                yield f"slurm.{key}={value}: at least 1 is needed"
+        if self.gpus_per_node < 0:
+            yield f"slurm.gpus_per_node={self.gpus_per_node}: 0 or more"
+        if not _TIME.fullmatch(self.time):
+            yield f"slurm.time={self.time!r}: write [days-]hours:minutes:seconds, like 20:00:00 or 2-00:00:00"
+        for key in ("account", "partition", "qos", "memory", "constraint", "exclude", "container", "stage_to"):
+            value = getattr(self, key)
+            if value is not None and (not value.isprintable() or not value.strip()):
+                yield f"slurm.{key}={value!r}: one line of text, or null"
+        yield from self._list_problems()
+
+    def _list_problems(self) -> Iterator[str]:
+        for option in self.options:
+            name = option.lstrip("-").partition("=")[0]
+            if not option.startswith("--") or not option.isprintable():
+                yield f"slurm.options: {option!r} is no long option; write --name=value"
+            elif name in _OURS:
+                yield f"slurm.options: --{name} is decided here; leave it out"
+        for mount in self.container_mounts:
+            if ":" not in mount or "," in mount or not mount.isprintable():
+                yield f"slurm.container_mounts: {mount!r}: write HOST:INSIDE"
+        for name, value in self.environment.items():
+            if not _VARIABLE.fullmatch(name) or "\n" in str(value):
+                yield f"slurm.environment: {name!r} is no variable of one line"
+            elif _SECRET.search(name):
+                yield f"slurm.environment.{name}: secrets are never written to files; export it before submitting"

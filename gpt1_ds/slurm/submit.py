@@ -1,0 +1,93 @@
+"""From a configuration to a job: the run folder gets everything the job needs, sbatch tries it, then takes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, to_yaml
+from gpt1_ds.slurm.request import job_settings, sbatch_options
+
+SCRIPTS = next(
+    folder
+    for folder in (Path(__file__).parents[1] / "launch", Path(__file__).parents[2] / "launch", Path())
+    if folder.is_dir()
+)  # in the wheel, in a checkout
+VERBS = ("pretrain", "finetune")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Files to write into `place`, a folder of its own, so that jobs that wait already keep theirs."""
+
+    run_dir: RunDir
+    place: Path
+    script: str
+    options: list[str]
+    files: dict[str, str]
+
+    def command(self, *more: str) -> list[str]:
+        return ["sbatch", *more, *self.options, str(self.place / self.script), "-c", str(self.place / "config.yaml")]
+
+
+def prepare(verb: str, config: Config) -> Submission:
+    """What `submit` will do; touches nothing."""
+    run_dir = RunDir(Path(config.run.dir) / config.run.name)
+    options = sbatch_options(config, run_dir)
+    script = f"{verb}.sbatch"
+    files = {**scripts(script, config, options), "config.yaml": to_yaml(config)}
+    number = 1 + len(list(run_dir.slurm.glob("submission-*")))
+    return Submission(run_dir, run_dir.slurm.resolve() / f"submission-{number}", script, options, files)
+
+
+def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
+    """Name -> text of a launch script and of what it reads."""
+    return {
+        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh")},
+        "job.sh": "\n".join(job_settings(config, options)) + "\n",
+    }
+
+
+def layout_problems(config: Config) -> Iterator[str]:
+    """What SLURM would accept and the ranks would not."""
+    ranks = config.slurm.ranks
+    if config.parallel.tensor > ranks:
+        yield (
+            f"parallel.tensor={config.parallel.tensor} reaches over nodes of {ranks} ranks, where it is slow beyond "
+            f"use; use parallel.tensor={ranks} or less, or more slurm.gpus_per_node"
+        )
+
+
+def submit(submission: Submission, share: str) -> str:
+    """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
+    if shutil.which("sbatch") is None:
+        raise LaunchError("sbatch is not here; submit on a host of the cluster, or look with --dry-run")
+    _call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
+    submission.run_dir.create(share)
+    submission.place.mkdir()
+    for name, text in submission.files.items():
+        write_atomic(submission.place / name, text)
+    answer = _call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
+    return answer.strip().partition(";")[0]
+
+
+def _call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
+    environment = {**_clean(os.environ), **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise error(f"{' '.join(done.stderr.split())}; see the keys slurm.*")
+    return done.stdout
+
+
+def _clean(environment: os._Environ[str]) -> dict[str, str]:
+    """Without what a surrounding job (an interactive one, say) would hand down to the new one as its options."""
+    return {name: value for name, value in environment.items() if not name.startswith(("SBATCH_", "SLURM_"))} | {
+        name: value for name, value in environment.items() if name in ("SLURM_CONF", "SLURM_CLUSTERS")
+    }

@@ -1,0 +1,49 @@
+# Sourced by the batch scripts: how the program is started inside an allocation. job.sh beside it, if there is one, holds
+# what `gpt1-ds slurm submit` was told.
+# shellcheck shell=bash disable=SC2034
+set -euo pipefail
+
+prefix=() step_options=() options=()
+python=(python)
+ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
+continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
+max_tries=100 warning=300 health_check=0 stage_to=''
+[ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
+set +u # modules and conda read variables that nobody set
+# shellcheck source=/dev/null
+[ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
+set -u
+program=("${prefix[@]}" "${python[@]}" -m gpt1_ds)
+
+job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
+task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN} CUDA_DEVICE_MAX_CONNECTIONS=1
+
+once() { # WORD...: the program in one process on this job's first node, in the container if there is one
+  if [ ${#step_options[@]} -gt 0 ]; then
+    srun --nodes=1 --ntasks=1 "${step_options[@]}" "${program[@]}" "$@"
+  else
+    "${program[@]}" "$@"
+  fi
+}
+
+every_node() { # WORD...: the program, one task per node (or one per rank); a task that fails ends the others
+  srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" --kill-on-bad-exit=1 --wait=60 \
+    ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" "$@"
+}
+
+meet() { # where ranks find each other: only scontrol knows, and containers do not have it
+  local host
+  host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  getent hosts "$host" >/dev/null || host=$(scontrol show node "$host" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+  export MASTER_ADDR=${MASTER_ADDR:-$host} MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
+}
+
+limit() { # when ranks hand over by themselves, in seconds since 1970, should the warning not come
+  local end=${SLURM_JOB_END_TIME:-}
+  [ -n "$end" ] || end=$(date +%s -d "$(scontrol show job "$task" | sed -n 's/.*EndTime=\([^ ]*\).*/\1/p')") || return 0
+  export GPT1_DS_DEADLINE=$((end - warning / 2))
+} 2>/dev/null
+
+# shellcheck source=launch/life.sh
+. "${BASH_SOURCE[0]%/*}/life.sh"
