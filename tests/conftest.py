@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # where Debian has slurmctld and ip
 ROOT = Path(__file__).parents[1]
 # forked ranks would otherwise import pytest's own main module again
 main = sys.modules["__main__"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
-#   bash tools/test.sh                  everything
+#   bash tools/test.sh                  everything but the long ones: with CI=true also jobs on SLURM, and faults
 #   bash tools/test.sh tests/unit -k dropout
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,5 +10,6 @@ if [ $# -eq 0 ]; then
   .venv/bin/ruff check .
   .venv/bin/ruff format --check --quiet .
   .venv/bin/mypy
+  [ -n "${CI:-}" ] || set -- tests --ignore=tests/slurm --ignore=tests/faults
 fi
 exec .venv/bin/python -m pytest "$@"

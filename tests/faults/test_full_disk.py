@@ -10,7 +10,8 @@ import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import read_jsonl
 from tests.helpers import runs
 
@@ -20,6 +21,14 @@ def fill(disk: Path, leave: int = 0) -> Path:
     with open(filler, "wb") as file:
         file.write(bytes(max(0, shutil.disk_usage(disk).free - leave)))
     return filler
+
+
+def assert_whole(folder: Path) -> None:
+    """A checkpoint that the run has not removed meanwhile, which it may, as it keeps one."""
+    try:
+        manifest.verify_files(folder, manifest.read(folder))
+    except (OSError, CheckpointError):
+        assert not folder.exists(), f"{folder} is damaged"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,7 @@ def test_training_goes_on_and_saves_again_when_there_is_space(
         lambda: "was not saved" in log.read_text(errors="replace") or runs.last_step(run.run_dir) > reached + 30
     )
     for folder in steps_in(run.run_dir.checkpoints):
-        manifest.verify_files(folder, manifest.read(folder))
+        assert_whole(folder)
     assert steps_in(run.run_dir.checkpoints)[-1] >= kept
     filler.unlink()
     before = len(steps_in(run.run_dir.checkpoints)) and steps_in(run.run_dir.checkpoints)[-1]
@@ -60,6 +69,20 @@ def test_training_goes_on_and_saves_again_when_there_is_space(
     assert lines == list(range(1, lines[-1] + 1)), "no line of the metrics is lost"
     kinds = [event["event"] for event in read_jsonl(run.run_dir.events)]
     assert kinds[-1] == "stopped"
+
+
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(small_disk) -> None:  # type: ignore[no-untyped-def]
+    """Its beginning fits into the file's last page, and its rest would when the beginning is taken back."""
+    disk = small_disk("1m")
+    file = disk / "lines"
+    append(file, "whole\n")
+    filler = fill(disk)
+    with pytest.raises(OSError):
+        append(file, "x" * 5000 + "\n")
+    assert file.read_text() == "whole\n"
+    filler.unlink()
+    append(file, "next\n")
+    assert file.read_text() == "whole\nnext\n"
 
 
 def test_building_data(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]

@@ -87,12 +87,12 @@ def test_a_hundred_mutations(seed: int, tmp_path: Path) -> None:
     for _ in range(100):
         text = mutated(draw.choice(PRESETS).read_text(), draw)
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
-        began = time.monotonic()
+        began = time.process_time()
         found = answer(path)
         if isinstance(found, UserError):
             assert max(map(len, found.problems)) < 1_000
             assert not any("\n" in problem for problem in found.problems)
-        assert time.monotonic() - began < 2
+        assert time.process_time() - began < 2
 
 
 def test_bombs(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""A run folder that cannot be written or that answers slowly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.parallel import launch
+from tests.helpers import runs
+
+
+def test_read_only_disk_is_said_at_once(small_disk: Callable[[str], Path], tiny_data: Path) -> None:
+    disk = small_disk("8m")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    begin = time.monotonic()
+    with pytest.raises((UserError, OSError)) as caught:
+        runs.pretrain([f"data.path={tiny_data}", f"run.dir={disk}", "train.steps=5"], 2)
+    assert time.monotonic() - begin < 60
+    assert str(disk) in str(caught.value)
+    assert "ead-only" in str(caught.value)
+
+
+def slowly(words: list[str]) -> int:
+    """A run for whose rank every look at its request files takes as long as on an overloaded file server."""
+    from gpt1_ds.training.pretrain import pretrain
+
+    config = runs.configuration(words)
+    folder, stat = str(Path(config.run.dir).resolve()), os.stat
+
+    def slow(path, *more, **keywords):  # type: ignore[no-untyped-def]
+        if os.fspath(path).startswith(folder) if not isinstance(path, int) else False:
+            time.sleep(0.3)
+        return stat(path, *more, **keywords)
+
+    os.stat = slow  # type: ignore[assignment]  # this rank ends with the test
+    return pretrain(config)
+
+
+def test_slow_disk_does_not_hang_it(tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=5", "checkpoint.every=5"]
+    words += ["guard.step_timeout=20", "guard.save_timeout=30", "train.micro_batch=4"]
+    launch.launch("tests.faults.test_run_folder:slowly", (words,), 2)
+    assert runs.last_step(runs.folder(words)) == 5
+    assert not runs.events(runs.folder(words), "stuck")

@@ -1,0 +1,45 @@
+"""One sandbox for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import runs
+from tests.helpers.jobs import NODES, ROOT, STEPS, Cluster
+
+SANDBOX = str(ROOT / "tools" / "slurm_sandbox.sh")
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    if shutil.which("slurmctld") is None:
+        assert "CI" not in os.environ, "CI has SLURM: apt-get install slurm-wlm munge"
+        pytest.skip("needs slurm-wlm and munge")
+    folder = tmp_path_factory.mktemp("slurm") / "s"
+    subprocess.run(["bash", SANDBOX, "up", str(folder)], check=True, capture_output=True, timeout=120)
+    yield folder
+    subprocess.run(["bash", SANDBOX, "down", str(folder)], check=True, timeout=60)
+
+
+@pytest.fixture
+def cluster(sandbox: Path, tmp_path: Path, tiny_data: Path) -> Iterator[Cluster]:
+    found = Cluster(sandbox, tmp_path, tiny_data)
+    yield found
+    for job in found.call("squeue", "--noheader", "--format=%i").split():
+        found.call("scancel", job, check=False)
+    found.wait(lambda: not found.call("squeue", "--noheader"), seconds=60)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses by step of the same run in one go, on two local ranks."""
+    folder = tmp_path_factory.mktemp("local")
+    words = [*NODES, f"data.path={tiny_data}", f"train.steps={STEPS}", f"run.dir={folder}"]
+    assert runs.pretrain(words, 2) == 0
+    return runs.losses(runs.folder(words))

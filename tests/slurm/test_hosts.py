@@ -1,0 +1,63 @@
+"""Ranks on hosts with addresses of their own: rendezvous, binding, and a host that is cut off in mid-run."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.rundir import RunDir
+from tests.helpers import runs
+from tests.helpers.hosts import hosts
+
+STEPS = 30
+SHORT = ["guard.step_timeout=12", "guard.save_timeout=20", "guard.init_timeout=60", "guard.lock_timeout=20"]
+
+
+def words(data: Path, folder: Path, *more: str) -> list[str]:
+    batch = ["train.global_batch=8", "train.micro_batch=2", f"train.steps={STEPS}"]
+    return [*runs.TINY, *batch, f"data.path={data}", f"run.dir={folder}", *more]
+
+
+def wait_for_end(processes: list[subprocess.Popen[str]], seconds: float) -> list[str]:
+    """What each host said, once all have ended."""
+    deadline = time.monotonic() + seconds
+    return [process.communicate(timeout=max(1.0, deadline - time.monotonic()))[0] for process in processes]
+
+
+@pytest.mark.parametrize(("ranks", "layout"), [(1, []), (2, ["parallel.tensor=2"])])
+def test_two_hosts_train_as_one(ranks: int, layout: list[str], tiny_data: Path, tmp_path: Path) -> None:
+    with hosts(2) as network:
+        there = words(tiny_data, tmp_path / "hosts", *layout)
+        said = wait_for_end(network.start(ranks, ["pretrain", *there], tmp_path), 120)
+    here = words(tiny_data, tmp_path / "here", *layout)
+    assert runs.pretrain(here, 2 * ranks) == 0
+    assert runs.losses(runs.folder(there)) == runs.losses(runs.folder(here)), said
+
+
+def test_a_host_that_is_cut_off_ends_the_run_and_it_goes_on_later(tiny_data: Path, tmp_path: Path) -> None:
+    told = words(tiny_data, tmp_path / "hosts", "train.steps=2000", *SHORT)
+    run_dir: RunDir = runs.folder(told)
+    with hosts(2) as network:
+        processes = network.start(1, ["pretrain", *told], tmp_path)
+        deadline = time.monotonic() + 90
+        while runs.last_step(run_dir) < 8:
+            assert time.monotonic() < deadline, "no step was made"
+            time.sleep(0.1)
+        network.cut_off(1)
+        said = processes[0].communicate(timeout=90)[0]
+        assert processes[0].returncode != 0
+        assert runs.last_step(run_dir) < 2000
+        network.reconnect(1)
+        processes[1].kill()
+    # nobody is at fault that the run could see: both wait for each other, and the first of them is named
+    stuck = runs.events(run_dir, "stuck")
+    assert stuck, (said, run_dir.events.read_text())
+    assert stuck[0]["phase"]
+    cut = runs.last_step(run_dir)
+    with hosts(2) as network:
+        finishing = [word for word in told if word != "train.steps=2000"] + [f"train.steps={cut + 5}"]
+        wait_for_end(network.start(1, ["pretrain", *finishing], tmp_path), 120)
+    assert runs.last_step(run_dir) == cut + 5

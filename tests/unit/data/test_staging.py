@@ -1,0 +1,55 @@
+"""Copies of datasets on a node's own disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.config import load
+from gpt1_ds.data.sources import open_data
+from gpt1_ds.data.staging import VARIABLE, stage, staged
+
+
+def test_a_whole_copy_is_read_and_is_the_same_data(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load([], [f"data.path={tiny_data}"])
+    original = open_data(config)
+    assert staged(str(tiny_data)) == tiny_data
+    stage([str(tiny_data)], tmp_path)
+    assert staged(str(tiny_data)) == tiny_data, "only where the job says so"
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert staged(str(tiny_data)).parent == tmp_path
+    copy = open_data(config)
+    assert copy.data_hash == original.data_hash
+    assert copy.tokenizer_folder.is_relative_to(tmp_path)
+
+
+def test_a_copy_cut_off_is_not_read_and_the_next_time_made_whole(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    stage([str(tiny_data)], tmp_path)
+    copy = staged(str(tiny_data))
+    shard = max((path for path in copy.rglob("*.bin")), key=lambda path: path.stat().st_size)
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    (copy / ".complete").unlink()
+    assert staged(str(tiny_data)) == tiny_data
+    stage([str(tiny_data)], tmp_path)
+    assert staged(str(tiny_data)) == copy
+    assert shard.read_bytes() == content
+
+
+def test_another_dataset_at_the_same_path_is_another_copy(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "stage"))
+    source = tmp_path / "data"
+    shutil.copytree(tiny_data, source)
+    stage([str(source)], tmp_path / "stage")
+    described = source / "dataset.json"
+    described.write_text(described.read_text() + " ")
+    assert staged(str(source)) == source

@@ -1,0 +1,97 @@
+"""Values on their way to sbatch and to the script: literally, or refused."""
+
+from __future__ import annotations
+
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, load
+from gpt1_ds.slurm.request import job_settings, sbatch_options
+
+PIECES = [
+    "$(touch pwned)",
+    "`touch pwned`",
+    "'; touch pwned; '",
+    '"; touch pwned #',
+    "${HOME}",
+    "a b",
+    "*",
+    "\\",
+    "é",
+    "--",
+]
+HOSTILE = [a + b for a, b in product(PIECES, PIECES)]
+
+
+def told(config: Config) -> list[str]:
+    return sbatch_options(config, RunDir(Path("runs/a")))
+
+
+@pytest.mark.parametrize("value", ["20:00:00", "no", "012", "1e3", "on", "a b", "it's", '"x"', "$(touch pwned)"])
+def test_values_stay_what_they_are(value: str) -> None:
+    key = "time" if value == "20:00:00" else "account"
+    assert f"--{key}={value}" in told(load([], [f"slurm.{key}={value}"]))
+
+
+def test_values_of_a_file_stay_what_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("slurm: {time: 20:00:00, account: no, partition: 012, environment: {NCCL_IB_HCA: on, X: 012}}\n")
+    config = load([str(file)])
+    assert {"--time=20:00:00", "--account=no", "--partition=012"} <= set(told(config))
+    assert config.slurm.environment == {"NCCL_IB_HCA": "on", "X": "012"}
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "slurm.time=72000",
+        "slurm.time=soon",
+        "slurm.time=1:2:3:4",
+        "slurm.partition=a\n#SBATCH --wrap=touch",
+        "slurm.nodes=0",
+        "slurm.options=[-p x]",
+        "slurm.options=[--wrap=touch pwned]",
+        "slurm.options=[--output=/etc/passwd]",
+        "slurm.environment={WANDB_API_KEY: x}",
+        "slurm.environment={'A=1;touch pwned': x}",
+        "slurm.container_mounts=[/a]",
+        "run.name=$(touch pwned)",
+        "run.name=a b",
+    ],
+)
+def test_refused(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load([], [word])
+    assert len(caught.value.problems) == 1
+
+
+def test_nothing_is_the_default() -> None:
+    assert load([], ["slurm.account="]).slurm.account is None
+
+
+def test_no_value_runs_in_the_script(tmp_path: Path) -> None:
+    """Bash reads the settings of a hundred hostile strings at once, and has every one of them as it was."""
+    values = {f"V{number}": value for number, value in enumerate(HOSTILE)}
+    config = load([], ["slurm.container_runtime=apptainer"])
+    slurm = config.slurm.__class__(environment=values, container="$(touch pwned).sif", container_runtime="apptainer")
+    config = config.__class__(slurm=slurm, run=config.run)
+    options = [f"--comment={value}" for value in HOSTILE]
+    settings = tmp_path / "job.sh"
+    settings.write_text("\n".join(job_settings(config, options)) + "\n")
+    names = " ".join(f'"${name}"' for name in values)
+    script = f'set -eu; . "$1"; printf "%s\\0" "${{options[@]}}" {names} "${{prefix[@]: -1}}"'
+    done = subprocess.run(["bash", "-c", script, "bash", str(settings)], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == [*options, *HOSTILE, "$(touch pwned).sif"]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_launchers() -> None:
+    assert "--ntasks-per-node=1" in told(load([], ["slurm.gpus_per_node=8"]))
+    assert "--ntasks-per-node=8" in told(load([], ["slurm.gpus_per_node=8", "slurm.launcher=srun"]))
+    assert "--gpus-per-node=8" in told(load([], ["slurm.gpus_per_node=8"]))
+    assert not [word for word in told(load()) if "gpus" in word]
