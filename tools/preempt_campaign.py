@@ -1,0 +1,95 @@
+"""Interrupt a two-node run on the SLURM sandbox again and again, and compare it with one that nobody interrupted.
+
+    python tools/preempt_campaign.py [--times 50] [--seed 1]
+
+Each time, at a random moment, one of: the warning of the time limit (USR1 to the batch script), USR1 to all steps, a
+requeue, which SLURM announces with TERM, and the loss of a rank. After each the job has to end within 60 seconds and
+leave no process; in the end all losses and weights must be the uninterrupted run's, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.helpers import runs  # noqa: E402
+from tests.helpers.jobs import NODES, Cluster, processes_of, rank_of  # noqa: E402
+from tools.layouts import make_data  # noqa: E402
+
+WAYS = ("warning", "signal to steps", "requeue", "killed rank")
+
+
+def interrupt(cluster: Cluster, name: str, how: str) -> float:
+    """Seconds until the job and its processes were gone."""
+    run_dir, job = cluster.run_dir(name), cluster.queued(name)[0]
+    before = set(processes_of(run_dir))
+    if how == "warning":
+        cluster.call("scancel", "--batch", "--signal=USR1", job)
+    elif how == "signal to steps":
+        cluster.call("scancel", "--signal=USR1", job)
+    elif how == "requeue":
+        cluster.call("scontrol", "requeue", job)
+    else:
+        os.kill(rank_of(run_dir, 1), signal.SIGKILL)
+    begin = time.monotonic()
+    cluster.wait(lambda: not before & set(processes_of(run_dir)), 60)
+    return time.monotonic() - begin
+
+
+def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections.Counter[str]:
+    draw, tally, slowest = random.Random(seed), collections.Counter[str](), 0.0
+    words = [f"train.steps={steps}", "slurm.max_tries=10000", "slurm.time=8:00:00"]
+    run_dir, _ = cluster.submit("campaign", *words)
+    while sum(tally.values()) < times:
+        began = runs.last_step(run_dir)
+        cluster.wait(lambda began=began: runs.last_step(run_dir) > began + 5 or run_dir.done.exists(), 300)
+        if run_dir.done.exists():
+            break
+        time.sleep(draw.random() * 2)
+        how = draw.choice(WAYS)
+        slowest = max(slowest, interrupt(cluster, "campaign", how))
+        tally[how] += 1
+        print(f"{sum(tally.values())}: {how} at step {runs.last_step(run_dir)}", flush=True)
+    cluster.wait_for_end("campaign", 1200)
+    assert run_dir.done.exists(), cluster.said()
+    print(f"slowest end of a job: {slowest:.1f} s")
+    return tally
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    sandbox = str(ROOT / "tools" / "slurm_sandbox.sh")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        subprocess.run(["bash", sandbox, "up", str(place / "s")], check=True, capture_output=True)
+        try:
+            data = make_data(place)
+            cluster, steps = Cluster(place / "s", place, data), 40 * options.times
+            tally = campaign(cluster, options.times, options.seed, steps)
+            whole = [*NODES, f"data.path={data}", f"train.steps={steps}", f"run.dir={place / 'whole'}"]
+            assert runs.pretrain(whole, 2) == 0
+            there, here = cluster.run_dir("campaign"), runs.folder(whole)
+            assert runs.losses(there) == runs.losses(here), "losses differ"
+            assert runs.weights(there) == runs.weights(here), "weights differ"
+            jobs = len(list(there.slurm.glob("try-*.json")))
+            print(f"{sum(tally.values())} interruptions {dict(tally)}, {jobs} jobs, {steps} steps: bit-identical")
+        finally:
+            subprocess.run(["bash", sandbox, "down", str(place / "s")], check=True)
+
+
+if __name__ == "__main__":
+    main()
