@@ -5,6 +5,7 @@ torch.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -100,43 +101,61 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.tokenizer_import(_add(kinds, "import", "take over GPT-1's own BPE of 2018", _tokenizer_import))
     kinds = _group(verbs, "data", "make and check datasets", "build|verify|ngrams")
     about = "tokenize text into Megatron .bin/.idx shards; goes on after an interruption"
-    verb_options.data_build(_add(kinds, "build", about, _data_build))
+    verb_options.data_build(_add(kinds, "build", about, _lazily("verbs:build_data")))
     verb_options.data_verify(_add(kinds, "verify", "checksums, counts and token range", _data_verify))
     about = "held-out cross-entropy of n-gram counting, to hold a model against"
     verb_options.data_ngrams(_add(kinds, "ngrams", about, _data_ngrams))
     about = "memory, time and the best layout of a configuration, without torch or a GPU"
-    verb_options.plan(_add(verbs, "plan", about, _plan))
+    verb_options.plan(_add(verbs, "plan", about, _lazily("plan_verb:plan")))
     about = "train on next-token prediction; goes on by itself in its run folder"
-    verb_options.training(_add(verbs, "pretrain", about, _pretrain))
+    verb_options.training(_add(verbs, "pretrain", about, _lazily("verbs:pretrain")))
     about = "train on a task, from a checkpoint; goes on by itself in its run folder"
-    verb_options.training(_add(verbs, "finetune", about, _finetune))
+    verb_options.training(_add(verbs, "finetune", about, _lazily("task_verbs:finetune")))
     about = "fine-tune a table of task x variant x seed; goes on where it was"
-    verb_options.study(_add(verbs, STUDY, about, _finetune_study))
+    verb_options.study(_add(verbs, STUDY, about, _lazily("study_verb:finetune_study")))
     about = "held-out loss and zero-shot probes of checkpoints, or their task's scores"
-    verb_options.evaluate(_add(verbs, "evaluate", about, _evaluate))
-    verb_options.predict(_add(verbs, "predict", "a fine-tuned model on a text, a file or a pipe", _predict))
-    verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _sample))
+    verb_options.evaluate(_add(verbs, "evaluate", about, _lazily("verbs:evaluate")))
+    verb_options.predict(
+        _add(verbs, "predict", "a fine-tuned model on a text, a file or a pipe", _lazily("task_verbs:predict"))
+    )
+    verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _lazily("verbs:sample")))
     about = "look at checkpoints, take them elsewhere and bring others in"
     kinds = _group(verbs, "checkpoint", about, "inspect|verify|export|import")
     about = "what a checkpoint holds and where it came from"
     verb_options.checkpoint(_add(kinds, "inspect", about, _checkpoint_inspect))
     verb_options.checkpoint(_add(kinds, "verify", "compare every file with the manifest", _checkpoint_verify))
     about = "write a checkpoint as a folder that transformers loads"
-    verb_options.checkpoint_export(_add(kinds, "export", about, _checkpoint_export))
+    verb_options.checkpoint_export(_add(kinds, "export", about, _lazily("verbs:export_checkpoint")))
     verb_options.checkpoint_import(
-        _add(kinds, "import", "make a checkpoint of weights from elsewhere", _checkpoint_import)
+        _add(kinds, "import", "make a checkpoint of weights from elsewhere", _lazily("verbs:import_checkpoint"))
     )
+    _add_verbs_of_many_runs(verbs)
+    return parser
+
+
+def _add_verbs_of_many_runs(verbs: Verbs) -> None:
     kinds = _group(verbs, "slurm", "runs as jobs of a cluster", "submit|status|check")
-    verb_options.slurm_submit(_add(kinds, "submit", "a run folder, a script, a job", _slurm("submit")))
-    verb_options.slurm_status(_add(kinds, "status", "a run's jobs and what it says itself", _slurm("status")))
-    verb_options.slurm_check(_add(kinds, "check", "a minute on every node; names bad hosts", _slurm("check")))
+    verb_options.slurm_submit(_add(kinds, "submit", "a run folder, a script, a job", _lazily("slurm_verb:submit")))
+    verb_options.slurm_status(
+        _add(kinds, "status", "a run's jobs and what it says itself", _lazily("slurm_verb:status"))
+    )
+    verb_options.slurm_check(
+        _add(kinds, "check", "a minute on every node; names bad hosts", _lazily("slurm_verb:check"))
+    )
     for name in ("begin", "stage", "node", "end", "line", "health", "verdict"):
         options = getattr(verb_options, f"slurm_{name}")
-        options(_add(kinds, name, "a step of launch/env.sh", _slurm(name)))
+        options(_add(kinds, name, "a step of launch/env.sh", _lazily(f"slurm_verb:{name}")))
+    kinds = _group(verbs, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect")
+    verb_options.scaling(_add(kinds, "plan", "every cell and what it needs", _lazily("scaling_verb:plan")))
+    verb_options.scaling_run(_add(kinds, "run", "the cells that are not done, here", _lazily("scaling_verb:run")))
+    verb_options.scaling_submit(
+        _add(kinds, "submit", "the same, as an array of SLURM jobs", _lazily("scaling_verb:submit"))
+    )
+    verb_options.scaling(_add(kinds, "status", "how far every cell is", _lazily("scaling_verb:status")))
+    verb_options.scaling(_add(kinds, "collect", "run folders -> results.csv", _lazily("scaling_verb:collect")))
     kinds = _group(verbs, "tracking", "what runs show in Weights & Biases", "sync")
     verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
     verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))
-    return parser
 
 
 def _add(verbs: Verbs, name: str, help_text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
@@ -149,6 +168,16 @@ def _group(verbs: Verbs, name: str, help_text: str, kinds: str) -> Verbs:
     """A verb of several kinds, each with options of its own."""
     verb = verbs.add_parser(name, help=help_text, description=help_text)
     return verb.add_subparsers(required=True, metavar=kinds)
+
+
+def _lazily(where: str) -> Callable[[argparse.Namespace], int]:
+    """The function `module:name` of this package, imported when it is called."""
+
+    def run(options: argparse.Namespace) -> int:
+        module, _, name = where.partition(":")
+        return int(getattr(importlib.import_module(f"gpt1_ds.{module}"), name)(options))
+
+    return run
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -173,12 +202,6 @@ def _tokenizer_import(options: argparse.Namespace) -> int:
     return 0
 
 
-def _data_build(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import build_data
-
-    return build_data(options)
-
-
 def _data_verify(options: argparse.Namespace) -> int:
     from gpt1_ds.data.verify import verify
 
@@ -198,48 +221,6 @@ def _data_ngrams(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace) -> int:
-    from gpt1_ds.plan_verb import plan
-
-    return plan(options)
-
-
-def _pretrain(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import pretrain
-
-    return pretrain(options)
-
-
-def _finetune(options: argparse.Namespace) -> int:
-    from gpt1_ds.task_verbs import finetune
-
-    return finetune(options)
-
-
-def _finetune_study(options: argparse.Namespace) -> int:
-    from gpt1_ds.study_verb import finetune_study
-
-    return finetune_study(options)
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import evaluate
-
-    return evaluate(options)
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from gpt1_ds.task_verbs import predict
-
-    return predict(options)
-
-
-def _sample(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import sample
-
-    return sample(options)
-
-
 def _checkpoint_inspect(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.inspect import inspect
 
@@ -250,27 +231,6 @@ def _checkpoint_verify(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.inspect import verify
 
     return verify(Path(options.checkpoint))
-
-
-def _checkpoint_export(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import export_checkpoint
-
-    return export_checkpoint(options)
-
-
-def _checkpoint_import(options: argparse.Namespace) -> int:
-    from gpt1_ds.verbs import import_checkpoint
-
-    return import_checkpoint(options)
-
-
-def _slurm(name: str) -> Callable[[argparse.Namespace], int]:
-    def run(options: argparse.Namespace) -> int:
-        from gpt1_ds import slurm_verb
-
-        return int(getattr(slurm_verb, name)(options))
-
-    return run
 
 
 def _tracking_sync(options: argparse.Namespace) -> int:

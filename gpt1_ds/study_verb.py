@@ -12,6 +12,8 @@ from gpt1_ds.task_verbs import finetune_config
 from gpt1_ds.training import cells, study
 from gpt1_ds.training.cells import Plan
 
+FINETUNE = "gpt1_ds.training.finetune:finetune"  # what a rank of a cell runs
+
 
 def finetune_study(options: argparse.Namespace) -> int:
     settings = load_study(options.study)
@@ -23,13 +25,13 @@ def finetune_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_plan(plan)
         return 0
-    return study.run(plan, jobs, _Reports(plan).write)
+    return study.run(plan, jobs, _Reports(plan).write, FINETUNE)
 
 
 def _print_plan(plan: Plan) -> None:
     for cell in plan.cells:
         print(f"{'done ' if cell.done else 'to do'}  {cell}")
-    waiting = len(plan.waiting)
+    waiting = len(study.left(plan))
     print(f"{plan.folder}: {len(plan.cells)} cells, {len(plan.cells) - waiting} done, {waiting} to do")
 
 

@@ -73,6 +73,21 @@ def study(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dry-run", action="store_true", help="check everything, list the cells and leave")
 
 
+def scaling(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", metavar="STUDY", help="YAML file or shipped preset, like scaling/books")
+    verb.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell")
+
+
+def scaling_run(verb: argparse.ArgumentParser) -> None:
+    scaling(verb)
+    verb.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
+
+
+def scaling_submit(verb: argparse.ArgumentParser) -> None:
+    scaling_run(verb)
+    verb.add_argument("--dry-run", action="store_true", help="print files and commands and leave")
+
+
 def evaluate(verb: argparse.ArgumentParser) -> None:
     configuration(verb)
     verb.add_argument("--checkpoint", required=True, metavar="CKPT", help=CKPT)

@@ -27,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import Config
 from gpt1_ds.config.data import DataSource
+from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.study import Study
+from gpt1_ds.scaling.collect import COLUMNS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "configs" / "README.md"
@@ -60,6 +62,10 @@ def page() -> str:
         parts += _table(keys(kind, section.name + listed, section.name))
     parts += ["\n## A study's file (`gpt1-ds finetune study FILE`)\n"]
     parts += _table(keys(Study, "", ""))
+    parts += ["\n## A scaling study's file (`gpt1-ds scaling plan FILE`)\n", inspect.getdoc(Arm) or "", ""]
+    parts += _table(keys(ScalingStudy, "", ""))
+    parts += ["\n### Columns of its results.csv\n"]
+    parts += _rows(("Column", "Meaning"), [(f"`{name}`", about) for name, about in COLUMNS.items()])
     parts += ["\n## Presets\n"]
     parts += _rows(("-c", "What it is"), [(f"`{name}`", about) for name, about in presets()])
     return "\n".join(parts) + "\n"

@@ -223,7 +223,7 @@ def _typed(kind: Any, value: Any) -> Any:
     if type(None) in options and isinstance(value, str) and value.lower() in _NULLS:
         return None
     if int in options and isinstance(value, str) and "${" not in value:
-        return _count_or_text(value)
+        return count_or_text(value)
     if value == "" and typing.get_origin(kind) in (dict, list):
         return typing.get_origin(kind)()  # a key whose lines below are all comments
     if kind == list[DataSource]:
@@ -242,7 +242,12 @@ def _typed(kind: Any, value: Any) -> Any:
     return value
 
 
-def _count_or_text(text: str) -> int | str:
+def count_or_text(text: Any) -> Any:
+    """A count as people write it, as an int; null and what is no count as it stands."""
+    if not isinstance(text, str):
+        return text
+    if text.lower() in _NULLS:
+        return None
     try:
         return parse_count(text)
     except ValueError:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import yaml
 from omegaconf import OmegaConf
@@ -37,6 +37,20 @@ TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what make
 }
 NOTHING = ("", "null", "~")  # as YAML writes it
 OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
+
+
+class Named(Protocol):
+    """What every kind of study is: a dataclass that has a name and says what is wrong with it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str: ...
+
+    def problems(self) -> Iterator[str]: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +81,7 @@ class Study:
     layer_transfer: LayerTransfer | None = None  # null: no such curve
     jobs: int = 1  # cells that run at a time; the cores are divided among them
     nproc: int = 1  # ranks of a cell
+    tries: int = 2  # of a cell that fails for a reason that may pass
     keep_checkpoints: bool = False  # false: a finished cell keeps its scores and logs only
 
     @property
@@ -82,7 +97,7 @@ class Study:
         for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
             if not values:
                 yield f"{key} is empty; a table needs at least one"
-        for key in ("jobs", "nproc"):
+        for key in ("jobs", "nproc", "tries"):
             if getattr(self, key) < 1:
                 yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
         yield from _seed_problems("seeds", self.seeds)
@@ -138,18 +153,25 @@ def load_study(name: str) -> Study:
     Raises ConfigError naming every problem of the file. What the keys of the configuration hold is judged where the
     cells' configurations are made.
     """
+    return read_study(Study, name, _typed)
+
+
+def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
+    """The file or shipped preset `name` as a dataclass with a `name` and `problems`; `typed` turns a key's value into
+    what its field wants. Raises ConfigError naming every problem.
+    """
     layer = read_file(name)
     found: list[str] = []
-    merged = OmegaConf.structured(Study)
+    merged = OmegaConf.structured(kind)
     for key, value in layer.values.items():
         try:
             refuse_resolvers(value)
-            merged = OmegaConf.merge(merged, {key: _typed(str(key), value)})
+            merged = OmegaConf.merge(merged, {key: typed(str(key), value)})
         except (OmegaConfBaseException, ValueError, TypeError) as error:
             found.append(f"{layer.origin}: {key}: {first_line(error)}")
     ConfigError.raise_all(found)
     study = OmegaConf.to_object(merged)
-    assert isinstance(study, Study)
+    assert isinstance(study, kind)
     if not study.name:
         study = dataclasses.replace(study, name=Path(layer.origin).stem)
     ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
@@ -170,9 +192,9 @@ def _typed(key: str, value: Any) -> Any:
     if key == "variants" and isinstance(value, list):
         return {name: _known(name) for name in value}
     if key == "variants" and isinstance(value, dict):
-        return {name: _words(item) if item not in NOTHING else _known(name) for name, item in value.items()}
+        return {name: key_value_words(item) if item not in NOTHING else _known(name) for name, item in value.items()}
     if key == "overrides":
-        return _words(value)
+        return key_value_words(value)
     if key == "layer_transfer" and value in NOTHING:
         return None
     return value
@@ -184,7 +206,7 @@ def _task(item: Any) -> dict[str, Any]:
         raise ValueError(f"{item!r:.80} names no preset; write finetune/cola, or {{preset: finetune/cola, ...}}")
     own = {key: value for key, value in values.items() if key in ("preset", "name", "table")}
     rest = {key: value for key, value in values.items() if key not in own}
-    return {"name": Path(values["preset"]).stem, **own, "overrides": _words(rest)}
+    return {"name": Path(values["preset"]).stem, **own, "overrides": key_value_words(rest)}
 
 
 def _known(name: Any) -> list[str]:
@@ -195,14 +217,14 @@ def _known(name: Any) -> list[str]:
     )
 
 
-def _words(values: Any, prefix: str = "") -> list[str]:
+def key_value_words(values: Any, prefix: str = "") -> list[str]:
     """A mapping of configuration keys, dotted or nested, as key=value words."""
     if not isinstance(values, dict):
         raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
     words = []
     for key, value in values.items():
         if isinstance(value, dict):
-            words += _words(value, f"{prefix}{key}.")
+            words += key_value_words(value, f"{prefix}{key}.")
         elif isinstance(value, list):
             flow = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
             words.append(f"{prefix}{key}={flow.strip()}")

@@ -64,6 +64,17 @@ def parameters(model: ModelConfig, vocab_size: int) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(model, vocab_size).values())
 
 
+def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
+    """N in the three conventions of the scaling literature: `all` parameters; `matrices_head`, the weights of matrix
+    products with the head, as Hoffmann et al. (2022) count; `transformer`, the blocks alone (Kaplan et al. 2020).
+    """
+    shapes = parameter_shapes(model, vocab_size)
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    blocks = sum(size for name, size in sizes.items() if name.startswith(("blocks.", "lstm.")))
+    matrices = sum(size for name, size in sizes.items() if len(shapes[name]) > 1 and name != "positions.weight")
+    return {"all": sum(sizes.values()), "matrices_head": matrices, "transformer": blocks}
+
+
 def flops_per_token(model: ModelConfig, vocab_size: int, causal: bool = False) -> int:
     """Operations to train on one token: PaLM's convention, or Megatron's with `causal`."""
     return 3 * round(sum(stage_flops(model, vocab_size, causal)))

@@ -69,16 +69,17 @@ def submit(submission: Submission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
     if shutil.which("sbatch") is None:
         raise LaunchError("sbatch is not here; submit on a host of the cluster, or look with --dry-run")
-    _call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
+    call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
     submission.run_dir.create(share)
     submission.place.mkdir()
     for name, text in submission.files.items():
         write_atomic(submission.place / name, text)
-    answer = _call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
+    answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
     return answer.strip().partition(";")[0]
 
 
-def _call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
+def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
+    """What one of SLURM's commands prints; `error` with what it says when it fails."""
     environment = {**_clean(os.environ), **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

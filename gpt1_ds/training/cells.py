@@ -5,6 +5,8 @@ A point of the layer-transfer curve whose configuration is that of a cell of the
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,6 +49,17 @@ class Cell:
     def done(self) -> bool:
         return self.run_dir.done.exists() and self.run_dir.evaluation.exists()
 
+    @property
+    def ready(self) -> bool:
+        return True
+
+    @property
+    def result(self) -> str:
+        """The dev split's first metric, as eval.json has it."""
+        entries = json.loads(self.run_dir.evaluation.read_text())
+        scores = [entry["metrics"] for entry in entries if entry["split"] == "dev"]
+        return ", ".join(f"{name} {value:.4f}" for metrics in scores for name, value in list(metrics.items())[:1])
+
 
 @dataclass(frozen=True)
 class Point:
@@ -68,9 +81,13 @@ class Plan:
     def folder(self) -> Path:
         return Path(self.cells[0].config.run.dir) / self.study.name
 
-    @property
-    def waiting(self) -> list[Cell]:
-        return [cell for cell in self.cells if not cell.done]
+    def watch(self, running: Mapping[Cell, float], spent: float) -> str:
+        return ""
+
+    def tidy(self) -> None:
+        for cell in () if self.study.keep_checkpoints else self.cells:
+            if cell.done:
+                shutil.rmtree(cell.run_dir.checkpoints, ignore_errors=True)
 
     def describe(self) -> dict[str, Any]:
         """What reports need to know beside the cells' folders; JSON values."""

@@ -23,6 +23,7 @@ class Guard:
     def __init__(self, settings: GuardConfig) -> None:
         self.settings = settings
         self.window: list[tuple[float, float]] = []
+        self.lowest = math.inf  # held-out loss so far
 
     def problem(self, loss: float, norm: float) -> str | None:
         """What is wrong with a step that has this loss and gradient norm, or None."""
@@ -44,6 +45,14 @@ class Guard:
         """Let a good step count as usual."""
         if self.settings.z:
             self.window = [*self.window, self._values(loss, norm)][-self.settings.window :]
+
+    def risen(self, held_out_loss: float) -> str | None:
+        """Why the run has diverged, by its held-out loss, or None."""
+        before, allowed = self.lowest, self.settings.rise
+        if allowed and not held_out_loss <= before + allowed:
+            return f"held-out loss {held_out_loss:.4g} is more than guard.rise={allowed:g} above its best, {before:.4g}"
+        self.lowest = min(before, held_out_loss)
+        return None
 
     def state(self) -> list[Any]:
         return [list(values) for values in self.window]

@@ -41,5 +41,12 @@ def explain(run: Run, step: int, problem: str, times: int) -> str:
     )
 
 
+def end_diverged(run: Run, problem: str) -> str:
+    """The event and the line that end a run whose held-out loss rose. All ranks call this."""
+    if run.grid.rank == 0:
+        run.run_dir.add_event("diverged", step=run.step, problem=problem)
+    return f"step {run.step}: {problem}; lower optimizer.lr, or warm up for longer"
+
+
 def _bad_micro_batches(run: Run) -> list[int]:
     return [number for number, loss in enumerate(run.engine.micro_losses) if not math.isfinite(float(loss))]

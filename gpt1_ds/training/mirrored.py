@@ -16,7 +16,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import flops_per_token, parameter_shapes, parameters
+from gpt1_ds.plan.count import counts, flops_per_token, parameters
 from gpt1_ds.tracking.mirror import Mirror, Start
 from gpt1_ds.training.entries import Entry, read_entries
 from gpt1_ds.training.objective import Objective
@@ -87,28 +87,28 @@ def facts(objective: Objective, run_dir: RunDir, world: int) -> dict[str, Any]:
     """The resolved configuration, the counts derived from it, and which segment this is, by SLURM job."""
     config, model = objective.config, objective.config.model
     vocab_size = model.vocab_size or 0
-    shapes = parameter_shapes(model, vocab_size)
-    embeddings = sum(rows * width for name, (rows, width) in _embeddings(shapes))
+    sizes = counts(model, vocab_size)
+    tokens_per_step = config.train.global_batch * model.context if config.task is None else None
+    tokens = tokens_per_step and tokens_per_step * objective.steps
     before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
     return {
         **asdict(config),
-        "parameters": parameters(model, vocab_size),
-        "parameters_without_embeddings": parameters(model, vocab_size) - embeddings,
+        "parameters": sizes["all"],
+        "parameters_matrices_head": sizes["matrices_head"],
+        "parameters_transformer": sizes["transformer"],
         "parameters_padded": parameters(model, -(-vocab_size // model.vocab_multiple) * model.vocab_multiple),
         "flops_per_token": flops_per_token(model, vocab_size),
         "flops_per_token_causal": flops_per_token(model, vocab_size, causal=True),
         "steps": objective.steps,
-        "tokens_per_step": config.train.global_batch * model.context if config.task is None else None,
+        "tokens_per_step": tokens_per_step,
+        "training_tokens": tokens,
+        "training_flops": tokens and tokens * flops_per_token(model, vocab_size),
         "world": world,
         "data_parallel": world // (config.parallel.tensor * config.parallel.pipeline),
         "segment": len(before) + 1,
         "jobs": [*before, os.environ.get("SLURM_JOB_ID", "")],
         "provenance": {**provenance(), "git": git_revision()},
     }
-
-
-def _embeddings(shapes: dict[str, tuple[int, ...]]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, shape) for name, shape in shapes.items() if name in ("tokens.weight", "positions.weight")]
 
 
 def close(run: Run, reason: str) -> None:

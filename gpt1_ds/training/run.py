@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_yaml
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine, StepResult
-from gpt1_ds.tracking.record import MetricsFile, TrainRecord
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
 from gpt1_ds.training import incident, schedule
 from gpt1_ds.training.build import batch_shape
@@ -193,6 +194,9 @@ class Run:
             for record in records:
                 self.metrics.add(record)
                 self.reporter.evaluation(record)
+        for record in records:
+            if isinstance(record, EvalRecord) and (problem := self.guard.risen(record.loss)):
+                raise TrainingError(incident.end_diverged(self, problem))
         score = self.objective.score(records)
         if score is not None and (self.best is None or score > self.best.score):
             self.best = Best(self.step, score)
@@ -249,6 +253,7 @@ class Run:
             self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
             self.evaluated = int(facts.get("evaluated", self.step))
             self.best = Best(**facts["best"]) if facts.get("best") else None
+            self.guard.lowest = float(facts.get("lowest_held_out", math.inf))
             self.grid.on_rank_0(self._name_best)
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
 
@@ -273,6 +278,7 @@ class Run:
             "evaluated": self.evaluated,
             "guard": self.guard.state(),
             **({"best": asdict(self.best)} if self.best else {}),
+            **({"lowest_held_out": self.guard.lowest} if self.guard.lowest < math.inf else {}),
             **self.objective.facts(),
         }
 

@@ -1,42 +1,89 @@
 """A study's runner: its cells, some at a time, from one fork server, until none is left.
 
-Every cell is an ordinary run that goes on by itself, so the study needs no state of its own: a cell whose run folder
-has DONE and eval.json is done, and running the study again does the others. This module itself never imports torch.
+Every cell is an ordinary run that goes on by itself, so the study needs no state of its own: what a cell's run folder
+holds says whether it is done, and running the study again does the others. This module itself never imports torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
-import shutil
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.units import duration
 from gpt1_ds.config import Config
 from gpt1_ds.parallel import launch
-from gpt1_ds.training.cells import Cell, Plan
 
-FINETUNE = "gpt1_ds.training.finetune:finetune"
-TRIES = 2  # of a cell that fails for a reason that may pass
 POLL_SECONDS = 0.5  # between looks at the STOP file
 LOCK_SECONDS = 5.0  # to wait for another process that runs this study
 USER, HANDOVER = "user", "handover"
 
 
-def run(plan: Plan, jobs: int, update: Callable[[], None], target: str = FINETUNE) -> int:
+class Cell(Protocol):
+    """One run of a study; hashed by identity."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def run_dir(self) -> RunDir: ...
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to do for it."""
+
+    @property
+    def ready(self) -> bool:
+        """What it begins from is there."""
+
+    @property
+    def result(self) -> str:
+        """Of a cell that is done, in a few words."""
+
+
+class Settings(Protocol):
+    @property
+    def nproc(self) -> int: ...
+
+    @property
+    def tries(self) -> int: ...
+
+
+class Plan(Protocol):
+    @property
+    def study(self) -> Settings: ...
+
+    @property
+    def cells(self) -> Sequence[Cell]: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def describe(self) -> dict[str, Any]:
+        """What study.json says."""
+
+    def watch(self, running: Mapping[Any, float], spent: float) -> str:
+        """Called every POLL_SECONDS with the running cells and the seconds that each took, and the seconds that all
+        cells took so far; why the study must stop now, or nothing.
+        """
+
+    def tidy(self) -> None:
+        """Remove what no cell needs any more."""
+
+
+def run(plan: Plan, jobs: int, update: Callable[[], None], target: str) -> int:
     """Run the cells that are not done; the program's exit code: 0 all done, 1 some failed, 75 to be continued.
 
     `update` is called at the beginning and after every cell; `target` is what a rank runs with a cell's configuration.
@@ -51,6 +98,11 @@ def run(plan: Plan, jobs: int, update: Callable[[], None], target: str = FINETUN
         runner = _Runner(plan, jobs, update, target)
         with runner.stop:
             return runner.run()
+
+
+def left(plan: Plan) -> list[Cell]:
+    """The cells that are not done."""
+    return [cell for cell in plan.cells if not cell.done]
 
 
 def threads(ranks: int) -> int:
@@ -100,14 +152,16 @@ class _Runner:
         self.folder = RunDir(plan.folder)
         self.stop = _Stop(self.folder.stop)
         self.log_file = plan.folder / "study.log"
-        self.waiting = deque(plan.waiting)
+        self.waiting = deque(left(plan))
         self.tries: Counter[Cell] = Counter()
         self.failed: dict[Cell, str] = {}
+        self.begun: dict[Cell, float] = {}  # of what runs now
+        self.spent = sum(event.get("seconds", 0.0) for event in read_jsonl(self.folder.events))
 
     def run(self) -> int:
-        total, left = len(self.plan.cells), len(self.waiting)
-        self._say(f"{self.plan.folder}: {total} cells, {total - left} done, {left} to do, {self.jobs} at a time")
-        self.folder.add_event("started", cells=total, done=total - left, jobs=self.jobs)
+        total, waiting = len(self.plan.cells), len(self.waiting)
+        self._say(f"{self.plan.folder}: {total} cells, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
+        self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
         self.update()
         with _bar(total) as show, ThreadPoolExecutor(self.jobs, thread_name_prefix="cell") as pool:
             try:
@@ -118,46 +172,59 @@ class _Runner:
         return self._finish()
 
     def _run_all(self, pool: ThreadPoolExecutor, show: Callable[[int, str], None]) -> None:
-        running: dict[Future[float], Cell] = {}
+        running: dict[Future[None], Cell] = {}
         while self.waiting or running:
+            now = time.monotonic()
+            times = {cell: now - self.begun[cell] for cell in running.values()}
+            self.stop.reason = self.stop.reason or self.plan.watch(times, self.spent + sum(times.values()))
             if self.stop.asked():
                 self.waiting.clear()
                 launch.signal_ranks(signal.SIGTERM)  # again and again: a cell may just have begun
-            while self.waiting and len(running) < self.jobs:
-                cell = self.waiting.popleft()
+            while len(running) < self.jobs and (cell := self._next(bool(running))) is not None:
+                self.begun[cell] = time.monotonic()
                 running[pool.submit(self._run_cell, cell)] = cell
             done = len(self.plan.cells) - len(self.waiting) - len(running) - len(self.failed)
             show(done, "; ".join(map(str, running.values())))
             for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
                 self._settle(running.pop(future), future)
 
-    def _run_cell(self, cell: Cell) -> float:
-        """In a thread: seconds that the cell took now."""
-        begin = time.monotonic()
+    def _next(self, others_run: bool) -> Cell | None:
+        """The first cell that can begin. What waits for a run that will not come is given up."""
+        ready = next((cell for cell in self.waiting if cell.ready), None)
+        if ready is not None:
+            self.waiting.remove(ready)
+        elif self.waiting and not others_run:
+            self.failed |= dict.fromkeys(self.waiting, "the run that it begins from did not get there")
+            self.waiting.clear()
+        return ready
+
+    def _run_cell(self, cell: Cell) -> None:
+        """In a thread."""
         arguments = (self.target, cell.config, str(self.log_file))
         launch.start(f"{__name__}:run_cell", arguments, self.plan.study.nproc)
-        return time.monotonic() - begin
 
-    def _settle(self, cell: Cell, future: Future[float]) -> None:
+    def _settle(self, cell: Cell, future: Future[None]) -> None:
         error = future.exception()
-        if error is None and cell.done:
-            if not self.plan.study.keep_checkpoints:
-                shutil.rmtree(cell.run_dir.checkpoints, ignore_errors=True)
-            self.folder.add_event("done", cell=self._name(cell), seconds=round(future.result(), 3))
-            left = f"{len(self.plan.waiting)} of {len(self.plan.cells)} left"
-            self._say(f"{cell}: {_score(cell)}  {duration(future.result())}  {left}")
+        seconds = time.monotonic() - self.begun.pop(cell)
+        self.spent += seconds
+        if cell.done:
+            self.plan.tidy()
+            self.folder.add_event("done", cell=self._name(cell), seconds=round(seconds, 3))
+            to_do = f"{len(left(self.plan))} of {len(self.plan.cells)} left"
+            self._say(f"{cell}: {cell.result}  {duration(seconds)}  {to_do}")
         elif error is None or self.stop.reason:
+            self.folder.add_event("interrupted", cell=self._name(cell), seconds=round(seconds, 3))
             self._say(f"{cell}: stopped, to be continued")
         else:
-            self._note_failure(cell, error)
+            self._note_failure(cell, error, seconds)
         self.update()
 
-    def _note_failure(self, cell: Cell, error: BaseException) -> None:
+    def _note_failure(self, cell: Cell, error: BaseException, seconds: float) -> None:
         self.tries[cell] += 1
         lasting = isinstance(error, UserError) and not isinstance(error, LaunchError)
-        again = not lasting and self.tries[cell] < TRIES
+        again = not lasting and self.tries[cell] < self.plan.study.tries
         reason = str(error).rpartition("\n")[2]
-        self.folder.add_event("failed", cell=self._name(cell), reason=reason, again=again)
+        self.folder.add_event("failed", cell=self._name(cell), reason=reason, again=again, seconds=round(seconds, 3))
         append(self.log_file, f"{cell}: {error}\n")
         log.say(f"{cell}: failed: {reason}{'; it is tried again later' if again else ''}")
         if again:
@@ -166,15 +233,17 @@ class _Runner:
             self.failed[cell] = reason
 
     def _finish(self) -> int:
-        left = len(self.plan.waiting)
-        self.folder.add_event("stopped", reason=self.stop.reason or "done", left=left, failed=len(self.failed))
+        waiting = len(left(self.plan))
+        self.folder.add_event("stopped", reason=self.stop.reason or "done", left=waiting, failed=len(self.failed))
         for cell, reason in self.failed.items():
             self._say(f"{cell}: failed: {reason}; its run folder is {cell.run_dir.path}")
-        words = f"{left} cells are left; the same command goes on" if left else "all cells are done"
+        words = f"{waiting} cells are left; the same command goes on" if waiting else "all cells are done"
+        if self.stop.reason not in ("", USER, HANDOVER):
+            words = f"{self.stop.reason}; {words}"
         self._say(f"{self.plan.folder}: {words}")
         if self.failed:
             return EXIT_FAILURE
-        return EXIT_CONTINUE if left and self.stop.reason != USER else 0
+        return EXIT_CONTINUE if waiting and self.stop.reason != USER else 0
 
     def _name(self, cell: Cell) -> str:
         return cell.run_dir.path.relative_to(self.plan.folder).as_posix()
@@ -182,13 +251,6 @@ class _Runner:
     def _say(self, text: str) -> None:
         log.say(text)
         append(self.log_file, f"{text}\n")
-
-
-def _score(cell: Cell) -> str:
-    """The dev split's first metric, as a finished cell's eval.json has it."""
-    entries = json.loads(cell.run_dir.evaluation.read_text())
-    scores = [entry["metrics"] for entry in entries if entry["split"] == "dev"]
-    return ", ".join(f"{name} {value:.4f}" for metrics in scores for name, value in list(metrics.items())[:1])
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def run(plan: Plan, jobs: int = 2) -> int:
 def test_all_cells_once(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert run(plan) == 0
-    assert plan.waiting == []
+    assert study.left(plan) == []
     assert not plan.cells[0].run_dir.checkpoints.exists(), "keep_checkpoints is false"
     assert len((plan.folder / "results.csv").read_text().splitlines()) == 1 + 8
     log = (plan.folder / "study.log").read_text()
@@ -64,8 +64,8 @@ def test_a_cell_that_fails_is_tried_again_and_then_left(tmp_path: Path, capsys: 
     behave(plan, cola="fail once", rte="fail")
     assert run(plan, 1) == 1
     tried = [event["cell"] for event in events(plan, "failed")]
-    assert [tried.count(f"{task}/full/seed-1") for task in ("cola", "rte")] == [1, study.TRIES]
-    assert [str(cell) for cell in plan.waiting] == ["rte, full, seed 1", "rte, no pre-training, seed 1"]
+    assert [tried.count(f"{task}/full/seed-1") for task in ("cola", "rte")] == [1, plan.study.tries]
+    assert [str(cell) for cell in study.left(plan)] == ["rte, full, seed 1", "rte, no pre-training, seed 1"]
     said = capsys.readouterr().err
     assert said.count("rte, full, seed 1: failed: RuntimeError: out of luck; its run folder is") == 1
     assert "Traceback" not in said

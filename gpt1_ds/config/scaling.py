@@ -1,0 +1,159 @@
+"""A scaling study: arms of pre-training runs over depth, data and seeds, from which a loss law is fitted.
+
+Its YAML file has the keys of `ScalingStudy`; counts are written as elsewhere (`10M`, `1e9`):
+
+    arms:
+      - {name: ladder, kind: ladder, layers: [2, 4, 8], tokens: [1M, 4M, 16M], seeds: [1]}
+      - {name: repeats, kind: data, layers: [4], width: 256, tokens: [16M], unique_tokens: [2M, 4M]}
+    overrides: {data.path: data/books, train.global_batch: 8}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpt1_ds.config.load import count_or_text
+from gpt1_ds.config.study import key_value_words, read_study
+
+OWN_KEYS = (  # the study sets them for every cell
+    *("run.name", "run.seed", "model.layers", "model.width", "model.heads", "data.unique_tokens", "data.epochs_limit"),
+    *("train.steps", "train.tokens", "train.epochs", "optimizer.lr", "schedule.kind", "schedule.warmup_steps"),
+    *("schedule.warmup_fraction", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.resume"),
+    *("checkpoint.init_from", "guard.rise", "tracking.group"),
+)
+COUNTS = ("width", "parameters", "tokens", "unique_tokens", "budget_flops")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """Runs of every combination of layers, tokens, unique_tokens, seeds and rates.
+
+    - ladder: width = width_per_layer x layers, as in GPT-1; the compute law L(N, D)
+    - depth: `width` fixed
+    - shape: about `parameters` in the blocks at every depth, the width derived
+    - data: token budgets at `width`, with unique_tokens apart: repeated data
+    """
+
+    name: str = ""  # the column `arm` of results.csv
+    kind: Literal["ladder", "depth", "shape", "data"] = "ladder"  # how widths follow, see above
+    layers: list[int] = field(default_factory=list)  # depths
+    tokens: list[int] = field(default_factory=list)  # training tokens, rounded up to whole steps
+    width: int | None = None  # of kinds depth and data
+    parameters: int | None = None  # of kind shape: wanted in the blocks
+    unique_tokens: list[int] = field(default_factory=list)  # distinct tokens to train on; empty: all there are
+    seeds: list[int] = field(default_factory=lambda: [1])  # of weights, dropout and data order
+    rates: list[float] = field(default_factory=lambda: [1.0])  # multiples of the learning rate that the rule gives
+
+    def problems(self) -> Iterator[str]:
+        for key in ("layers", "tokens", "seeds", "rates"):
+            if not getattr(self, key):
+                yield f"{key} is empty; name at least one"
+        for key in ("layers", "tokens", "unique_tokens", "rates"):
+            for value in getattr(self, key):
+                if not value > 0:
+                    yield f"{key}: {value} must be above 0"
+        for key in ("layers", "tokens", "unique_tokens", "seeds", "rates"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                yield f"{key}={values} names one twice; leave one out"
+        needed = {"depth": "width", "data": "width", "shape": "parameters"}.get(self.kind)
+        for key in ("width", "parameters"):
+            value = getattr(self, key)
+            if key == needed and (value is None or value < 1):
+                yield f"{key}={value}: the kind {self.kind} needs it, above 0"
+            elif key != needed and value is not None:
+                yield f"{key}={value}: the kind {self.kind} has its own widths; leave it out"
+        if self.unique_tokens and self.kind != "data":
+            yield f"unique_tokens={self.unique_tokens}: repeated data are of kind data; use it, or leave them out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """Learning rate of a width: value x (width / reference)^exponent."""
+
+    value: float = 6e-4  # optimizer.lr at the reference width
+    reference: int = 192  # the width at which `value` was found
+    exponent: float = -0.5  # 0: the same for all widths
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyEnd:
+    """When a cell ends before its time."""
+
+    rise: float = 1.0  # diverged: held-out loss this far above its best so far (nats; guard.rise); 0: only not finite
+    behind: float = 0.0  # dominated: this far behind a finished rate of the same cell at equal tokens (nats); 0: never
+    after: float = 0.5  # share of the run before it can be called dominated
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingStudy:
+    name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
+    base: list[str] = field(default_factory=list)  # configuration files that every cell begins with
+    overrides: list[str] = field(default_factory=list)  # key=value words for every cell
+    arms: list[Arm] = field(default_factory=list)  # what is run
+    convention: Literal["matrices_head", "all", "transformer"] = "matrices_head"  # parameters that N counts
+    width_per_layer: int = 64  # of kind ladder; GPT-1 has 64
+    head_width: int = 64  # width of an attention head
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"  # wsd: budgets of one size branch off one trunk
+    warmup: float = 1.0  # warm-up tokens per parameter (N), at most a quarter of the smallest budget of its size
+    learning_rate: Rate = field(default_factory=Rate)  # of a width: value x (width / reference)^exponent
+    held_out: list[str] = field(default_factory=list)  # names of cells that no fit sees
+    epochs_limit: float = 4.0  # most passes over the data, apart from arms of kind data
+    budget_flops: int | None = None  # refuse a study whose cells need more (model operations); null: no limit
+    budget_hours: float | None = None  # stop at this many hours of all ranks together; null: no limit
+    stop: EarlyEnd = field(default_factory=EarlyEnd)  # of cells that are hopeless
+    jobs: int = 1  # cells that run at a time; the cores are divided among them
+    nproc: int = 1  # ranks of a cell
+    tries: int = 2  # of a cell that fails
+    keep_checkpoints: bool = False  # false: a finished cell keeps its metrics and logs only
+
+    def problems(self) -> Iterator[str]:
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
+            yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+        if not self.arms:
+            yield "arms is empty; a study needs at least one"
+        names = [arm.name for arm in self.arms]
+        for number, arm in enumerate(self.arms):
+            if not re.fullmatch(r"[\w.-]+", arm.name):
+                yield f"arms: name={arm.name!r} of number {number + 1} is no name; use letters, digits, '_' and '-'"
+            yield from (f"arms.{arm.name}: {problem}" for problem in arm.problems())
+        yield from (f"arms: two are called {name}" for name in sorted({x for x in names if names.count(x) > 1}))
+        for key in ("jobs", "nproc", "tries", "width_per_layer", "head_width"):
+            if getattr(self, key) < 1:
+                yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
+        for key in ("warmup", "epochs_limit"):
+            if not getattr(self, key) >= 0:
+                yield f"{key}={getattr(self, key)} is negative; use 0 or more"
+        for key in ("budget_flops", "budget_hours"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                yield f"{key}={value} must be above 0; null is no limit"
+        if not self.learning_rate.value > 0 or self.learning_rate.reference < 1:
+            yield f"learning_rate: value={self.learning_rate.value} and reference must be above 0"
+        for word in self.overrides:
+            key = word.partition("=")[0]
+            if key in OWN_KEYS:
+                yield f"overrides: {key} is set by the study for every cell; leave it out"
+
+
+def load_scaling(name: str) -> ScalingStudy:
+    """Read a scaling study's file, or a shipped preset like scaling/books. Raises ConfigError naming every problem."""
+    return read_study(ScalingStudy, name, _typed)
+
+
+def _typed(key: str, value: Any) -> Any:
+    """`value` as its field wants it: counts as numbers, keys of the configuration as key=value words."""
+    if key == "overrides":
+        return key_value_words(value)
+    if key == "base" and isinstance(value, str):
+        return [value]
+    if key == "arms":
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise TypeError(f"{value!r:.80} is no list of arms, like [{{name: ladder, layers: [2, 4], ...}}]")
+        return [{field: _typed(field, item) for field, item in arm.items()} for arm in value]
+    if key in COUNTS:
+        return [count_or_text(item) for item in value] if isinstance(value, list) else count_or_text(value)
+    return value

@@ -1,0 +1,1 @@
+"""Scaling studies: cells, their run folders, fits and predictions. Never torch."""

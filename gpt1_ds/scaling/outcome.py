@@ -1,0 +1,105 @@
+"""How a cell ended, as its run folder tells: done, diverged, dominated, failed, running or waiting."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from gpt1_ds.common.lock import is_held
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config.scaling import EarlyEnd
+
+DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = "done", "diverged", "dominated", "failed", "running", "waiting"
+ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run folder holds of its run."""
+
+    outcome: str
+    reason: str
+    train: list[dict[str, Any]]  # lines of metrics.jsonl
+    held_out: list[dict[str, Any]]
+    begin: int = 0  # the step at which it first started
+
+    @property
+    def loss(self) -> float | None:
+        """The last held-out loss, nats per token."""
+        return float(self.held_out[-1]["loss"]) if self.held_out else None
+
+    @property
+    def seconds(self) -> float:
+        """Of training, without evaluation and saves."""
+        steps = [self.begin, *(line["step"] for line in self.train)]
+        spans = zip(self.train, pairwise(steps), strict=True)
+        return float(sum(line["step_seconds"] * (now - then) for line, (then, now) in spans))
+
+
+def read(run_dir: RunDir, steps: int) -> Record:
+    """The record of a run that is to have `steps` steps."""
+    lines = [line for line in read_jsonl(run_dir.metrics) if line.get("kind") in ("train", "eval")]
+    train, held_out = ([line for line in lines if line["kind"] == kind] for kind in ("train", "eval"))
+    events = list(read_jsonl(run_dir.events))
+    begin = next((event["step"] for event in events if event["event"] == "started"), 0)
+    outcome, reason = _outcome(run_dir, steps, events)
+    if outcome == DONE and not (held_out and math.isfinite(held_out[-1]["loss"])):
+        outcome, reason = DIVERGED, "its held-out loss is not finite"
+    return Record(outcome, reason, train, held_out, begin)
+
+
+def outcome_of(run_dir: RunDir, steps: int) -> str:
+    return read(run_dir, steps).outcome
+
+
+def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:
+    for event in reversed(events):
+        if event["event"] == DOMINATED:
+            return DOMINATED, event["reason"]
+    if run_dir.done.exists() and _target(run_dir) >= steps:
+        return DONE, ""
+    if is_held(run_dir.lock):
+        return RUNNING, ""
+    for event in reversed(events[_last_start(events) :]):
+        if event["event"] == "diverged" or (event["event"] == "spike" and event["action"] == "raise"):
+            return DIVERGED, f"step {event['step']}: {event['problem']}"
+    if any(event["event"] == "failed" for event in events[_last_start(events) :]):
+        return FAILED, str(events[-1].get("reason", ""))
+    return WAITING, "begun" if events else ""
+
+
+def _last_start(events: list[dict[str, Any]]) -> int:
+    return max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
+
+
+def _target(run_dir: RunDir) -> int:
+    try:
+        return int(json.loads(run_dir.done.read_text())["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def dominated(settings: EarlyEnd, record: Record, steps: int, rivals: Mapping[str, Record]) -> str:
+    """Why a cell that runs is not worth its end: past the share `after` of its steps its held-out loss is `behind`
+    above that of a rival at the same step. Empty when it is. `rivals` are finished records, by name, of the same cell
+    at other learning rates.
+    """
+    if not (settings.behind and record.held_out):
+        return ""
+    step, loss = record.held_out[-1]["step"], float(record.held_out[-1]["loss"])
+    if step >= settings.after * steps:
+        for name, theirs in _at(step, rivals):
+            if loss > theirs + settings.behind:
+                return f"{loss:.4f} at step {step}, where {name} had {theirs:.4f}"
+    return ""
+
+
+def _at(step: int, rivals: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
+    for name, record in rivals.items():
+        for line in record.held_out:
+            if line["step"] == step:
+                yield name, float(line["loss"])
