@@ -40,7 +40,7 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
     if not drawn:
         raise Nothing("no run folder of a cell holds a held-out curve")
     panels: dict[str, list[Cell]] = defaultdict(list)
-    for cell in sorted(drawn, key=lambda cell: cell.n):
+    for cell in drawn:
         panels[cell.arm].append(cell)
     for arm in list(panels)[MOST_PANELS:]:
         panels["other arms"] += panels.pop(arm)

@@ -152,8 +152,10 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
         axes.plot(rates[best], losses[best], "*", color=sizes(n), ms=14, markeredgecolor="black", zorder=4)
         shown += cells
     lost = [cell for cell in shown if not cell.done]
+    if lost:
+        axes.plot([], [], label="diverged", **{**DIVERGED, "color": "0.4"})
     for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
-        style = {**DIVERGED, "color": sizes(cell.n), "label": "diverged" if row == 0 else "_"}
+        style = {**DIVERGED, "color": sizes(cell.n), "label": "_"}
         height = 0.98 - 0.045 * (row % 6)
         axes.plot(cell.learning_rate or 0.0, height, transform=axes.get_xaxis_transform(), **style)
     log_axis(axes.xaxis, lambda value: f"{value:.2g}")
