@@ -93,10 +93,13 @@ class Budgets:
 def subplots(panels: int, width: float = 4.4, height: float = 3.7) -> tuple[Any, list[Axes]]:
     """A figure with panels side by side, up to three in a row."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(figsize=(max(6.4, width * columns), height * rows), layout="constrained")
+    figure = Figure(
+        figsize=(max(6.4, width * columns), height * rows), layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06)
+    )
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[panels:]:
         unused.remove()
@@ -133,12 +136,17 @@ def power(value: float) -> str:
     return ("" if front == "1" else f"{front}·") + "10" + str(exponent).translate(_RAISED)
 
 
+def literal(text: str) -> str:
+    """A name from a file as itself: matplotlib takes what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
+
+
 def finish(axes: Axes, x: str, y: str, title: str = "") -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set_xlabel(literal(x))
+    axes.set_ylabel(literal(y))
     axes.grid(alpha=0.25)
     if title:
-        axes.set_title(title, fontsize=10)
+        axes.set_title(literal(title), fontsize=10)
 
 
 def legend(axes: Axes, title: str = "", outside: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpt1_ds.report.scaling_axes import Drawing, Nothing, Sizes, finish, spread, subplots
+from gpt1_ds.report.scaling_axes import Drawing, Nothing, Sizes, finish, literal, spread, subplots
 from gpt1_ds.report.scaling_study import Study
 
 NAMED = 60  # cells named below the residuals; of more, only their order is shown
@@ -32,7 +32,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
     axes.axhline(0, color="0.4", linewidth=0.8)
     axes.margins(x=0.02)
     finish(axes, "" if named else "cells, by training compute", "predicted against measured loss (%)")
-    axes.set_xticks(list(places) if named else [], [cell.cell for cell in cells] if named else [], rotation=90)
+    axes.set_xticks(list(places) if named else [], [literal(cell.cell) for cell in cells] if named else [], rotation=90)
     axes.tick_params("x", labelsize=7)
     sizes.legend(figure, cells)
     text = (

@@ -107,6 +107,7 @@ def warnings(study: Study) -> list[str]:
 
 COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
     "cell": lambda study, cell: cell.cell,
+    "outcome": lambda study, cell: cell.outcome,
     "arm": lambda study, cell: cell.arm,
     "kind": lambda study, cell: cell.kind,
     "layers x width": lambda study, cell: f"{cell.layers} x {cell.width}" if cell.layers else "",
@@ -114,7 +115,7 @@ COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
     "learning rate": lambda study, cell: f"{cell.learning_rate:.3g}" if cell.learning_rate else "",
     "schedule": lambda study, cell: cell.schedule,
     "N": lambda study, cell: count(cell.n),
-    "N all": lambda study, cell: count(cell.n_all) if cell.n_all else "",
+    "N (all)": lambda study, cell: count(cell.n_all) if cell.n_all else "",
     "D": lambda study, cell: count(cell.d),
     "U": lambda study, cell: count(cell.u),
     "epochs": lambda study, cell: f"{cell.epochs:.3g}",
@@ -127,12 +128,11 @@ COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
     "time": lambda study, cell: duration(cell.seconds) if cell.seconds else "",
     "core hours": lambda study, cell: f"{cell.cost_core_hours:.3g}" if cell.cost_core_hours else "",
     "GPU hours": lambda study, cell: f"{cell.cost_gpu_hours:.3g}" if cell.cost_gpu_hours else "",
-    "outcome": lambda study, cell: cell.outcome,
 }
 
 
 def cells(study: Study) -> tuple[list[str], list[list[str]]]:
-    """The head and a row per cell; columns in which every cell is empty are left out. The last one is the outcome."""
+    """The head and a row per cell; columns in which every cell is empty are left out."""
     rows = [[say(study, cell) for say in COLUMNS.values()] for cell in study.cells]
     kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
     head = list(COLUMNS)
