@@ -63,11 +63,11 @@ def _tail(study: Study, drawing: Drawing) -> str:
     """What every caption must say: the convention of N, the schedule, how many cells, and which are not shown."""
     others = [cell for cell in study.cells if cell.cell not in drawing.shown]
     ended = Counter(cell.outcome for cell in others if not cell.done)
-    finished = Counter(cell.arm or "no arm" for cell in others if cell.done)
+    finished = Counter(cell.arm for cell in others if cell.done)
     left = [f"{number} {outcome}" for outcome, number in ended.items()]
     if finished:
-        arms = ", ".join(f"{number} of {arm}" for arm, number in finished.items())
-        left.append(f"{finished.total()} that are done ({arms})")
+        arms = ", ".join(f"{number} of {arm}" for arm, number in finished.items() if arm)
+        left.append(f"{finished.total()} that are done" + (f" ({arms})" if arms else ""))
     shown = len(drawing.shown)
     text = f"N: {study.convention}. Schedule: {study.schedule}. {shown} cell{'s' if shown != 1 else ''}"
     return text + (f"; not shown: {', '.join(left)}." if left else ", all there are.")

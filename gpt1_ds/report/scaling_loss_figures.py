@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SAME_COMPUTE = 0.2  # cells within this of each other are on one isoFLOP curve
 Curve = tuple[list[float], list[float]]
+FRESH_EPOCHS = 4.0  # up to here repeated tokens are about as good as new ones (Muennighoff et al. 2023)
+CURVES = 8  # isoFLOP curves shown
 BESIDE = 1.07  # where a prediction is drawn, in parts of its C, so that both can be seen
 LEVELS = 6  # curves of one figure at most, where the cells give no shared values
 
@@ -44,6 +46,7 @@ def once(study: Study) -> list[Cell]:
     best learning rate. Aspect ratios and repetition have figures of their own.
     """
     usable = [cell for cell in study.done if cell.kind not in ("depth", "shape")] or study.done
+    usable = [cell for cell in usable if cell.epochs <= FRESH_EPOCHS] or usable
     unique: dict[tuple[float, float], float] = {}
     for cell in usable:
         unique[cell.n, cell.d] = max(unique.get((cell.n, cell.d), 0.0), cell.u)
@@ -59,7 +62,12 @@ def chosen(study: Study, cells: list[Cell]) -> str:
     """What `once` left out, for a caption."""
     if len(cells) == len(study.done):
         return ""
-    return " Of several learning rates the best is taken, of repeated text that with most unique tokens."
+    text = " Of several learning rates the best is taken, of several U the largest"
+    return text + (f"; more than {FRESH_EPOCHS:g} epochs are left out." if _repeated(study) else ".")
+
+
+def _repeated(study: Study) -> bool:
+    return any(cell.epochs > FRESH_EPOCHS for cell in study.done)
 
 
 def isoflop(study: Study, sizes: Sizes) -> Drawing:
@@ -100,7 +108,7 @@ def _measured(cells: list[Cell]) -> dict[float, Curve]:
     found = [(flops, some) for flops, some in found if len(groups(some, lambda cell: cell.n)) >= 3]
     if 2 * sum(len(some) for _, some in found) < len(cells):
         return {}
-    return {flops: means(some, lambda cell: cell.n) for flops, some in found}
+    return {flops: means(some, lambda cell: cell.n) for flops, some in spread(found, CURVES)}
 
 
 def _parabola(axes: Axes, n: list[float], losses: list[float], colour: Any) -> bool:

@@ -66,6 +66,8 @@ def quality(study: Study) -> Rows:
     ]
     if fit.get("fit_error_percent") is not None:
         rows.append(("mean error of the fitted points", f"{fit['fit_error_percent']:.2f} %"))
+    for why, number in (fit.get("left_out") or {}).items():
+        rows.append((f"cells not fitted: {why}", str(number)))
     return [*rows, ("noise between seeds", noise(study))]
 
 

@@ -186,6 +186,7 @@ def write_fit(folder: Path, cells: list[Cell]) -> None:
         "noise": {"relative_std": NOISE, "groups": 4, "runs": 12},
         "warnings": ["D spans 0.9 decades; below 1 the exponent of D rests on little", "E's interval is wide <E/2>"],
         "range": {key: [min(c[key] for c in usable), max(c[key] for c in usable)] for key in ("n", "d", "flops")},
+        "left_out": {"waiting": 1, "of kind shape": 4},
         **{"isoflop": None, "data": {"file": "elsewhere.csv", "sha256": "0"}, "versions": {"numpy": "2"}},
     }
     (folder / "fit.json").write_text(json.dumps(told))

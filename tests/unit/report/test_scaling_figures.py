@@ -105,6 +105,15 @@ def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Stud
     assert large.final_loss == min(tried)
 
 
+def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text("n,d,u,loss\n1e6,1e8,1e8,4\n1e6,4e8,1e8,3.5\n1e6,8e8,1e8,3.4\n")
+    figures.set_up()
+    study = read(tmp_path)
+    drawing = compute(study, Sizes(study))
+    assert drawing.shown == {"point-1", "point-2"}
+    assert "more than 4 epochs are left out" in drawing.text
+
+
 def test_curves_pass_where_the_fit_says(study: Study) -> None:
     left, right = fit_and_points(study, Sizes(study)).figure.axes
     curve = line(left, "N = 29.4M")

@@ -81,6 +81,7 @@ def test_numbers_stand_beside_what_they_are_worth(complete: Path) -> None:
     parameters = page[page.index('id="parameters"') : page.index('id="quality"')]
     assert "<td>alpha</td><td>0.34</td><td>0.3" in parameters
     assert parameters.index("alpha") < parameters.index("hardly identified")
+    assert "<td>cells not fitted: of kind shape</td><td>4</td>" in page
     held_out = page[page.index("Held-out cells") : page.index("Loss against compute")]
     assert "Noise floor between seeds: 0.25 % (standard deviation; 12 runs in 4 groups)" in held_out
     assert held_out.count("L12-D") == 2
