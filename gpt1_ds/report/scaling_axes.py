@@ -1,0 +1,179 @@
+"""What the figures of a scaling study share: a colour per size, axes people can read, cells that belong together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.common.units import count
+from gpt1_ds.report.scaling_study import Cell, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LOSS = "held-out loss (nats per token)"
+SIZE = "parameters N"
+TOKENS = "training tokens D"
+FLOPS = "training compute C (FLOPs)"
+HELD_OUT: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
+FITTED: dict[str, Any] = {"marker": "o", "markersize": 4.5}
+DIVERGED: dict[str, Any] = {"color": "crimson", "marker": "x", "markersize": 7, "markeredgewidth": 1.6, "linestyle": ""}
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+LEGEND_ROWS = 14  # sizes or budgets named in a legend; of more, some
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and what its caption must say."""
+
+    figure: Any
+    text: str
+    shown: frozenset[str]  # names of the cells in it
+
+    @classmethod
+    def of(cls, figure: Any, text: str, cells: Iterable[Cell]) -> Drawing:
+        return cls(figure, text, frozenset(cell.cell for cell in cells))
+
+
+class Nothing(Exception):  # noqa: N818 - a figure that has no data is no error
+    """Says why a figure cannot be drawn."""
+
+
+def groups(
+    cells: Iterable[Cell], key: Callable[[Cell], float], tolerance: float = 0.03
+) -> list[tuple[float, list[Cell]]]:
+    """(geometric mean of key, its cells) where neighbours lie within `tolerance` of each group's first, ascending."""
+    found: list[list[Cell]] = []
+    for cell in sorted(cells, key=key):
+        if found and key(cell) <= key(found[-1][0]) * (1 + tolerance):
+            found[-1].append(cell)
+        else:
+            found.append([cell])
+    return [(math.exp(sum(math.log(key(cell)) for cell in some) / len(some)), some) for some in found]
+
+
+def means(cells: Iterable[Cell], key: Callable[[Cell], float]) -> tuple[list[float], list[float]]:
+    """Each value of `key` and the mean loss of its cells (seeds), ascending."""
+    found = groups(cells, key, 1e-6)
+    return [at for at, _ in found], [sum(cell.final_loss for cell in some) / len(some) for _, some in found]
+
+
+class Sizes:
+    """A colour per N, the same in every figure of a study: dark is small."""
+
+    def __init__(self, study: Study) -> None:
+        self._colours = _spread("viridis", [n for n, _ in groups(study.cells, lambda cell: cell.n)])
+
+    def legend(self, figure: Any, cells: Iterable[Cell]) -> None:
+        """Beside the figure, where no line of it names a size."""
+        from matplotlib.lines import Line2D
+
+        named = spread([n for n, _ in groups(cells, lambda cell: cell.n)], LEGEND_ROWS)
+        handles = [Line2D([], [], color=self(n), marker="o", markersize=4.5, label=f"N = {count(n)}") for n in named]
+        figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
+
+    def __call__(self, n: float) -> Any:
+        return self._colours[min(self._colours, key=lambda size: abs(math.log(size / n)))]
+
+
+class Budgets:
+    """A colour per D or C: dark is small; another colour map than that of sizes, as they are not to be mixed up."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._values = sorted(values)
+        low, high = math.log(self._values[0]), math.log(self._values[-1])
+        self._place = lambda value: (math.log(value) - low) / (high - low) if high > low else 0.5
+
+    def __call__(self, value: float) -> Any:
+        return _colour("plasma", self._place(value))
+
+
+def subplots(panels: int, width: float = 4.4, height: float = 3.7) -> tuple[Any, list[Axes]]:
+    """A figure with panels side by side, up to three in a row."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    columns = min(panels, 3)
+    rows = -(-panels // columns)
+    figure = Figure(
+        figsize=(max(6.4, width * columns), height * rows), layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06)
+    )
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
+def log_axis(axis: Any, say: Callable[[float], str] = count) -> None:
+    """A logarithmic axis with round ticks, few decades or many; `say` writes a tick."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes, name = axis.axes, axis.axis_name
+    axes.set(**{f"{name}scale": "log"})
+    low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
+    room = 6 if name == "x" else 7
+    decades = math.log10(high / low)
+    if decades < 0.7:
+        axis.set_major_locator(FixedLocator(MaxNLocator(room, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)))
+    else:
+        subs = (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=room + 4))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: say(value)))
+    axes.set(**{f"{name}lim": (low, high)})
+
+
+def plain(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def power(value: float) -> str:
+    """2e15 -> '2·10¹⁵': FLOPs have no suffix that people know."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    front = f"{value / 10**exponent:.3g}"
+    return ("" if front == "1" else f"{front}·") + "10" + str(exponent).translate(_RAISED)
+
+
+def literal(text: str) -> str:
+    """A name from a file as itself: matplotlib takes what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
+
+
+def finish(axes: Axes, x: str, y: str, title: str = "") -> None:
+    axes.set_xlabel(literal(x))
+    axes.set_ylabel(literal(y))
+    axes.grid(alpha=0.25)
+    if title:
+        axes.set_title(literal(title), fontsize=10)
+
+
+def legend(axes: Axes, title: str = "", outside: bool = True) -> None:
+    """Beside the axes, so that it never covers a point; of many entries, evenly spread ones."""
+    handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    if not named:
+        return
+    kept = spread(list(named), LEGEND_ROWS)
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if outside else {"loc": "best"}
+    words = {"frameon": False, "fontsize": 8, "title_fontsize": 8}
+    axes.legend([named[label] for label in kept], kept, title=title or None, **words, **place)
+
+
+def spread(values: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` of the values, evenly, with the first and the last."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[float, Any]:
+    last = max(len(values) - 1, 1)
+    return {value: _colour(name, place / last) for place, value in enumerate(values)}
+
+
+def _colour(name: str, place: float) -> Any:
+    import matplotlib as mpl
+
+    return mpl.colormaps[name](0.88 * min(max(place, 0.0), 1.0))  # the last yellow is hard to see on white

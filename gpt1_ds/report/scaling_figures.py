@@ -1,0 +1,73 @@
+"""The figures of a scaling study, in the order of its page, each with a caption that says what it does not show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpt1_ds.report import figures
+from gpt1_ds.report.scaling_axes import Drawing, Nothing, Sizes
+from gpt1_ds.report.scaling_fit_figures import bootstrap, residuals
+from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop
+from gpt1_ds.report.scaling_run_figures import downstream, training_curves
+from gpt1_ds.report.scaling_study import Study
+from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
+
+FIGURES: Mapping[str, tuple[str, Callable[[Study, Sizes], Drawing]]] = {
+    "compute": ("Loss against compute", compute),
+    "isoflop": ("IsoFLOP curves", isoflop),
+    "fit": ("The fit and its points", fit_and_points),
+    "residuals": ("Residuals", residuals),
+    "bootstrap": ("Bootstrap", bootstrap),
+    "depth": ("Loss against depth", depth),
+    "repetition": ("Epochs against excess loss", repetition),
+    "learning_rate": ("Learning-rate sensitivity", learning_rates),
+    "training": ("Training curves", training_curves),
+    "downstream": ("Downstream scores", downstream),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the page; `name` is its file's."""
+
+    name: str
+    title: str
+    figure: Any
+    caption: str
+    note: str  # N's convention, the schedule, how many cells, and which are not shown
+
+
+def draw(study: Study) -> tuple[list[Figure], dict[str, str]]:
+    """The figures that the study has data for, and of each other one its title and what is missing.
+
+    Raises UserError where matplotlib is not installed.
+    """
+    figures.set_up()
+    sizes = Sizes(study)
+    drawn: list[Figure] = []
+    missing: dict[str, str] = {}
+    for name, (title, make) in FIGURES.items():
+        try:
+            drawing = make(study, sizes)
+        except Nothing as reason:
+            missing[title] = str(reason)
+        else:
+            drawn.append(Figure(name, title, drawing.figure, drawing.text, _tail(study, drawing)))
+    return drawn, missing
+
+
+def _tail(study: Study, drawing: Drawing) -> str:
+    """What every caption must say: the convention of N, the schedule, how many cells, and which are not shown."""
+    others = [cell for cell in study.cells if cell.cell not in drawing.shown]
+    ended = Counter(cell.outcome for cell in others if not cell.done)
+    finished = Counter(cell.arm for cell in others if cell.done)
+    left = [f"{number} {outcome}" for outcome, number in ended.items()]
+    if finished:
+        arms = ", ".join(f"{number} of {arm}" for arm, number in finished.items() if arm)
+        left.append(f"{finished.total()} that are done" + (f" ({arms})" if arms else ""))
+    shown = len(drawing.shown)
+    text = f"N: {study.convention}. Schedule: {study.schedule}. {shown} cell{'s' if shown != 1 else ''}"
+    return text + (f"; not shown: {', '.join(left)}." if left else ", all there are.")

@@ -1,0 +1,253 @@
+"""Figures of loss against size, data and compute: isoFLOP curves, the fit beside its points, the compute frontier."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.common.units import count
+from gpt1_ds.report import scaling_law
+from gpt1_ds.report.scaling_axes import (
+    FITTED,
+    FLOPS,
+    HELD_OUT,
+    LOSS,
+    SIZE,
+    TOKENS,
+    Budgets,
+    Drawing,
+    Nothing,
+    Sizes,
+    finish,
+    groups,
+    legend,
+    log_axis,
+    means,
+    plain,
+    power,
+    spread,
+    subplots,
+)
+from gpt1_ds.report.scaling_study import Cell, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SAME_COMPUTE = 0.2  # cells within this of each other are on one isoFLOP curve
+Curve = tuple[list[float], list[float]]
+FRESH_EPOCHS = 4.0  # up to here repeated tokens are about as good as new ones (Muennighoff et al. 2023)
+CURVES = 8  # isoFLOP curves shown
+BESIDE = 1.07  # where a prediction is drawn, in parts of its C, so that both can be seen
+LEVELS = 6  # curves of one figure at most, where the cells give no shared values
+
+
+def once(study: Study) -> list[Cell]:
+    """Finished cells that measure L(N, D): of each (N, D) those with most unique tokens, and of each seed of them the
+    best learning rate. Aspect ratios and repetition have figures of their own.
+    """
+    usable = [cell for cell in study.done if cell.kind not in ("depth", "shape")] or study.done
+    usable = [cell for cell in usable if cell.epochs <= FRESH_EPOCHS] or usable
+    unique: dict[tuple[float, float], float] = {}
+    for cell in usable:
+        unique[cell.n, cell.d] = max(unique.get((cell.n, cell.d), 0.0), cell.u)
+    usable = [cell for cell in usable if cell.u == unique[cell.n, cell.d]]
+    best: dict[tuple[float, float, int | None], float] = {}
+    for cell in usable:
+        key = (cell.n, cell.d, cell.seed)
+        best[key] = min(best.get(key, math.inf), cell.final_loss)
+    return [cell for cell in usable if cell.final_loss == best[cell.n, cell.d, cell.seed]]
+
+
+def chosen(study: Study, cells: list[Cell]) -> str:
+    """What `once` left out, for a caption."""
+    if len(cells) == len(study.done):
+        return ""
+    text = " Of several learning rates the best is taken, of several U the largest"
+    return text + (f"; more than {FRESH_EPOCHS:g} epochs are left out." if _repeated(study) else ".")
+
+
+def _repeated(study: Study) -> bool:
+    return any(cell.epochs > FRESH_EPOCHS for cell in study.done)
+
+
+def isoflop(study: Study, sizes: Sizes) -> Drawing:
+    """Loss against N at equal compute; a parabola in log N and its lowest point."""
+    cells = once(study)
+    curves = _measured(cells)
+    read_off = not curves
+    if read_off:
+        curves = _interpolated(cells)
+    if not curves:
+        raise Nothing("no compute budget has three sizes, not even between the budgets that were trained")
+    figure, (axes,) = subplots(1)
+    colour = Budgets(curves)
+    edges = 0
+    for flops, (n, losses) in curves.items():
+        edges += not _parabola(axes, n, losses, colour(flops))
+        axes.plot(n, losses, "o", color=colour(flops), ms=4.5, label=f"C = {power(float(f'{flops:.2g}'))}")
+    log_axis(axes.xaxis)
+    log_axis(axes.yaxis, plain)
+    finish(axes, SIZE, LOSS)
+    legend(axes)
+    how = (
+        "read off between the budgets of each size, on straight lines in log C and log loss, never beyond them"
+        if read_off
+        else f"of cells whose compute is equal within {SAME_COMPUTE:.0%}, seeds averaged"
+    )
+    text = f"Loss against size at equal training compute ({how}). Star: lowest point of the parabola in log N"
+    text += f"; {edges} of {len(curves)} curves have none within the sizes trained." if edges else "."
+    text += chosen(study, cells) + (
+        " Such minima are biased where the sizes are few or off centre; the fit of all cells below is the one to use."
+    )
+    return Drawing.of(figure, text, cells)
+
+
+def _measured(cells: list[Cell]) -> dict[float, Curve]:
+    """C -> (N, loss) of at least three sizes; empty where it would be of the smaller part of the cells, by accident."""
+    found = groups(cells, lambda cell: cell.flops, SAME_COMPUTE)
+    found = [(flops, some) for flops, some in found if len(groups(some, lambda cell: cell.n)) >= 3]
+    if 2 * sum(len(some) for _, some in found) < len(cells):
+        return {}
+    return {flops: means(some, lambda cell: cell.n) for flops, some in spread(found, CURVES)}
+
+
+def _parabola(axes: Axes, n: list[float], losses: list[float], colour: Any) -> bool:
+    """Whether the curve has its minimum within its points."""
+    import numpy as np
+
+    logs = np.log(n)
+    middle = logs.mean()
+    bend, slope, height = np.polyfit(logs - middle, losses, 2)
+    fine = np.linspace(logs[0], logs[-1], 60)
+    axes.plot(np.exp(fine), np.polyval([bend, slope, height], fine - middle), color=colour, linewidth=1, alpha=0.7)
+    lowest = middle - slope / (2 * bend) if bend > 0 else math.inf
+    if not logs[0] <= lowest <= logs[-1]:
+        return False
+    bottom = np.polyval([bend, slope, height], lowest - middle)
+    axes.plot(np.exp(lowest), bottom, "*", color=colour, ms=13, markeredgecolor="black", markeredgewidth=0.7, zorder=4)
+    return True
+
+
+def _interpolated(cells: list[Cell]) -> dict[float, Curve]:
+    """C -> (N, loss) where at least three sizes were trained on both sides of C."""
+    import numpy as np
+
+    lines = {n: means(some, lambda cell: cell.flops) for n, some in groups(cells, lambda cell: cell.n)}
+    lines = {n: line for n, line in lines.items() if len(line[0]) > 1}
+    ends = sorted({end for flops, _ in lines.values() for end in flops})
+    curves = {}
+    for flops in spread(ends, 40):
+        over = {n: line for n, line in lines.items() if line[0][0] <= flops <= line[0][-1]}
+        if len(over) >= 3:
+            at = [math.exp(np.interp(math.log(flops), np.log(x), np.log(y))) for x, y in over.values()]
+            curves[flops] = (list(over), at)
+    return {flops: curves[flops] for flops in spread(list(curves), 5)}
+
+
+def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
+    """Loss vs D per N and loss vs N per D, with the fitted curves."""
+    if study.fit is None:
+        raise Nothing("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
+    cells, law = once(study), scaling_law.of_fit(study.fit)
+    figure, (left, right) = subplots(2, width=5.6, height=4.0)
+    shared = [d for d, _ in groups(cells, lambda cell: cell.d)]
+    levels = shared if len(shared) <= LEVELS + 2 else _log_spaced(shared[0], shared[-1], LEVELS)
+    colour = Budgets(shared)
+    for cell in cells:
+        style = HELD_OUT if cell.held_out else FITTED
+        left.plot(cell.d, cell.final_loss, color=sizes(cell.n), linestyle="", **style)
+        right.plot(cell.n, cell.final_loss, color=colour(cell.d), linestyle="", **style)
+    d_ends = _log_spaced(shared[0] / 1.3, shared[-1] * 1.3, 60)
+    n_ends = _log_spaced(min(cell.n for cell in cells) / 1.3, max(cell.n for cell in cells) * 1.3, 60)
+    for n, _ in groups(cells, lambda cell: cell.n):
+        curve = [scaling_law.loss_at(law, n, d) for d in d_ends]
+        left.plot(d_ends, curve, color=sizes(n), linewidth=1, label=f"N = {count(n)}")
+    for d in levels:
+        curve = [scaling_law.loss_at(law, n, d) for n in n_ends]
+        right.plot(n_ends, curve, color=colour(d), linewidth=1, label=f"D = {count(d)}")
+    for axes, x in ((left, TOKENS), (right, SIZE)):
+        log_axis(axes.xaxis)
+        log_axis(axes.yaxis, plain)
+        finish(axes, x, LOSS)
+        legend(axes)
+    text = "The fitted law (lines) beside the cells (points; open squares: held out, not used by the fit)."
+    if levels is not shared:
+        text += " Right: curves at evenly spaced D; the points' D lie between them, by colour."
+    return Drawing.of(figure, text + chosen(study, cells), cells)
+
+
+def compute(study: Study, sizes: Sizes) -> Drawing:
+    """Loss vs compute, the frontier of the fit with its interval, and the held-out points with theirs."""
+    cells = once(study)
+    figure, (axes,) = subplots(1, width=7.6, height=4.6)
+    for n, some in groups(cells, lambda cell: cell.n):
+        axes.plot(*means(some, lambda cell: cell.flops), color=sizes(n), linewidth=1, alpha=0.7)
+        fitted = [cell for cell in some if not cell.held_out]
+        axes.plot(
+            [cell.flops for cell in fitted],
+            [cell.final_loss for cell in fitted],
+            color=sizes(n),
+            linestyle="",
+            label=f"N = {count(n)}",
+            **FITTED,
+        )
+    text = "Loss against training compute, a line per size." + chosen(study, cells)
+    if not study.flops_given:
+        text += " C is 6 N D where results.csv gives none."
+    if study.fit is not None:
+        text += _held_out(axes, study, cells, sizes) + _frontier(axes, study, cells)
+    else:
+        text += " No frontier and no predictions: the study has no fit yet."
+    log_axis(axes.xaxis, power)
+    log_axis(axes.yaxis, plain)
+    finish(axes, FLOPS, LOSS)
+    legend(axes)
+    return Drawing.of(figure, text, cells)
+
+
+def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
+    points = [cell for cell in cells if cell.held_out]
+    for cell in points:
+        label: dict[str, Any] = {"label": "held out"} if cell is points[0] else {}
+        axes.plot(cell.flops, cell.final_loss, color=sizes(cell.n), linestyle="", zorder=5, **HELD_OUT, **label)
+    assert study.fit is not None
+    flops = {cell.cell: cell.flops for cell in study.cells}
+    told = [point for point in study.fit.get("held_out") or [] if point.get("interval") and point["cell"] in flops]
+    for point in told:
+        low, high = point["interval"]
+        at = flops[point["cell"]] * BESIDE
+        label = {"label": "predicted, 95 %"} if point is told[0] else {}
+        reach = [[max(point["predicted"] - low, 0)], [max(high - point["predicted"], 0)]]
+        axes.errorbar(at, point["predicted"], reach, fmt="_", color="crimson", capsize=4, zorder=6, **label)
+    return (
+        " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
+        if told
+        else ""
+    )
+
+
+def _frontier(axes: Axes, study: Study, cells: list[Cell]) -> str:
+    """The lowest loss per compute that the law allows, and its 95 % band over the bootstrap."""
+    import numpy as np
+
+    assert study.fit is not None
+    law = scaling_law.of_fit(study.fit)
+    if not scaling_law.has_frontier(law):
+        return " The fitted law has one axis only, so no efficient frontier."
+    per_product = math.exp(sum(math.log(cell.flops / (cell.n * cell.d)) for cell in cells) / len(cells))
+    flops = np.geomspace(min(cell.flops for cell in cells), max(cell.flops for cell in cells) * 1.5, 80)
+    best = scaling_law.frontier(law, flops, per_product)
+    axes.plot(flops, best, color="black", linestyle="--", linewidth=1.2, label="efficient frontier")
+    draws = (study.fit.get("bootstrap") or {}).get("samples") or {}
+    text = f" Dashed: the lowest loss the fitted law allows, taking C = {per_product:.3g} N D (the cells' mean)"
+    if all(draws.get(name) for name in ("alpha", "beta", "E", "A", "B")):
+        columns = {name: np.asarray(draws[name], dtype=float)[:, None] for name in ("alpha", "beta", "E", "A", "B")}
+        with np.errstate(all="ignore"):  # a draw may sit at a bound, where the frontier is not defined
+            low, high = np.nanpercentile(scaling_law.frontier(columns, flops[None], per_product), [2.5, 97.5], axis=0)
+        axes.fill_between(flops, low, high, color="black", alpha=0.1, linewidth=0)
+        text += "; band: 95 % of the bootstrap"
+    return text + "."
+
+
+def _log_spaced(low: float, high: float, number: int) -> list[float]:
+    return [low * (high / low) ** (place / (number - 1)) for place in range(number)]

@@ -1,0 +1,166 @@
+"""Figures of one thing varied: depth, epochs over the same text, the learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from gpt1_ds.common.units import count
+from gpt1_ds.report import scaling_law
+from gpt1_ds.report.scaling_axes import (
+    DIVERGED,
+    LOSS,
+    Budgets,
+    Drawing,
+    Nothing,
+    Sizes,
+    finish,
+    groups,
+    legend,
+    log_axis,
+    means,
+    plain,
+    power,
+    subplots,
+)
+from gpt1_ds.report.scaling_loss_figures import SAME_COMPUTE, once
+from gpt1_ds.report.scaling_study import Cell, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SAME_SIZE = 0.15  # sizes within this of each other are on one iso-N curve
+LINES = ("-", "--", "-.", ":")
+
+
+def depth(study: Study, sizes: Sizes) -> Drawing:
+    """Loss against layers: a ladder at equal data or compute, and iso-N curves where the width is free."""
+    ladder = [cell for cell in once(study) if cell.layers and cell.kind not in ("depth", "shape")]
+    shaped = [cell for cell in study.done if cell.layers and cell.kind in ("depth", "shape")]
+    panels = [cells for cells in (ladder, shaped) if len({cell.layers for cell in cells}) > 1]
+    if not panels:
+        raise Nothing("no two finished cells differ in depth, or results.csv does not say how deep they are")
+    figure, places = subplots(len(panels), width=5.6, height=4.0)
+    texts = []
+    for axes, cells in zip(places, panels, strict=True):
+        texts.append(_iso_n(axes, cells, ladder, sizes) if cells is shaped else _ladder(axes, cells))
+        log_axis(axes.yaxis, plain)
+        axes.set_xticks(sorted({int(cell.layers or 0) for cell in cells}))
+        legend(axes)
+    text = "Loss against depth. " + " ".join(texts)
+    return Drawing.of(figure, text, [cell for cells in panels for cell in cells])
+
+
+def _layers(cell: Cell) -> float:
+    return float(cell.layers or 0)
+
+
+def _ladder(axes: Axes, cells: list[Cell]) -> str:
+    by_data = groups(cells, lambda cell: cell.d)
+    shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
+    lines = by_data if shared else groups(cells, lambda cell: cell.flops, SAME_COMPUTE)
+    colour = Budgets(value for value, _ in lines)
+    for value, some in lines:
+        label = f"D = {count(value)}" if shared else f"C = {power(float(f'{value:.2g}'))}"
+        axes.plot(*means(some, _layers), color=colour(value), marker="o", ms=4.5, lw=1, label=label)
+    finish(axes, "layers (width grows with them)", LOSS, "ladder")
+    return f"Ladder: a line per {'token' if shared else 'compute'} budget, the width growing with depth."
+
+
+def _iso_n(axes: Axes, cells: list[Cell], ladder: list[Cell], sizes: Sizes) -> str:
+    """Cells of one token budget and about one size joined; those of one width dashed."""
+    budgets = [d for d, _ in groups(cells, lambda cell: cell.d)]
+    for number, d in enumerate(budgets):
+        here = [cell for cell in cells if math.isclose(cell.d, d, rel_tol=0.05)]
+        more = f", D = {count(d)}" if len(budgets) > 1 else ""
+        for n, some in groups(here, lambda cell: cell.n, SAME_SIZE):
+            if len({cell.width for cell in some}) == 1:
+                continue
+            line = {"linestyle": LINES[number % 4], "color": sizes(n), "label": f"N ≈ {count(n)}{more}"}
+            axes.plot(*means(some, _layers), marker="o", markersize=4.5, linewidth=1.2, **line)
+        fixed = [cell for cell in here if cell.kind == "depth"]
+        for width in sorted({cell.width or 0 for cell in fixed}):
+            some = [cell for cell in fixed if (cell.width or 0) == width]
+            line = {"linestyle": ":", "color": "0.5", "label": f"width {width or '?'}{more}"}
+            axes.plot(*means(some, _layers), linewidth=1.2, **line)
+            for cell in some:
+                axes.plot(cell.layers or 0, cell.final_loss, "o", color=sizes(cell.n), markersize=4.5)
+    finish(axes, "layers", LOSS, "depth and shape")
+    return (
+        "Depth and shape: iso-N curves join cells of about the same size (within "
+        f"{SAME_SIZE:.0%}) and data, the width shrinking as depth grows; dotted: the width stays, N grows with depth."
+    )
+
+
+def repetition(study: Study, sizes: Sizes) -> Drawing:
+    """Loss above that with the most unique tokens, at equal N and D, against epochs."""
+    families: dict[tuple[float, float], list[Cell]] = defaultdict(list)
+    for cell in study.done:
+        families[cell.n, cell.d].append(cell)
+    families = {key: cells for key, cells in families.items() if len({cell.u for cell in cells}) > 1}
+    if not families:
+        raise Nothing("no size was trained on the same number of tokens with different numbers of unique ones")
+    figure, (axes,) = subplots(1, width=6.8)
+    law = scaling_law.of_fit(study.fit) if study.fit else {}
+    shown: list[Cell] = []
+    for number, ((n, d), cells) in enumerate(sorted(families.items())):
+        fresh = max(cell.u for cell in cells)
+        base = [cell.final_loss for cell in cells if cell.u == fresh]
+        floor = sum(base) / len(base)
+        epochs, losses = means(cells, lambda cell: cell.epochs)
+        excess = [100 * (loss / floor - 1) for loss in losses]
+        style = {"color": sizes(n), "linestyle": LINES[number % 4]}
+        axes.plot(epochs, excess, lw=1.2, label=f"N = {count(n)}, D = {count(d)}", **style)
+        axes.plot([cell.epochs for cell in cells], [100 * (cell.final_loss / floor - 1) for cell in cells], "o",
+                  color=sizes(n), ms=4.5)  # fmt: skip
+        if "R_D" in law:
+            base_predicted = scaling_law.loss_at(law, n, d, fresh)
+            fine = [epochs[0] * (epochs[-1] / epochs[0]) ** (place / 40) for place in range(41)]
+            curve = [100 * (scaling_law.loss_at(law, n, d, d / at) / base_predicted - 1) for at in fine]
+            axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit" if number == 0 else "_")
+        shown += cells
+    axes.axhline(0, color="0.6", linewidth=0.8)
+    log_axis(axes.xaxis, plain)
+    finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
+    legend(axes)
+    text = "What repeating text costs: the same N and D with fewer unique tokens U, relative to the largest U trained."
+    return Drawing.of(figure, text, shown)
+
+
+def learning_rates(study: Study, sizes: Sizes) -> Drawing:
+    """Loss against learning rate per size and budget; the best marked, diverged ones at the top edge."""
+    families: dict[tuple[float, float, float, int | None, int | None], list[Cell]] = defaultdict(list)
+    for cell in study.cells:
+        if cell.learning_rate and (cell.done or cell.outcome == "diverged"):
+            families[cell.n, cell.d, cell.u, cell.layers, cell.width].append(cell)
+    families = {
+        key: cells
+        for key, cells in families.items()
+        if len({cell.learning_rate for cell in cells}) > 1 and any(cell.done for cell in cells)
+    }
+    if not families:
+        raise Nothing("no size and budget was trained with more than one learning rate")
+    figure, (axes,) = subplots(1, width=6.8)
+    shown: list[Cell] = []
+    for number, ((n, d, *_), cells) in enumerate(sorted(families.items(), key=lambda family: family[0][:3])):
+        done = [cell for cell in cells if cell.done]
+        rates, losses = means(done, lambda cell: cell.learning_rate or 0.0)
+        label = f"N = {count(n)}, D = {count(d)}"
+        axes.plot(rates, losses, color=sizes(n), marker="o", ms=4.5, lw=1.2, ls=LINES[number % 4], label=label)
+        best = losses.index(min(losses))
+        axes.plot(rates[best], losses[best], "*", color=sizes(n), ms=14, markeredgecolor="black", zorder=4)
+        shown += cells
+    lost = [cell for cell in shown if not cell.done]
+    if lost:
+        axes.plot([], [], label="diverged", **{**DIVERGED, "color": "0.4"})
+    for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
+        style = {**DIVERGED, "color": sizes(cell.n), "label": "_"}
+        height = 0.98 - 0.045 * (row % 6)
+        axes.plot(cell.learning_rate or 0.0, height, transform=axes.get_xaxis_transform(), **style)
+    log_axis(axes.xaxis, lambda value: f"{value:.2g}")
+    log_axis(axes.yaxis, plain)
+    finish(axes, "learning rate (highest of the schedule)", LOSS)
+    legend(axes)
+    text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
+    return Drawing.of(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)

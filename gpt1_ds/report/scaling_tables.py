@@ -1,0 +1,165 @@
+"""The tables of a scaling study's page: what was run, what the fit says and how far it is off, every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpt1_ds.common.units import count, duration
+from gpt1_ds.report.scaling_axes import power
+from gpt1_ds.report.scaling_study import Cell, Study
+
+Rows = list[tuple[str, str]]
+MEANINGS = {
+    "alpha": "exponent of N",
+    "beta": "exponent of D",
+    "E": "irreducible loss, nats per token",
+    "a": "N_opt grows as C to this power",
+    "b": "D_opt grows as C to this power",
+    "R_D": "extra epochs after which repeating brings little",
+    "R_N": "the same of parameters beyond what the data can fill",
+    "A": "of the N term; hardly identified, not to be quoted",
+    "B": "of the D term; hardly identified, not to be quoted",
+}
+
+
+def overview(study: Study) -> Rows:
+    """(what, value) rows about what was run."""
+    done = study.done
+    rows = [
+        ("cells", f"{len(study.cells)}: " + ", ".join(f"{number} {name}" for name, number in study.outcomes.items())),
+        ("parameters N", f"{_range([cell.n for cell in done])}; {study.convention}"),
+        ("training tokens D", _range([cell.d for cell in done])),
+        ("schedule", study.schedule),
+        ("compute", f"{power(float(f'{sum(cell.flops for cell in done):.3g}'))} FLOPs in the cells that are done"),
+    ]
+    seconds = [cell.seconds for cell in study.cells if cell.seconds]
+    if seconds:
+        rows.append(("training time", f"{duration(sum(seconds))}, of all cells together"))
+    for name, unit in (("cost_core_hours", "core hours"), ("cost_gpu_hours", "GPU hours")):
+        spent = [cost for cell in study.cells if (cost := getattr(cell, name))]
+        if spent:
+            rows.append(("cost", f"{sum(spent):.4g} {unit}"))
+    return rows
+
+
+def parameters(study: Study) -> list[tuple[str, str, str, str]]:
+    """(name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
+    fit = study.fit or {}
+    intervals = fit.get("intervals") or {}
+    return [
+        (name, f"{fit[name]:.4g}", _interval(intervals.get(name)), meaning)
+        for name, meaning in MEANINGS.items()
+        if isinstance(fit.get(name), int | float)
+    ]
+
+
+def quality(study: Study) -> Rows:
+    """(what, value) rows about how the fit was found."""
+    fit = study.fit or {}
+    starts = fit.get("starts") or {}
+    rows = [
+        ("form", f"{fit.get('form', '?')}, {fit.get('loss', '?')} loss, {fit.get('points', '?')} points"),
+        ("objective", f"{fit['objective']:.6g}" if fit.get("objective") is not None else "not recorded"),
+        ("starts that agree", f"{starts.get('agreeing', '?')} of {starts.get('count', '?')}"),
+        ("at a bound", ", ".join(fit.get("at_bounds") or []) or "none"),
+    ]
+    if fit.get("fit_error_percent") is not None:
+        rows.append(("mean error of the fitted points", f"{fit['fit_error_percent']:.2f} %"))
+    for why, number in (fit.get("left_out") or {}).items():
+        rows.append((f"cells not fitted: {why}", str(number)))
+    return [*rows, ("noise between seeds", noise(study))]
+
+
+def noise(study: Study) -> str:
+    """The floor below which no error means anything."""
+    told = (study.fit or {}).get("noise")
+    if not told:
+        return "not known: no cell was run with several seeds"
+    return f"{100 * told['relative_std']:.2f} % (standard deviation; {told['runs']} runs in {told['groups']} groups)"
+
+
+def held_out(study: Study) -> list[list[str]]:
+    """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval."""
+    fit = study.fit or {}
+    floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)
+    rows = []
+    for point in fit.get("held_out") or []:
+        interval, error = point.get("interval"), point["error_percent"]
+        loss = point.get("loss")
+        inside = "" if not interval or loss is None else "yes" if interval[0] <= loss <= interval[1] else "no"
+        rows.append(
+            [
+                *(str(point["cell"]), count(point["n"]), count(point["d"]), _loss(loss), _loss(point["predicted"])),
+                *(_interval(interval), f"{error:+.2f} %", f"{abs(error) / floor:.1f} x" if floor else "-", inside),
+            ]
+        )
+    return rows
+
+
+def warnings(study: Study) -> list[str]:
+    """What a reader must know before a number of the fit."""
+    if study.fit is None:
+        return []
+    found = [str(warning) for warning in study.fit.get("warnings") or []]
+    if study.stale:
+        found.insert(0, "The fit is of another results.csv than this page's: `gpt1-ds scaling fit STUDY` again.")
+    return found
+
+
+COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
+    "cell": lambda study, cell: cell.cell,
+    "outcome": lambda study, cell: cell.outcome,
+    "arm": lambda study, cell: cell.arm,
+    "kind": lambda study, cell: cell.kind,
+    "layers x width": lambda study, cell: f"{cell.layers} x {cell.width}" if cell.layers else "",
+    "seed": lambda study, cell: "" if cell.seed is None else str(cell.seed),
+    "learning rate": lambda study, cell: f"{cell.learning_rate:.3g}" if cell.learning_rate else "",
+    "schedule": lambda study, cell: cell.schedule,
+    "N": lambda study, cell: count(cell.n),
+    "N (all)": lambda study, cell: count(cell.n_all) if cell.n_all else "",
+    "D": lambda study, cell: count(cell.d),
+    "U": lambda study, cell: count(cell.u),
+    "epochs": lambda study, cell: f"{cell.epochs:.3g}",
+    "C": lambda study, cell: power(float(f"{cell.flops:.3g}")),
+    "loss": lambda study, cell: _loss(cell.loss),
+    "bits/byte": lambda study, cell: _loss(cell.bits_per_byte),
+    "predicted": lambda study, cell: _loss(study.predictions.get(cell.cell, {}).get("predicted")),
+    "error": lambda study, cell: _percent(study.predictions.get(cell.cell, {}).get("error_percent")),
+    "held out": lambda study, cell: "yes" if cell.held_out else "",
+    "time": lambda study, cell: duration(cell.seconds) if cell.seconds else "",
+    "core hours": lambda study, cell: f"{cell.cost_core_hours:.3g}" if cell.cost_core_hours else "",
+    "GPU hours": lambda study, cell: f"{cell.cost_gpu_hours:.3g}" if cell.cost_gpu_hours else "",
+}
+
+
+def cells(study: Study) -> tuple[list[str], list[list[str]]]:
+    """The head and a row per cell; columns in which every cell is empty are left out."""
+    rows = [[say(study, cell) for say in COLUMNS.values()] for cell in study.cells]
+    kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
+    head = list(COLUMNS)
+    return [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def unfinished(study: Study) -> list[tuple[str, str, str]]:
+    """(outcome, cell, why) of every cell without a final loss, by outcome."""
+    order = list(study.outcomes)
+    left = sorted((cell for cell in study.cells if not cell.done), key=lambda cell: order.index(cell.outcome))
+    return [("no loss" if cell.outcome == "done" else cell.outcome, cell.cell, study.last_word(cell)) for cell in left]
+
+
+def _range(values: list[float]) -> str:
+    low, high = count(min(values)), count(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _loss(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def _percent(value: Any) -> str:
+    return f"{value:+.2f} %" if isinstance(value, int | float) else ""
+
+
+def _interval(ends: Any) -> str:
+    return f"{ends[0]:.4g} to {ends[1]:.4g}" if ends and None not in ends else "-"

@@ -1,0 +1,256 @@
+"""The numbers behind the figures of a scaling study, read back from what was drawn."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpt1_ds.report import figures, scaling_law
+from gpt1_ds.report.scaling_axes import Nothing, Sizes, groups, log_axis, power, spread, subplots
+from gpt1_ds.report.scaling_fit_figures import bootstrap, residuals
+from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop, once
+from gpt1_ds.report.scaling_run_figures import training_curves
+from gpt1_ds.report.scaling_study import Cell, Study, read
+from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
+from tests.helpers.scaling_study import LAW, R_D, make_study, predicted
+
+SHAPED = {"alpha": 0.34, "beta": 0.28, "E": 1.7, "A": 400.0, "B": 300.0}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    figures.set_up()
+    return read(make_study(tmp_path_factory.mktemp("figures") / "study"))
+
+
+def points(path: Path, rows: list[tuple[float, float]], fit: dict[str, object] | None = None, extra: str = "") -> Study:
+    """A study of cells (N, D) on the law SHAPED."""
+    figures.set_up()
+    text = "".join(f"{n!r},{d!r},{float(scaling_law.loss_at(SHAPED, n, d))!r}\n" for n, d in rows)
+    (path / "results.csv").write_text("n,d,loss\n" + text + extra)
+    if fit is not None:
+        (path / "fit.json").write_text(json.dumps({"format": 1, **fit}))
+    return read(path)
+
+
+def line(axes: object, label: str) -> object:
+    (found,) = [one for one in axes.lines if one.get_label() == label]  # type: ignore[attr-defined]
+    return found
+
+
+def test_the_law_is_that_of_the_papers() -> None:
+    assert scaling_law.loss_at(SHAPED, 1e8, 1e10) == pytest.approx(1.7 + 400 / 1e8**0.34 + 300 / 1e10**0.28)
+    repeated = {**LAW, "R_D": R_D, "R_N": 5.0}
+    n, d, u = 5e6, 6.4e7, 8e6
+    enough = scaling_law._ratio(LAW) * (u * scaling_law._ratio(LAW)) ** (LAW["beta"] / LAW["alpha"])
+    assert enough > n, "so that only data is discounted"
+    assert scaling_law.loss_at(repeated, n, d, u) == pytest.approx(predicted(n, d, u))
+    assert scaling_law.loss_at(repeated, n, d, d) == pytest.approx(scaling_law.loss_at(LAW, n, d))
+    assert scaling_law.loss_at(repeated, 50 * enough, d, u) > scaling_law.loss_at(LAW, 50 * enough, 1e12)
+
+
+def test_no_size_beats_the_frontier() -> None:
+    n = np.geomspace(1e5, 1e12, 20_001)
+    for flops in (1e16, 1e20):
+        best = scaling_law.loss_at(SHAPED, n, flops / 6.2 / n).min()
+        assert scaling_law.frontier(SHAPED, flops, 6.2) == pytest.approx(best, rel=1e-8)
+
+
+def test_a_form_of_one_axis_has_no_frontier() -> None:
+    law = scaling_law.of_fit({"alpha": 0.3, "beta": None, "E": 2.0, "A": 100.0, "B": None})
+    assert not scaling_law.has_frontier(law)
+    assert scaling_law.loss_at(law, 1e6, 1e9) == pytest.approx(2 + 100 / 1e6**0.3)
+
+
+def test_isoflop_minima_are_where_the_law_has_them(tmp_path: Path) -> None:
+    flops = (1e17, 1e18)
+    best = [scaling_law._ratio(SHAPED) * (c / 6) ** (0.28 / 0.62) for c in flops]
+    rows = [(n * 2.0**k, c / 6 / (n * 2.0**k)) for c, n in zip(flops, best, strict=True) for k in (-1, -0.5, 0, 0.5, 1)]
+    study = points(tmp_path, rows)
+    drawing = isoflop(study, Sizes(study))
+    stars = [one.get_xdata()[0] for one in drawing.figure.axes[0].lines if one.get_marker() == "*"]
+    assert stars == pytest.approx(best, rel=0.05)
+    assert "whose compute is equal within 20%" in drawing.text
+    assert "have none" not in drawing.text
+
+
+def test_isoflop_curves_between_token_budgets(study: Study, tmp_path: Path) -> None:
+    drawing = isoflop(study, Sizes(study))
+    assert "read off between the budgets" in drawing.text
+    grid = points(tmp_path, [(n, d) for n in (1e6, 1e7, 1e8) for d in (1e8, 1.1e8)])
+    with pytest.raises(Nothing, match="no compute budget has three sizes"):
+        isoflop(grid, Sizes(grid))
+
+
+def test_a_minimum_at_the_edge_is_not_marked(tmp_path: Path) -> None:
+    study = points(tmp_path, [(n, 1e22 / 6 / n) for n in (1e6, 1e7, 1e8)])
+    drawing = isoflop(study, Sizes(study))
+    assert [one for one in drawing.figure.axes[0].lines if one.get_marker() == "*"] == []
+    assert "1 of 1 curves have none within the sizes trained" in drawing.text
+
+
+def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Study) -> None:
+    kept = once(study)
+    assert {cell.kind for cell in kept} <= {"ladder", "data"}
+    assert all(cell.epochs == 1 for cell in kept)
+    keys = [(cell.n, cell.d, cell.seed) for cell in kept]
+    assert len(keys) == len(set(keys)) == 19 + 8
+    (large,) = [cell for cell in kept if (cell.layers, cell.d) == (12, 32_000_000)]
+    tried = [cell.final_loss for cell in study.done if (cell.n, cell.d) == (large.n, large.d)]
+    assert len(tried) == 4
+    assert large.final_loss == min(tried)
+
+
+def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text("n,d,u,loss\n1e6,1e8,1e8,4\n1e6,4e8,1e8,3.5\n1e6,8e8,1e8,3.4\n")
+    figures.set_up()
+    study = read(tmp_path)
+    drawing = compute(study, Sizes(study))
+    assert drawing.shown == {"point-1", "point-2"}
+    assert "more than 4 epochs are left out" in drawing.text
+
+
+def test_curves_pass_where_the_fit_says(study: Study) -> None:
+    left, right = fit_and_points(study, Sizes(study)).figure.axes
+    curve = line(left, "N = 29.4M")
+    at = len(curve.get_xdata()) // 2  # type: ignore[attr-defined]
+    n = next(cell.n for cell in study.cells if cell.layers == 8)
+    d = curve.get_xdata()[at]  # type: ignore[attr-defined]
+    assert curve.get_ydata()[at] == pytest.approx(predicted(n, d, d))  # type: ignore[attr-defined]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == [
+        *("D = 16M", "D = 32M", "D = 64M", "D = 128M")
+    ]
+
+
+def test_held_out_cells_stand_beside_their_predictions(study: Study) -> None:
+    (axes,) = compute(study, Sizes(study)).figure.axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names[-3:] == ["held out", "efficient frontier", "predicted, 95 %"]
+    assert study.fit is not None
+    ends = [list(one.get_segments()[0][:, 1]) for one in axes.collections if hasattr(one, "get_segments")]
+    assert ends == [pytest.approx(point["interval"]) for point in study.fit["held_out"]]
+
+
+def test_residuals_are_those_of_the_file(study: Study) -> None:
+    drawing = residuals(study, Sizes(study))
+    (axes,) = drawing.figure.axes
+    drawn = [one.get_ydata()[0] for one in axes.lines if one.get_marker() in ("o", "s")]
+    assert sorted(drawn) == pytest.approx(
+        sorted(float(row["error_percent"] or 0) for row in study.predictions.values())
+    )
+    assert len(drawing.shown) == len(study.predictions) == 45
+
+
+def test_the_bootstrap_of_other_forms(tmp_path: Path) -> None:
+    same = [0.3, 0.31, 0.29]
+    fit = {"form": "gadre", "alpha": 0.3, "beta": 0.3, "E": 1.7, "A": 4.0, "B": 3.0}
+    samples = {"alpha": same, "beta": same, "E": [1.7, 1.6, 1.8]}
+    study = points(tmp_path, [(1e6, 1e8)], {**fit, "bootstrap": {"draws": 3, "samples": samples}})
+    drawing = bootstrap(study, Sizes(study))
+    assert [axes.get_xlabel()[:5] for axes in drawing.figure.axes] == ["alpha", "beta", "E: ir"], "no cloud on a line"
+    study = points(tmp_path, [(1e6, 1e8)], {**fit, "bootstrap": None})
+    with pytest.raises(Nothing, match="no bootstrap draws"):
+        bootstrap(study, Sizes(study))
+
+
+def test_excess_is_over_the_largest_u(study: Study) -> None:
+    drawing = repetition(study, Sizes(study))
+    curve = line(drawing.figure.axes[0], "N = 13.8M, D = 64M")
+    assert list(curve.get_xdata()) == pytest.approx([1, 2, 4, 8, 16])  # type: ignore[attr-defined]
+    n = next(cell.n for cell in study.cells if cell.layers == 6)
+    losses = {cell.epochs: cell.final_loss for cell in study.done if (cell.n, cell.d) == (n, 64_000_000)}
+    assert curve.get_ydata()[-1] == pytest.approx(100 * (losses[16] / losses[1] - 1))  # type: ignore[attr-defined]
+
+
+def test_the_repeated_form_is_drawn_beside_its_points(tmp_path: Path) -> None:
+    fit = {"form": "repeated", **SHAPED, "R_D": 12.0, "R_N": 5.0}
+    rows = "".join(f"1e6,1e8,{3 + 1e6 / u},{u}\n" for u in (1e8, 5e7, 2e7))
+    (tmp_path / "results.csv").write_text("n,d,loss,u\n" + rows)
+    (tmp_path / "fit.json").write_text(json.dumps({"format": 1, **fit}))
+    figures.set_up()
+    study = read(tmp_path)
+    curve = line(repetition(study, Sizes(study)).figure.axes[0], "fit")
+    assert curve.get_ydata()[0] == pytest.approx(0)  # type: ignore[attr-defined]
+    assert curve.get_ydata()[-1] > 0  # type: ignore[attr-defined]
+
+
+def test_the_best_rate_is_marked_and_lost_ones_too(study: Study) -> None:
+    (axes,) = learning_rates(study, Sizes(study)).figure.axes
+    stars = [one for one in axes.lines if one.get_marker() == "*"]
+    crosses = [one for one in axes.lines if one.get_marker() == "x" and len(one.get_xdata())]
+    assert [one.get_xdata()[0] for one in crosses] == [9.6e-3, 9.6e-3]
+    assert len(stars) == 3
+    for star, layers in zip(stars, (4, 8, 12), strict=True):
+        losses: dict[float, list[float]] = {}
+        for cell in study.done:
+            if (cell.layers, cell.width, cell.d) == (layers, 64 * layers, 32e6):
+                losses.setdefault(cell.learning_rate or 0, []).append(cell.final_loss)
+        assert len(losses) >= 4
+        best = min(losses, key=lambda rate: sum(losses[rate]) / len(losses[rate]))
+        assert star.get_xdata()[0] == pytest.approx(best)
+
+
+def test_iso_n_curves_join_equal_sizes(study: Study) -> None:
+    ladder, shaped = depth(study, Sizes(study)).figure.axes
+    assert list(line(ladder, "D = 128M").get_xdata()) == pytest.approx([4, 6, 8, 12])  # type: ignore[attr-defined]
+    (iso,) = [one for one in shaped.lines if str(one.get_label()).startswith("N ≈")]
+    assert list(iso.get_xdata()) == pytest.approx([2, 4, 8, 16])
+    assert list(line(shaped, "width 512").get_xdata()) == pytest.approx([2, 4, 8, 12])  # type: ignore[attr-defined]
+
+
+def test_every_cell_that_ran_has_its_curve(study: Study) -> None:
+    drawing = training_curves(study, Sizes(study))
+    assert drawing.shown == {cell.cell for cell in study.cells if cell.outcome != "waiting"}
+    assert [axes.get_title() for axes in drawing.figure.axes] == [
+        *("ladder", "seeds", "rates", "repeats", "shape", "depth")
+    ]
+    rates = drawing.figure.axes[2]
+    marks = [one for one in rates.lines if one.get_marker() == "x"]
+    assert len(marks) == 2
+    red = [one for one in rates.lines if one.get_color() == "crimson" and one.get_marker() == "None"]
+    assert [list(mark.get_xydata()[0]) for mark in marks] == [list(one.get_xydata()[-1]) for one in red]
+
+
+def test_a_size_has_one_colour_everywhere(study: Study) -> None:
+    sizes = Sizes(study)
+    colours = {sizes(cell.n) for cell in study.cells if cell.kind == "ladder"}
+    assert len(colours) == 5
+    assert sizes(2.94e7) == sizes(2.945e7)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most"), [(3.9, 4.2, 8), (3, 7, 9), (1e6, 1.2e8, 9), (1e15, 1e22, 12), (2e-4, 1e-2, 9)]
+)
+def test_an_axis_has_a_few_round_ticks(low: float, high: float, most: int) -> None:
+    figures.set_up()
+    figure, (axes,) = subplots(1)
+    axes.plot([low, high], [1, 2])
+    log_axis(axes.xaxis)
+    figure.canvas.draw()
+    left, right = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if left <= tick <= right]
+    assert 3 <= len(ticks) <= most
+    assert all(float(f"{tick:.3g}") == pytest.approx(tick, rel=1e-9) for tick in ticks)
+
+
+def test_words_for_compute() -> None:
+    assert [power(value) for value in (1e15, 2.5e16, 9.99e9, 1.0, 1e-3)] == [
+        "10¹⁵",
+        "2.5·10¹⁶",
+        "9.99·10⁹",
+        "10⁰",
+        "10⁻³",
+    ]
+
+
+def test_groups_and_spread() -> None:
+    cells = [Cell(str(d), 1.0, d, d, 1.0, 2.0, "done") for d in (100.0, 102.0, 110.0, 200.0)]
+    found = groups(cells, lambda cell: cell.d)
+    assert [[cell.d for cell in some] for _, some in found] == [[100, 102], [110], [200]]
+    assert found[0][0] == pytest.approx(math.sqrt(100 * 102))
+    assert spread(range(100), 4) == [0, 33, 66, 99]
+    assert spread([1, 2], 4) == [1, 2]
