@@ -14,7 +14,7 @@ class GuardConfig:
     on_spike: Literal["raise", "skip", "rollback"] = "raise"  # end the run; leave the update out; go back and pass over
     z: float = 0.0  # robust standard deviations of loss or gradient norm that are a spike; 0: only what is not finite
     window: int = 128  # last good steps that say what is usual
-    rise: float = 0.0  # nats of held-out loss above its best that end the run as diverged; 0: none
+    rise: float = 0.0  # nats of held-out loss above its best, or above ln(vocabulary), that end it; 0: none
     step_timeout: float = 600.0  # seconds a rank may go without progress in a step before the run ends
     save_timeout: float = 600.0  # the same while a checkpoint is saved
     init_timeout: float = 600.0  # seconds all ranks have to meet, load and compile, up to their first step's end

@@ -45,6 +45,8 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, max_tries: int) ->
     if code == EXIT_USAGE:
         return Verdict(code, False, "configuration or data is wrong; another try would say the same")
     reason = str(outcome.get("reason", f"the ranks ended with {status} and left no word; see logs/"))
+    if outcome and code == EXIT_FAILURE:  # training itself gave up, and the next try would repeat it bit for bit
+        return Verdict(code, False, f"{reason}; another try would come to the same")
     if code not in (EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE):
         code = EXIT_FAILURE
     if step <= began:

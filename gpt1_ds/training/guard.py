@@ -20,10 +20,11 @@ FLOORS = (0.02, 0.1)  # least standard deviation of loss (nats) and of log gradi
 class Guard:
     """Keeps the window of (loss, log norm) of good steps; the same on every rank."""
 
-    def __init__(self, settings: GuardConfig) -> None:
+    def __init__(self, settings: GuardConfig, uniform: float = math.inf) -> None:
+        """`uniform` is the loss of a model that knows nothing: no run that learns stays above it."""
         self.settings = settings
         self.window: list[tuple[float, float]] = []
-        self.lowest = math.inf  # held-out loss so far
+        self.lowest = uniform  # held-out loss so far
 
     def problem(self, loss: float, norm: float) -> str | None:
         """What is wrong with a step that has this loss and gradient norm, or None."""

@@ -69,7 +69,7 @@ class Run:
         self.evaluated = 0  # step of the last evaluation
         self.best: Best | None = None
         self.passed_over: list[int] = []  # numbers of batches that the guard went back from
-        self.guard = Guard(self.config.guard)
+        self.guard = Guard(self.config.guard, uniform=math.log(self.config.model.vocab_size or math.inf))
         self._spike: str | None = None  # why the present step's update was left out
         if self.config.guard.on_spike == "skip" and self.config.guard.z:
             engine.ask_before_update(self._veto)
@@ -253,7 +253,7 @@ class Run:
             self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
             self.evaluated = int(facts.get("evaluated", self.step))
             self.best = Best(**facts["best"]) if facts.get("best") else None
-            self.guard.lowest = float(facts.get("lowest_held_out", math.inf))
+            self.guard.lowest = float(facts.get("lowest_held_out", self.guard.lowest))
             self.grid.on_rank_0(self._name_best)
             self._saved_step = self.step if folder.parent == self.run_dir.checkpoints else -1
 
@@ -278,7 +278,7 @@ class Run:
             "evaluated": self.evaluated,
             "guard": self.guard.state(),
             **({"best": asdict(self.best)} if self.best else {}),
-            **({"lowest_held_out": self.guard.lowest} if self.guard.lowest < math.inf else {}),
+            "lowest_held_out": self.guard.lowest,
             **self.objective.facts(),
         }
 

@@ -33,7 +33,7 @@ def finish(run_dir: RunDir, saved: int, code: int | None, status: int = 1, most:
         (9, 0, 0, (0, False)),  # done, or stopped by a person
         (9, 75, 0, (75, True)),  # saved, to be continued
         (0, 75, 0, (75, False)),  # nothing was gained
-        (9, 1, 1, (1, True)),  # failed behind a save: the next may come further
+        (9, 1, 1, (1, False)),  # diverged, say: the next would come to the same
         (0, 1, 1, (1, False)),
         (9, 2, 1, (2, False)),  # wrong words stay wrong
         (9, None, 137, (1, True)),  # killed

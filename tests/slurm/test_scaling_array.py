@@ -1,0 +1,110 @@
+"""A scaling study as an array of SLURM: trunks before branches, and cells that are killed, requeued and diverge."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from tests.helpers import runs
+from tests.helpers.jobs import Cluster
+
+WILD, TRUNK, HELD_UP = "l1w16-512K-lr1000-seed1", "l2w32-512K-seed1", "l3w48-512K-seed1"
+
+
+@pytest.fixture
+def study(cluster: Cluster) -> Path:
+    words = [*(word for word in runs.TINY if not word.startswith(("model.", "checkpoint."))), "model.context=32"]
+    text = {
+        "name": "array",
+        "overrides": dict(word.split("=", 1) for word in [*words, f"data.path={cluster.data}", "slurm.time=0:20:00"]),
+        "width_per_layer": 16,
+        "head_width": 16,
+        "schedule": "wsd",
+        "jobs": 2,
+        "epochs_limit": 8,
+        "keep_checkpoints": True,
+        "arms": [
+            {"name": "ladder", "layers": [1, 2, 3], "tokens": ["32K", "128K", "512K"]},
+            {"name": "wild", "layers": [1], "tokens": ["512K"], "rates": [1000]},
+        ],
+    }
+    text["overrides"] |= {"slurm.nodes": 1, "slurm.cpus_per_task": 1}
+    file = cluster.place / "array.yaml"
+    file.write_text(json.dumps(text))
+    return file
+
+
+def disturb(cluster: Cluster, folder: Path, job: str) -> None:
+    """Kill the trunk's process behind its first save; let SLURM requeue another trunk."""
+    trunk, other = RunDir(folder / TRUNK), RunDir(folder / HELD_UP)
+    cluster.wait(lambda: bool(runs.events(trunk, "saved")))
+    for pid in processes_naming(TRUNK):
+        os.kill(pid, signal.SIGKILL)
+    cluster.wait(lambda: bool(runs.events(other, "saved")))
+    manifest = next(folder.glob("slurm/submission-1/scratch.jsonl")).read_text().splitlines()
+    number = next(n for n, line in enumerate(manifest) if HELD_UP in line)
+    cluster.call("scontrol", "requeue", f"{job}_{number}")
+
+
+def processes_naming(cell: str) -> list[int]:
+    """The ranks of a cell; torchrun and the batch script are not among them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        named = any(word.endswith(f"/{cell}.yaml".encode()) for word in words)
+        if named and b"slurm" not in words and b"torch.distributed.run" not in words:
+            found.append(int(folder.name))
+    return found
+
+
+def test_array_with_trouble(cluster: Cluster, study: Path) -> None:
+    answer = cluster.program("scaling", "submit", str(study))
+    assert answer.code == 0, answer.err
+    job = answer.out.split()[1].rstrip(":")
+    folder = cluster.place / "runs" / "array"
+    again = cluster.program("scaling", "submit", str(study))
+    assert again.code == 2
+    assert "would run its cells twice" in again.err
+    disturb(cluster, folder, job)
+    cluster.wait_for_end("array", 480)
+
+    answer = cluster.program("scaling", "collect", str(study))
+    assert answer.code == 0, answer.err
+    with open(folder / "results.csv", newline="") as file:
+        rows = {row["cell"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 10
+    assert rows.pop(WILD)["outcome"] == "diverged"
+    assert {row["outcome"] for row in rows.values()} == {"done"}, cluster.said()
+    assert_nothing_ran_twice(folder, list(rows))
+    status = cluster.program("scaling", "status", str(study)).out
+    assert "9 done, 1 diverged" in status
+    assert cluster.program("scaling", "submit", str(study)).out.endswith("all cells are done\n")
+    assert_same_losses_as_here(cluster, study, rows)
+
+
+def assert_nothing_ran_twice(folder: Path, cells: list[str]) -> None:
+    """Every cell was begun once, and gone on with once where it was disturbed."""
+    for cell in cells:
+        starts = [event["step"] for event in read_jsonl(folder / cell / "events.jsonl") if event["event"] == "started"]
+        assert len(starts) == (2 if cell in (TRUNK, HELD_UP) else 1), cell
+        assert starts == sorted(set(starts)), f"{cell} went on from a save"
+    assert len(runs.events(RunDir(folder / WILD), "started")) == 1
+
+
+def assert_same_losses_as_here(cluster: Cluster, study: Path, rows: dict[str, dict[str, Any]]) -> None:
+    """`scaling run` comes to the same, bit for bit."""
+    answer = cluster.program("scaling", "run", str(study), "run.dir=here")
+    assert answer.code == 0, answer.err
+    with open(cluster.place / "here" / "array" / "results.csv", newline="") as file:
+        here = {row["cell"]: row["loss"] for row in csv.DictReader(file)}
+    assert {cell: row["loss"] for cell, row in rows.items()} == {cell: here[cell] for cell in rows}

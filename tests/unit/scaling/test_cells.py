@@ -1,0 +1,168 @@
+"""A study's cells: names, sizes, budgets, trunks, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.plan.count import counts, parameters
+from gpt1_ds.scaling.plan import unidentified, warnings
+from gpt1_ds.training.schedule import learning_rate
+from tests.helpers.scaling_cells import LADDER, finish, read, small
+
+
+def by_name(folder: Path, **changed: Any) -> dict[str, Any]:
+    return {cell.name: cell for cell in small(folder, **changed)}
+
+
+def test_ladder_has_gpt1s_shape_and_counts(tmp_path: Path) -> None:
+    found = by_name(tmp_path)
+    assert len(found) == 10
+    cell = found["l4w64-128K-seed1"]
+    model = cell.config.model
+    assert (model.layers, model.width, model.heads) == (4, 64, 4)
+    assert cell.sizes["all"] == parameters(model, 500)
+    assert cell.sizes["transformer"] == 4 * (12 * 64 * 64 + 13 * 64)
+    assert cell.sizes["matrices_head"] == 4 * 12 * 64 * 64 + 500 * 64 == cell.parameters
+    assert cell.steps == 500
+    assert cell.tokens == 500 * 8 * 32
+    assert cell.flops == cell.tokens * (6 * cell.parameters + 12 * 4 * 32 * 64)
+    assert cell.config.run.name == "small/l4w64-128K-seed1"
+    assert cell.config.tracking.group == "small"
+
+
+def test_convention_names_n(tmp_path: Path) -> None:
+    cell = by_name(tmp_path, convention="all")["l2w32-8K-seed1"]
+    assert cell.parameters == counts(cell.config.model, 500)["all"]
+
+
+def test_rates_follow_the_width(tmp_path: Path) -> None:
+    rule = {"value": 0.01, "reference": 16, "exponent": -0.5}
+    found = by_name(tmp_path, learning_rate=rule)
+    assert found["l1w16-8K-seed1"].config.optimizer.lr == 0.01
+    assert found["l4w64-8K-seed1"].config.optimizer.lr == pytest.approx(0.005)
+    arms = [LADDER, {"name": "rates", "layers": [2], "tokens": ["8K"], "rates": [0.5, 2]}]
+    half, whole, double = (
+        by_name(tmp_path, arms=arms)[f"l2w32-8K{rate}-seed1"].config.optimizer.lr for rate in ("-lr0.5", "", "-lr2")
+    )
+    assert (half, double) == pytest.approx((whole / 2, whole * 2))
+
+
+@pytest.mark.parametrize(
+    ("arm", "shapes"),
+    [
+        ({"kind": "depth", "layers": [2, 6], "width": 32}, [(2, 32), (6, 32)]),
+        ({"kind": "shape", "layers": [2, 8], "parameters": 98304}, [(2, 64), (8, 32)]),
+    ],
+)
+def test_kinds_say_how_widths_follow(tmp_path: Path, arm: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
+    made = small(tmp_path, arms=[{"name": "it", "tokens": ["8K"], **arm}])
+    assert sorted((cell.config.model.layers, cell.config.model.width) for cell in made) == shapes
+
+
+def test_repeated_data_have_epochs(tmp_path: Path) -> None:
+    arm = {"name": "repeats", "kind": "data", "layers": [2], "width": 32, "tokens": ["32K"], "unique_tokens": ["8K"]}
+    (cell,) = small(tmp_path, arms=[arm])
+    assert (cell.name, cell.unique, cell.config.data.unique_tokens) == ("l2w32-32K-u8K-seed1", 8000, 8000)
+    assert cell.epochs == cell.tokens / 8000
+
+
+def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
+    found = by_name(tmp_path, schedule="wsd")
+    trunk, branch = found["l2w32-128K-seed1"], found["l2w32-32K-seed1"]
+    assert trunk.trunk is None
+    assert branch.trunk is trunk
+    assert branch.config.checkpoint.resume == str(trunk.run_dir.checkpoint(branch.begin))
+    assert branch.begin % trunk.config.checkpoint.keep_every == 0
+    for step in range(1, branch.begin + 1):  # the trunk's steps are those that the branch would have made
+        rates = [learning_rate(cell.config.schedule, 1.0, step, cell.steps) for cell in (trunk, branch)]
+        assert rates[0] == rates[1]
+    assert not branch.ready
+    trunk.run_dir.checkpoint(branch.begin).mkdir(parents=True)
+    assert branch.ready
+    assert found["l1w16-8K-seed2"].trunk is None, "alone with its seed"
+
+
+def test_trunks_come_first(tmp_path: Path) -> None:
+    made = small(tmp_path, schedule="wsd")
+    order = [cell.trunk is not None for cell in made]
+    assert order == sorted(order)
+    assert {order[0], order[-1]} == {False, True}
+
+
+def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
+    assert all(cell.trunk is None and cell.config.checkpoint.keep_every == 0 for cell in small(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arms": [LADDER, {**LADDER, "name": "again"}]}, "ladder and again both have a cell l1w16-8K-seed1"),
+        ({"arms": [LADDER, LADDER]}, "two are called ladder"),
+        ({"held_out": ["l4w64-128K"]}, "did you mean l4w64-128K-seed1"),
+        ({"budget_flops": "1e9"}, "budget_flops=1e+09: the cells need"),
+        ({"head_width": 24}, "width 16 of 1 layers is no multiple of head_width=24"),
+        ({"arms": [{**LADDER, "tokens": ["8M"]}]}, "8.0 passes over the 1M of the data; raise epochs_limit=4"),
+        ({"overrides": {"optimizer.lr": 1}}, "optimizer.lr is set by the study"),
+        ({"arms": [{**LADDER, "unique_tokens": ["1K"]}]}, "repeated data are of kind data"),
+        ({"arms": [{**LADDER, "width": 64}]}, "width=64: the kind ladder has its own widths"),
+        ({"arms": [{**LADDER, "kind": "depth"}]}, "width=None: the kind depth needs it"),
+        ({"arms": [{**LADDER, "layers": [1, 1]}]}, "layers=[1, 1] names one twice"),
+        ({"arms": []}, "arms is empty"),
+        ({"jobs": 0}, "jobs=0 is too small"),
+        ({"armz": []}, "armz"),
+    ],
+)
+def test_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        small(tmp_path, **changed)
+    assert said in str(caught.value)
+    assert all("\n" not in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "said"),
+    [
+        ({"layers": [2]}, "1 sizes x 3 budgets that are not held out cannot identify"),
+        ({"tokens": ["8K", "32K"]}, "3 sizes x 2 budgets"),
+        ({"layers": [2, 3, 4], "tokens": ["8K", "10K", "12K"]}, "less than a decade"),
+    ],
+)
+def test_studies_that_cannot_answer_are_refused(tmp_path: Path, ladder: dict[str, Any], said: str) -> None:
+    problems = list(unidentified(small(tmp_path, arms=[{**LADDER, **ladder}])))
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
+def test_held_out_cells_identify_nothing(tmp_path: Path) -> None:
+    held_out = [f"l4w64-{tokens}-seed1" for tokens in ("8K", "32K", "128K")]
+    assert "2 sizes" in next(unidentified(small(tmp_path, held_out=held_out)))
+
+
+def test_warnings(tmp_path: Path) -> None:
+    assert not list(unidentified(small(tmp_path)))
+    found = " ".join(warnings(small(tmp_path, arms=[LADDER])))
+    assert "no cell has a second seed" in found
+    assert "no cell is held out" in found
+    assert "spans" not in found
+    assert "second seed" not in " ".join(warnings(small(tmp_path)))
+    narrow = small(tmp_path, arms=[{**LADDER, "layers": [2, 3, 4]}])
+    assert "N spans a factor of" in next(warnings(narrow))
+
+
+def test_data_that_are_not_there(tmp_path: Path) -> None:
+    from gpt1_ds.scaling.cells import cells
+
+    with pytest.raises(ConfigError, match="the data are not there yet"):
+        cells(read(tmp_path), [], None, None)
+
+
+def test_done_is_told_by_the_run_folder(tmp_path: Path) -> None:
+    cell = small(tmp_path)[0]
+    assert not cell.done
+    finish(cell, 3.0)
+    assert cell.done
+    assert cell.result == "held-out loss 3.0000"
