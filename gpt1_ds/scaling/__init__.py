@@ -1,0 +1,1 @@
+"""Scaling studies: from a question to a prediction with an error bar."""
