@@ -135,11 +135,9 @@ def _parser() -> argparse.ArgumentParser:
         options(_add(kinds, name, "a step of launch/env.sh", _slurm(name)))
     kinds = _group(verbs, "tracking", "what runs show in Weights & Biases", "sync")
     verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
-    kinds = _group(verbs, "scaling", "from runs of many sizes to a prediction with an error bar", "fit|predict")
-    about = "fit loss against parameters and tokens; says what the points cannot say"
-    verb_options.scaling_fit(_add(kinds, "fit", about, _scaling_fit))
-    about = "loss, compute-optimal size and data needed, each with its interval"
-    verb_options.scaling_predict(_add(kinds, "predict", about, _scaling_predict))
+    kinds = _group(verbs, "scaling", "runs of many sizes, and what they predict", "fit|predict")
+    verb_options.scaling_fit(_add(kinds, "fit", "loss against parameters and tokens", _scaling("fit")))
+    verb_options.scaling_predict(_add(kinds, "predict", "loss, best size, data needed", _scaling("predict")))
     verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))
     return parser
 
@@ -284,16 +282,13 @@ def _tracking_sync(options: argparse.Namespace) -> int:
     return sync([Path(run) for run in options.runs])
 
 
-def _scaling_fit(options: argparse.Namespace) -> int:
-    from gpt1_ds.fit_verbs import fit
+def _scaling(name: str) -> Callable[[argparse.Namespace], int]:
+    def run(options: argparse.Namespace) -> int:
+        from gpt1_ds import fit_verbs
 
-    return fit(options)
+        return int(getattr(fit_verbs, name)(options))
 
-
-def _scaling_predict(options: argparse.Namespace) -> int:
-    from gpt1_ds.fit_verbs import predict
-
-    return predict(options)
+    return run
 
 
 def _report(options: argparse.Namespace) -> int:

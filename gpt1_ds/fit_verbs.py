@@ -97,7 +97,8 @@ def describe_answer(told: Mapping[str, Any]) -> Iterator[str]:
         interval = _interval(told["loss"]["interval"], ".4f")
         yield f"loss at {where}: {told['loss']['value']:.4f}{interval} nats per token"
         factors = told["extrapolation"]
-        yield f"extrapolation: N {factors['n']:.3g}x, D {factors['d']:.3g}x, C {factors['flops']:.3g}x of what was fitted"
+        n, d, flops = (f"{factors[name]:.3g}x" for name in ("n", "d", "flops"))
+        yield f"extrapolation: N {n}, D {d}, C {flops} of what was fitted (1x: inside it)"
     if "epoch" in told:
         yield from _describe_epoch(told["epoch"])
     yield from (f"warning: {line}" for line in told["warnings"])

@@ -3,8 +3,8 @@
 A draw gives every run a weight from the flat Dirichlet distribution (the Bayesian bootstrap, Rubin 1981) in the place
 of the multinomial counts of drawing runs with replacement. On hundreds of runs both give the same intervals. On the
 ten to thirty runs of a study they do not: with counts a third of the runs is missing from every draw, often the only
-ones at an end of a range; the optimum then jumps, and 95 % intervals held the true exponents in 97 to 99 % of trials, not 94 to 96. With
-weights no run is ever gone, also with five points.
+ones at an end of a range; the optimum then jumps, and 95 % intervals held the true exponents in 97 to 99 % of trials
+(weights: 94 to 96; resampled residuals: 83 to 89). With weights no run is ever gone, also with five points.
 """
 
 from __future__ import annotations

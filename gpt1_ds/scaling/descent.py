@@ -60,4 +60,4 @@ def _steps(problem: Problem, theta: Floats, weights: Floats, damping: Floats) ->
     hessian = np.where(pressed[:, :, None] | pressed[:, None, :], 0.0, hessian)
     F = theta.shape[-1]
     hessian[:, range(F), range(F)] += damping[:, None] * scale + np.where(pressed, scale, 0.0)
-    return -np.linalg.solve(hessian, gradient[..., None])[..., 0]
+    return np.asarray(-np.linalg.solve(hessian, gradient[..., None])[..., 0], dtype=np.float64)

@@ -20,7 +20,7 @@ from gpt1_ds.scaling.forms import FORMS, LOSSES
 from gpt1_ds.scaling.isoflop import isoflop
 from gpt1_ds.scaling.laws import exponents, predicted_loss
 from gpt1_ds.scaling.noise import noise_floor
-from gpt1_ds.scaling.points import Point, Points, column, read_points, without_repetition
+from gpt1_ds.scaling.points import Floats, Point, Points, column, read_points, without_repetition
 from gpt1_ds.scaling.repeated import BASE, RETURNS
 from gpt1_ds.scaling.solve import Solution, solve
 
@@ -118,7 +118,7 @@ def _record(
         "intervals": intervals,
         "bootstrap": {
             **{"kind": "bayesian, over runs", "draws": draws if samples else 0, "seed": seed},
-            "failed": int(sum(~np.isfinite(np.stack(list(samples.values()))).all(0))) if samples else 0,
+            "failed": _failed(samples),
             "samples": {name: [_rounded(value) for value in sample] for name, sample in samples.items()},
         },
         "objective": solution.objective,
@@ -181,6 +181,11 @@ def _gadres_names(values: Mapping[str, float]) -> dict[str, float]:
     """Loss = a N^b + c 6^(b/2) D^b + E, as its authors write it."""
     b = -values["alpha"]
     return {"a": values["A"], "b": b, "c": values["B"] / 6 ** (b / 2), "E": values["E"]}
+
+
+def _failed(samples: Mapping[str, Floats]) -> int:
+    """Draws with a parameter that is no number."""
+    return int((~np.isfinite(np.stack(list(samples.values()))).all(0)).sum()) if samples else 0
 
 
 def _rounded(value: float) -> float:

@@ -90,7 +90,9 @@ def read_points(file: Path) -> Points:
     """
     rows = _rows(file)
     left_out: dict[str, int] = {}
-    points, problems, lines = [], [], []
+    points: list[Point] = []
+    problems: list[str] = []
+    lines: list[int] = []
     for line, row in rows:
         reason = _reason_to_leave_out(row)
         if reason:

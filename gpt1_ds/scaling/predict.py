@@ -66,6 +66,10 @@ def answer(fit: Fit, question: Question) -> dict[str, Any]:
     result: dict[str, Any] = {"form": fit.form, "convention": fit.record.get("convention"), "warnings": []}
     warnings = result["warnings"]
     n, d = question.n, question.d
+    if fit.form == "power_d":  # the other axis does not count
+        n = fit.record["range"]["n"][1]
+    elif fit.form == "power_n":
+        d = fit.record["range"]["d"][1]
     if question.flops is not None and n is not None and d is None:
         d = question.flops / (6 * n)
     elif question.flops is not None and d is not None and n is None:
@@ -76,10 +80,6 @@ def answer(fit: Fit, question: Question) -> dict[str, Any]:
         result["loss"] = result["optimal"]["loss"]
     if n is not None and question.target is not None:
         result["tokens_for_target"] = _target(fit, n, question.target, warnings)
-    if n is None and fit.form == "power_d":
-        n = fit.record["range"]["n"][1]
-    if d is None and fit.form == "power_n":
-        d = fit.record["range"]["d"][1]
     if n is not None and d is not None:
         u = d if question.u is None else min(question.u, d)
         result |= {"n": n, "d": d, "u": u, "flops": 6 * n * d}
