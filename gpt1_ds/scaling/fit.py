@@ -8,6 +8,7 @@ best, then a polish that does not stop early (descent.py). All five should end i
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,12 @@ class Optimum:
         return sum(value <= best * (1 + AGREE) + 1e-18 for value in self.objectives)
 
 
-def scipy_optimize() -> Any:
-    """scipy.optimize, or the UserError that says how to install it."""
+def scipy_part(name: str) -> Any:
+    """A module of scipy, or the UserError that says how to install it."""
     try:
-        import scipy.optimize
+        return importlib.import_module(f"scipy.{name}")
     except ImportError:
         raise UserError("scipy is not installed: pip install 'gpt1-ds[scaling]'") from None
-    return scipy.optimize
 
 
 def fit(problem: Problem) -> Optimum:
@@ -63,7 +63,7 @@ def grid_starts(problem: Problem, count: int = STARTS) -> Floats:
     """(count, F): the points of the exponents' grid with the least sum of squared relative residuals, where A, B and
     E are the best for their exponents (none negative).
     """
-    nnls = scipy_optimize().nnls
+    nnls = scipy_part("optimize").nnls
     axis = np.geomspace(*GRID_EXPONENTS, GRID)
     form = problem.form
     names = [name for name in ("alpha", "beta") if name in form.free]
@@ -103,5 +103,5 @@ def quasi_newton(problem: Problem, start: Floats) -> Floats:
 
     bounds = list(zip(*problem.bounds, strict=True))
     options = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 5000, "maxfun": 20000, "maxcor": 20}
-    found = scipy_optimize().minimize(scaled, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    found = scipy_part("optimize").minimize(scaled, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return np.asarray(found.x, dtype=np.float64)

@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import sha256_file, write_atomic, write_json
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import DRAWS, interval
-from gpt1_ds.scaling.fit import scipy_optimize
+from gpt1_ds.scaling.fit import scipy_part
 from gpt1_ds.scaling.forms import FORMS, LOSSES
 from gpt1_ds.scaling.isoflop import isoflop
 from gpt1_ds.scaling.laws import exponents, predicted_loss
@@ -136,7 +136,7 @@ def _record(
         **{"noise": noise, "held_out": held_out, "range": ranges, "warnings": warnings},
         "isoflop": isoflop(fitted),
         "data": {"file": str(points.file), "sha256": sha256_file(points.file)},
-        "versions": {"numpy": np.__version__, "scipy": _scipy_version(), "gpt1_ds": __version__},
+        "versions": {"numpy": np.__version__, "scipy": str(scipy_part("version").version), "gpt1_ds": __version__},
     }
     return record, rows
 
@@ -190,10 +190,3 @@ def _failed(samples: Mapping[str, Floats]) -> int:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-def _scipy_version() -> str:
-    scipy_optimize()
-    import scipy
-
-    return str(scipy.__version__)

@@ -42,7 +42,7 @@ def solve(form: str, points: Sequence[Point], loss: str, draws: int, seed: int, 
     posed = _pose(form, points, loss)
     optimum = fit(posed)
     weights = bootstrap.run_weights(draws, len(points), seed)
-    samples = posed.named(bootstrap.refit(posed, optimum, weights)) if draws else {}
+    samples = posed.named(bootstrap.draw(posed, optimum, weights)) if draws else {}
     return _solution(posed, optimum, samples)
 
 
@@ -108,5 +108,5 @@ def _fit_base(fresh: Sequence[Point], loss: str, weights: Floats) -> tuple[Solut
         )
     posed = _pose("repeated", fresh, loss)
     optimum = fit(posed)
-    samples = posed.named(bootstrap.refit(posed, optimum, weights)) if len(weights) else {}
+    samples = posed.named(bootstrap.draw(posed, optimum, weights)) if len(weights) else {}
     return _solution(posed, optimum, samples), samples
