@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 
 from gpt1_ds import __version__
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.files import sha256_file, write_atomic, write_json
+from gpt1_ds.common.files import sha256_file, write_atomic
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import DRAWS, interval
 from gpt1_ds.scaling.fit import scipy_part
@@ -61,7 +63,12 @@ def write_fit(folder: Path, record: Mapping[str, Any], predictions: Sequence[Map
     writer.writeheader()
     writer.writerows(predictions)
     write_atomic(folder / "predictions.csv", text.getvalue())
-    write_json(folder / "fit.json", record)
+    write_atomic(folder / "fit.json", _lists_on_one_line(json.dumps(record, indent=2, ensure_ascii=False)) + "\n")
+
+
+def _lists_on_one_line(text: str) -> str:
+    """Indented JSON with each list of numbers on a line of its own: a thousand draws are not a thousand lines."""
+    return re.sub(r"\[\s+([^][{}\"]*?)\s+\]", lambda found: "[" + " ".join(found[1].split()) + "]", text)
 
 
 def _check_options(form: str, loss: str | None, draws: int, at: Mapping[str, float]) -> None:

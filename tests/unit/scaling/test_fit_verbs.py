@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,33 @@ def test_fit_json_says_everything(study: Path) -> None:
     assert record["a"] + record["b"] == pytest.approx(1)
     assert record["a"] == pytest.approx(record["beta"] / (record["alpha"] + record["beta"]))
     assert record["starts"]["count"] == record["starts"]["agreeing"] == len(record["starts"]["objectives"]) == 5
-    assert {name: len(draws) for name, draws in record["bootstrap"]["samples"].items()} == {
-        name: 100 for name in ("alpha", "beta", "E", "A", "B")
-    }
+    samples = record["bootstrap"]["samples"]
+    assert set(samples) == {"alpha", "beta", "E", "A", "B"}
+    assert {len(draws) for draws in samples.values()} == {100}
     assert record["range"] == {"n": [1e7, 1e9], "d": [1e9, 1e11], "flops": [6e16, pytest.approx(6 * 1e9 * 10**10.6)]}
     assert len(record["data"]["sha256"]) == 64
     assert set(record["versions"]) == {"numpy", "scipy", "gpt1_ds"}
     assert abs(record["held_out"][0]["error_percent"]) < 1
 
 
+def test_draws_lie_on_one_line_each(study: Path) -> None:
+    lines = (study / "fit.json").read_text().splitlines()
+    assert len(lines) < 200
+    assert sum(line.count(",") > 98 for line in lines) == 5
+
+
+def test_without_scipy_it_says_what_to_install(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    assert main(["scaling", "fit", str(study)]) == 2
+    assert capsys.readouterr().err == "gpt1-ds: scipy is not installed: pip install 'gpt1-ds[scaling]'\n"
+
+
 def test_predictions_csv_has_a_row_per_point(study: Path) -> None:
     with open(study / "predictions.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == "cell,n,d,u,held_out,loss,predicted,low,high,error_percent".split(",")
+    assert list(rows[0]) == ["cell", "n", "d", "u", "held_out", "loss", "predicted", "low", "high", "error_percent"]
     assert [row["held_out"] for row in rows] == ["0"] * 35 + ["1"]
     for row in rows:
         assert float(row["low"]) < float(row["predicted"]) < float(row["high"])

@@ -58,7 +58,7 @@ def test_fewer_points_than_parameters_are_refused(tmp_path: Path) -> None:
 
 
 def test_repeated_without_repetition_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no point has d > u.*--form chinchilla"):
+    with pytest.raises(DataError, match=r"no point has d > u.*--form chinchilla"):
         fitted(tmp_path, rows_on([1e7, 1e8, 1e9], [1e9, 1e10, 1e11]), form="repeated")
 
 

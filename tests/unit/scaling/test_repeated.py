@@ -70,7 +70,8 @@ def test_profile_is_narrow_where_the_points_say_much_and_wide_where_not() -> Non
     assert high / low < 1.6
     few = runs.d <= 1.5 * runs.u
     once = Runs(runs.n[few], runs.d[few], runs.u[few], runs.loss[few])
-    assert profile({**TRUTH}, once).R_D == pytest.approx((0.05, 1e4))
+    flat = profile({**TRUTH}, once).R_D
+    assert flat == pytest.approx((0.05, 1e4))
 
 
 def test_all_of_it_is_fitted_from_a_file(tmp_path: Path) -> None:
