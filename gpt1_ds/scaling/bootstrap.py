@@ -11,12 +11,12 @@ the normal one, as in linear regression. Huber (mostly absolute residuals): by 1
 derived, that is 1.4 with 9 runs, 1.02 with 16 and nothing beyond. Share of 200 random laws (noise 0.3 %) whose alpha
 and beta lie in the 95 % interval (tools/scaling_coverage.py measures it):
 
-    runs                          9           16          25          36          96
-    huber                      .89 .91     .96 .94     .96 .95                 .94 .97
-    l2                                     .93 .94                 .95 .91
-    huber, not stretched       .83 .85     .96 .94
-    l2, not stretched                      .84 .81                 .93 .86
-    huber, runs with replacement           .98 .98     .97 .98                 .96 .98
+    runs                        9           16          20          30          36          96
+    huber                    .89 .92     .97 .96     .98 .94     .96 .97                 .99 .93
+    l2                                   .94 .94                             .96 .93
+    huber, not stretched     .83 .85     .96 .94
+    l2, not stretched                    .84 .81                             .93 .86
+    huber, runs replaced                 .98 .98     .97 .99     .97 .98                 .96 .98
 """
 
 from __future__ import annotations
