@@ -145,7 +145,9 @@ def _add_verbs_of_many_runs(verbs: Verbs) -> None:
     for name in ("begin", "stage", "node", "end", "line", "health", "verdict"):
         options = getattr(verb_options, f"slurm_{name}")
         options(_add(kinds, name, "a step of launch/env.sh", _lazily(f"slurm_verb:{name}")))
-    kinds = _group(verbs, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect")
+    kinds = _group(
+        verbs, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect|fit|predict|report"
+    )
     verb_options.scaling(_add(kinds, "plan", "every cell and what it needs", _lazily("scaling_verb:plan")))
     verb_options.scaling_run(_add(kinds, "run", "the cells that are not done, here", _lazily("scaling_verb:run")))
     verb_options.scaling_submit(
@@ -153,6 +155,10 @@ def _add_verbs_of_many_runs(verbs: Verbs) -> None:
     )
     verb_options.scaling(_add(kinds, "status", "how far every cell is", _lazily("scaling_verb:status")))
     verb_options.scaling(_add(kinds, "collect", "run folders -> results.csv", _lazily("scaling_verb:collect")))
+    verb_options.scaling_fit(_add(kinds, "fit", "the law of loss, from results.csv", _lazily("fit_verbs:fit")))
+    about = "loss, best size and data needed, from a fit"
+    verb_options.scaling_predict(_add(kinds, "predict", about, _lazily("fit_verbs:predict")))
+    verb_options.scaling(_add(kinds, "report", "figures and tables as one page", _lazily("scaling_verb:report")))
     kinds = _group(verbs, "tracking", "what runs show in Weights & Biases", "sync")
     verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
     verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))

@@ -87,6 +87,13 @@ def collect(options: argparse.Namespace) -> int:
     return 0
 
 
+def report(options: argparse.Namespace) -> int:
+    from gpt1_ds.report.scaling_page import write_scaling_report
+
+    print(write_scaling_report(study_folder(options.study)))
+    return 0
+
+
 def read_plan(options: argparse.Namespace) -> StudyPlan:
     """The study, its cells and the machine. Raises ConfigError for a study that cannot answer its question."""
     study = load_scaling(options.study)
@@ -98,8 +105,8 @@ def read_plan(options: argparse.Namespace) -> StudyPlan:
 
 
 def study_folder(name: str) -> Path:
-    """The folder of the study in the file `name`, or `name` itself where it is such a folder."""
-    if (Path(name) / "results.csv").exists() or (Path(name) / "study.json").exists():
+    """The folder of the study in the file `name`, or `name` itself where it is a folder."""
+    if Path(name).is_dir():
         return Path(name)
     study = load_scaling(name)
     return Path(base_config(study, []).run.dir) / study.name

@@ -201,6 +201,34 @@ def tracking_sync(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
 
 
+def scaling_fit(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", nargs="?", metavar="STUDY", help="a study, or a folder that holds its results.csv")
+    verb.add_argument("--from-csv", metavar="FILE", help="points from elsewhere: columns n,d,loss[,u][,held_out]")
+    verb.add_argument(
+        "--out", metavar="DIR", help="where fit.json and predictions.csv go (default: the study's folder)"
+    )
+    forms = "chinchilla (default): E + A/N^alpha + B/D^beta; gadre: alpha = beta; repeated: tokens seen again; "
+    forms += "power_n, power_d: one axis"
+    verb.add_argument("--form", default="chinchilla", metavar="FORM", help=forms)
+    losses = "huber of log loss, or l2 (default: huber; gadre: l2)"
+    verb.add_argument("--loss", metavar="LOSS", help=losses)
+    given = "with --form repeated: A=..,B=..,E=..,alpha=..,beta=.. are taken as given; with R_D=..,R_N=.. also, nothing"
+    verb.add_argument("--at", metavar="k=v,...", help=f"{given} is fitted and the objective there is told")
+    verb.add_argument("--draws", type=int, default=1000, metavar="N", help="of the bootstrap; 0: no intervals")
+    verb.add_argument("--seed", type=int, default=0, metavar="S", help="of the bootstrap")
+
+
+def scaling_predict(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("study", nargs="?", metavar="STUDY", help="a study, or a folder that holds its fit.json")
+    verb.add_argument("--fit", metavar="FILE", help="a fit.json")
+    verb.add_argument("--params", metavar="N", help="parameters, in the fit's convention, like 117M")
+    verb.add_argument("--tokens", metavar="D", help="tokens trained on, like 2B")
+    verb.add_argument("--unique", metavar="U", help="unique ones among them: is it worth another epoch?")
+    verb.add_argument("--flops", metavar="C", help="compute, 6ND: the best N and D for it, or the D or N left open")
+    verb.add_argument("--target-loss", type=float, metavar="L", help="with --params: tokens to reach L nats per token")
+    verb.add_argument("--json", action="store_true", help="print one JSON object in the place of text")
+
+
 def report(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
     verb.add_argument("--out", metavar="DIR", help="where the page goes (default: the first run's folder)")

@@ -25,7 +25,7 @@ WHOLE = ("layers", "width", "heads", "context", "vocab_size", "seed", "held_out"
 NUMBERS = (
     *WHOLE,
     *("learning_rate", "n_all", "n_matrices_head", "n_transformer", "n", "d", "u", "flops", "loss", "bits_per_byte"),
-    *("seconds", "cost_core_hours", "cost_gpu_hours"),
+    *("seconds", "rank_hours"),
 )
 POSITIVE = ("n", "d", "u", "flops", "loss", "learning_rate")
 
@@ -58,8 +58,7 @@ class Cell:
     n_transformer: float | None = None
     bits_per_byte: float | None = None
     seconds: float | None = None
-    cost_core_hours: float | None = None
-    cost_gpu_hours: float | None = None
+    rank_hours: float | None = None
 
     @property
     def done(self) -> bool:

@@ -36,10 +36,9 @@ def overview(study: Study) -> Rows:
     seconds = [cell.seconds for cell in study.cells if cell.seconds]
     if seconds:
         rows.append(("training time", f"{duration(sum(seconds))}, of all cells together"))
-    for name, unit in (("cost_core_hours", "core hours"), ("cost_gpu_hours", "GPU hours")):
-        spent = [cost for cell in study.cells if (cost := getattr(cell, name))]
-        if spent:
-            rows.append(("cost", f"{sum(spent):.4g} {unit}"))
+    spent = [cell.rank_hours for cell in study.cells if cell.rank_hours]
+    if spent:
+        rows.append(("cost", f"{sum(spent):.4g} hours of ranks"))
     return rows
 
 
@@ -128,8 +127,7 @@ COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
     "error": lambda study, cell: _percent(study.predictions.get(cell.cell, {}).get("error_percent")),
     "held out": lambda study, cell: "yes" if cell.held_out else "",
     "time": lambda study, cell: duration(cell.seconds) if cell.seconds else "",
-    "core hours": lambda study, cell: f"{cell.cost_core_hours:.3g}" if cell.cost_core_hours else "",
-    "GPU hours": lambda study, cell: f"{cell.cost_gpu_hours:.3g}" if cell.cost_gpu_hours else "",
+    "rank hours": lambda study, cell: f"{cell.rank_hours:.3g}" if cell.rank_hours else "",
 }
 
 

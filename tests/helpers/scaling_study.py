@@ -71,7 +71,7 @@ def ladder_cell(layers: int, tokens: int, *, seed: int = 1, width: int | None = 
         **{"learning_rate": _best_rate(n), "schedule": "cosine", "n_all": n + CONTEXT * width, "n_matrices_head": n},
         **{"n_transformer": blocks, "n": n, "d": tokens, "u": tokens},
         **{"flops": (6 * n + 6 * layers * CONTEXT * width) * tokens, "loss": "", "bits_per_byte": "", "held_out": 0},
-        **{"outcome": "waiting", "seconds": "", "cost_core_hours": "", "run": ""},
+        **{"outcome": "waiting", "seconds": "", "rank_hours": "", "run": ""},
         **changes,
     }
     return {**cell, "epochs": cell["d"] / cell["u"]}
@@ -116,7 +116,7 @@ def _finish(cell: Cell, chance: random.Random) -> None:
     if cell["outcome"] == "waiting":
         return
     cell["seconds"] = round(cell["flops"] / 6e11, 1)
-    cell["cost_core_hours"] = round(2 * cell["seconds"] / 3600, 4)
+    cell["rank_hours"] = round(2 * cell["seconds"] / 3600, 4)
     if cell["outcome"] != "done":
         return
     off = math.log(cell["learning_rate"] / _best_rate(cell["n"]))

@@ -1,0 +1,146 @@
+"""`scaling fit` and `scaling predict`: a law from points, and what it says about runs that are not trained yet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.units import count, parse_count
+from gpt1_ds.scaling.fitting import fit_file, write_fit
+from gpt1_ds.scaling.predict import Question, answer, read_fit
+from gpt1_ds.scaling_verb import study_folder
+
+SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
+LEFT = {"a": "N_opt ~ C^a", "b": "D_opt ~ C^b", "E": "nats per token"}
+
+
+def fit(options: argparse.Namespace) -> int:
+    """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
+    if (options.study is None) == (options.from_csv is None):
+        raise ConfigError("scaling fit: name either a study or --from-csv FILE")
+    if options.from_csv is not None and options.out is None:
+        raise ConfigError("--from-csv: say with --out DIR where fit.json goes")
+    file = Path(options.from_csv) if options.from_csv else study_folder(options.study) / "results.csv"
+    out = Path(options.out) if options.out else file.parent
+    record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
+    write_fit(out, record, rows)
+    print("\n".join(describe_fit(record)))
+    print(f"{out / 'fit.json'}, {out / 'predictions.csv'}")
+    return 0
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Answer what the options ask of a fit."""
+    if (options.study is None) == (options.fit is None):
+        raise ConfigError("scaling predict: name either a study or --fit FILE")
+    file = Path(options.fit) if options.fit else study_folder(options.study) / "fit.json"
+    question = Question(
+        n=_number("--params", options.params),
+        d=_number("--tokens", options.tokens),
+        u=_number("--unique", options.unique),
+        flops=_number("--flops", options.flops),
+        target=options.target_loss,
+    )
+    told = answer(read_fit(file), question)
+    print(json.dumps(told, indent=2) if options.json else "\n".join(describe_answer(told)))
+    return 0
+
+
+def describe_fit(record: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for a person: parameters with intervals, errors beside the noise floor, warnings."""
+    left = "".join(f"; left out: {number} {reason}" for reason, number in record["left_out"].items())
+    yield f"{record['form']} ({record['loss']}) on {record['points']} points{left}"
+    for name in SHOWN:
+        if name in record:
+            note = f"   {LEFT[name]}" if name in LEFT else ""
+            yield f"  {name:6} {record[name]:9.4f}{_interval(record['intervals'].get(name), '9.4f')}{note}"
+    starts = record["starts"]
+    agree = f", {starts['agreeing']} of {starts['count']} starts agree" if starts["count"] else ""
+    yield f"  objective {record['objective']:.7g}{agree}"
+    noise = record["noise"]
+    floor = "no noise floor (no two seeds of one cell)"
+    if noise:
+        floor = f"noise floor {100 * noise['relative_std']:.2f} % ({noise['runs']} runs of {noise['groups']} cells)"
+    yield f"  error of the fit {record['fit_error_percent']:.2f} %; {floor}"
+    for row in record["held_out"]:
+        found = f"{row['predicted']:.4f}{_interval(row['interval'], '.4f')}"
+        yield f"  held out {row['cell']}: {row['error_percent']:+.4f} %: predicted {found}, measured {row['loss']:.4f}"
+    yield from (f"warning: {line}" for line in record["warnings"])
+
+
+def describe_answer(told: Mapping[str, Any]) -> Iterator[str]:
+    """Lines for a person."""
+    if "optimal" in told:
+        best = told["optimal"]
+        yield f"compute-optimal for C = {best['flops']:.4g} FLOPs (C = 6ND), fresh tokens:"
+        yield f"  N {_count(best['n'])}"
+        yield f"  D {_count(best['d'])}"
+    if "tokens_for_target" in told:
+        target = told["tokens_for_target"]
+        tokens = "no number of them" if target["value"] is None else _count(target)
+        yield f"fresh tokens for N = {count(target['n'] or 0)} to reach {target['target']:.4g}: {tokens}"
+    if "loss" in told:
+        where = f"N = {count(told['n'])}, D = {count(told['d'])}"
+        if told["u"] < told["d"]:
+            where += f", U = {count(told['u'])} ({told['d'] / told['u']:.3g} epochs)"
+        interval = _interval(told["loss"]["interval"], ".4f")
+        yield f"loss at {where}: {told['loss']['value']:.4f}{interval} nats per token"
+        factors = told["extrapolation"]
+        n, d, flops = (f"{factors[name]:.3g}x" for name in ("n", "d", "flops"))
+        yield f"extrapolation: N {n}, D {d}, C {flops} of what was fitted (1x: inside it)"
+    if "epoch" in told:
+        yield from _describe_epoch(told["epoch"])
+    yield from (f"warning: {line}" for line in told["warnings"])
+
+
+def _describe_epoch(epoch: Mapping[str, Any]) -> Iterator[str]:
+    new = epoch["gain_if_new"]
+    fresh = f"{new['value']:.4f}{_interval(new['interval'], '.4f')}"
+    if epoch["gain"] is None:
+        yield f"another epoch ({count(epoch['more_tokens'])} tokens): at most {fresh} nats, if repeated were new"
+        return
+    gain = f"{epoch['gain']['value']:.4f}{_interval(epoch['gain']['interval'], '.4f')}"
+    verdict = ""
+    if "worth_it" in epoch:
+        side = "above" if epoch["worth_it"] else "within"
+        verdict = f"; {side} twice the noise of one run ({epoch['noise_nats']:.4f})"
+    yield f"another epoch ({count(epoch['more_tokens'])} tokens): loss falls by {gain}, new tokens {fresh}{verdict}"
+
+
+def _interval(bounds: list[float] | None, style: str) -> str:
+    return f" [{bounds[0]:{style}}, {bounds[1]:{style}}]" if bounds else ""
+
+
+def _count(figure: Mapping[str, Any]) -> str:
+    bounds = figure["interval"]
+    ends = "" if not bounds else f" [{', '.join('none' if end is None else count(end) for end in bounds)}]"
+    return count(figure["value"]) + ends
+
+
+def _number(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(parse_count(text))
+    except ValueError:
+        pass
+    try:
+        return float(text)  # 1.2e21 FLOPs are more than a count holds
+    except ValueError:
+        raise ConfigError(f"{option} {text}: is no number; write 42, 1e9, 500M or 10B") from None
+
+
+def _given(text: str | None) -> dict[str, float]:
+    """`A=1,B=2` as numbers."""
+    given = {}
+    for pair in (text or "").split(",") if text else ():
+        name, _, value = pair.partition("=")
+        try:
+            given[name.strip()] = float(value)
+        except ValueError:
+            raise ConfigError(f"--at {pair}: is not name=number; write --at A=521,B=1488,...") from None
+    return given

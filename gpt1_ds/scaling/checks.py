@@ -1,0 +1,130 @@
+"""What the points cannot say: fits that are refused, and warnings about those that are not to be believed as they are.
+
+Every warning is one line with the figure that caused it and, where there is one, the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.units import count
+from gpt1_ds.scaling.forms import FORMS
+from gpt1_ds.scaling.points import Points, column
+from gpt1_ds.scaling.solve import Solution
+
+DECADE = 9.5  # budgets that are meant to span one are rounded
+FAR = 10.0  # times the fitted range
+FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
+NOISES = 2.0  # standard deviations
+
+
+def refuse(form: str, points: Points) -> None:
+    """Raise DataError where the points cannot identify the form at all."""
+    fitted, where = points.fitted, f"{points.file}: form={form}: "
+    free = FORMS[form].free
+    sizes, budgets = len({point.n for point in fitted}), len({point.d for point in fitted})
+    if "a" in free and sizes < 2:
+        way_out = "train more sizes, or use --form power_d" if budgets > 1 else "train more sizes and token budgets"
+        raise DataError(f"{where}all points have one N, so alpha and A are unknown; {way_out}")
+    if "b" in free and budgets < 2:
+        way_out = "train more token budgets, or use --form power_n" if sizes > 1 else "train more sizes and budgets"
+        raise DataError(f"{where}all points have one D, so beta and B are unknown; {way_out}")
+    if len(fitted) <= len(free):
+        raise DataError(
+            f"{where}{len(fitted)} points to fit for {len(free)} parameters; train {len(free) + 1} or more, "
+            "3 sizes by 3 token budgets at least"
+        )
+    if form == "repeated" and all(point.epochs <= 1 for point in fitted):
+        raise DataError(f"{where}no point has d > u, so R_D and R_N are unknown; use --form chinchilla")
+
+
+def range_warnings(form: str, points: Points) -> Iterator[str]:
+    """Of where the points lie."""
+    fitted, free = points.fitted, FORMS[form].free
+    n, d = column(fitted, "n"), column(fitted, "d")
+    sizes, budgets = len(np.unique(n)), len(np.unique(d))
+    both = "a" in free and "b" in free
+    if both and (sizes < 3 or budgets < 3 or len(fitted) < 9):
+        yield f"{len(fitted)} points of {sizes} N and {budgets} D: fewer than 3 N x 3 D; the exponents are a guess"
+    if both and _span(d / n) < DECADE:
+        yield f"D/N spans {_span(d / n):.2g}x, less than a decade: alpha and beta are hard to tell apart"
+    if "b" in free and _span(d) < DECADE:
+        yield f"D spans {_span(d):.2g}x, less than a decade: beta and E are hard to tell apart; add token budgets"
+    if form == "power_n" and _span(d) > 1.05:
+        yield f"D spans {_span(d):.2g}x, and form=power_n takes it for constant"
+    if form == "power_d" and _span(n) > 1.05:
+        yield f"N spans {_span(n):.2g}x, and form=power_d takes it for constant"
+    again = max((point.epochs for point in fitted), default=1.0)
+    if form != "repeated" and again > 1.01:
+        yield f"tokens are repeated up to {again:.2g} times, counted here as new ones; --form repeated tells them apart"
+
+
+def solution_warnings(form: str, points: Points, solution: Solution, intervals: Mapping[str, Any]) -> Iterator[str]:
+    """Of what came out of the fit."""
+    E, least = solution.values["E"], min(point.loss for point in points.fitted)
+    if solution.agreeing < len(solution.starts):
+        count_of, all_of = solution.agreeing, len(solution.starts)
+        yield f"only {count_of} of {all_of} starts reached the best objective: there may be a better one"
+    if solution.at_bounds:
+        yield f"at a bound: {', '.join(solution.at_bounds)}; the points do not fix what lies there"
+    if not 0 < E < least * (1 - 1e-6):
+        yield f"implausible E = {E:.4g}: it lies outside of 0 to the lowest loss, {least:.4g}"
+    if "E" in intervals and (width := intervals["E"][1] - intervals["E"][0]) > E / 2:
+        low, high = intervals["E"]
+        yield (
+            f"implausible E = {E:.3f}: its 95 % interval {low:.3f} to {high:.3f} is {width / max(E, 1e-12):.2f} E "
+            "wide (more than E/2): the points lie too far above it to see it; do not extrapolate"
+        )
+    if solution.dropped_E is not None and len(solution.dropped_E):
+        moves = np.abs(solution.dropped_E / max(E, 1e-12) - 1)
+        worst = int(moves.argmax())
+        if moves[worst] > 0.2:
+            fitted = points.fitted if form != "repeated" else [p for p in points.fitted if p.epochs <= 1]
+            yield (
+                f"E moves by {100 * moves[worst]:.0f} % when one run ({fitted[worst].cell}) is dropped "
+                "(more than 20 %): it hangs on single runs"
+            )
+    yield from _flat(solution)
+
+
+def _flat(solution: Solution) -> Iterator[str]:
+    flat = solution.profile
+    if flat is None:
+        return
+    for name, (low, high), best in (("R_D", flat.R_D, flat.at[0]), ("R_N", flat.R_N, flat.at[1])):
+        if high / low > FLAT_RATIO:
+            yield (
+                f"{name} = {solution.values[name]:.4g} is flat: anywhere from {low:.3g} to {high:.3g} the objective "
+                f"stays within 1 % of its best ({flat.best:.6g} at {best:.3g}); do not read it as a figure"
+            )
+
+
+def held_out_warnings(
+    held_out: Sequence[Mapping[str, Any]], fit_noise_percent: float, ranges: Mapping[str, Sequence[float]]
+) -> Iterator[str]:
+    """Of predictions against what was measured. `fit_noise_percent` is one standard deviation."""
+    for row in held_out:
+        if abs(row["error_percent"]) > NOISES * fit_noise_percent:
+            yield (
+                f"{row['cell']}: held-out error {row['error_percent']:+.2f} % is beyond the fit's noise "
+                f"(2 x {fit_noise_percent:.2f} %)"
+            )
+        yield from (f"{row['cell']}: {words}" for words in far(row["n"], row["d"], row["flops"], ranges))
+
+
+def far(n: float, d: float, flops: float, ranges: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Targets that lie more than ten times outside of what was fitted."""
+    for name, value in (("n", n), ("d", d), ("flops", flops)):
+        low, high = ranges[name]
+        factor = max(value / high, low / value)
+        if factor > FAR:
+            label, write = {"n": ("N", count), "d": ("D", count), "flops": ("C", "{:.3g}".format)}[name]
+            yield f"{label} = {write(value)} is {factor:.3g}x outside the fitted range ({write(low)} to {write(high)})"
+
+
+def _span(values: Any) -> float:
+    return float(values.max() / values.min())

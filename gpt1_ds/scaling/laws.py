@@ -1,0 +1,55 @@
+"""A fitted law, one or many at once: the loss it gives and what follows from it.
+
+`values` maps alpha, beta, E, A, B (R_D, R_N) to a number or to the draws (S,) of a bootstrap; sizes N, tokens D and
+unique tokens U are (P,). Compute is C = 6 N D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt1_ds.scaling.forms import loss_at
+from gpt1_ds.scaling.points import Floats
+from gpt1_ds.scaling.repeated import Runs, repeated_loss
+
+Values: TypeAlias = Mapping[str, ArrayLike]
+
+
+def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: ArrayLike) -> Floats:
+    """(S, P) loss in nats per token; S is 1 for plain numbers."""
+    n, d, u = (np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in (n, d, u))
+    draws = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
+    if form == "repeated":
+        return repeated_loss(draws, Runs(n, d, np.minimum(u, d), np.ones_like(n)))
+    return np.broadcast_to(
+        loss_at({name: value[:, None] for name, value in draws.items()}, n, d), (len(draws["E"]), len(n))
+    )
+
+
+def exponents(values: Values) -> dict[str, Floats]:
+    """a and b: compute-optimal N grows as C^a, D as C^b."""
+    alpha, beta = np.asarray(values["alpha"]), np.asarray(values["beta"])
+    return {"a": beta / (alpha + beta), "b": alpha / (alpha + beta)}
+
+
+def compute_optimal(values: Values, flops: float) -> tuple[Floats, Floats]:
+    """N and D of the least loss among those with 6 N D = `flops`."""
+    alpha, beta, A, B = (np.asarray(values[name], dtype=np.float64) for name in ("alpha", "beta", "A", "B"))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
+        n = G * (flops / 6) ** (beta / (alpha + beta))
+        return np.asarray(n), np.asarray(flops / 6 / n)
+
+
+def tokens_for(values: Values, n: float, target: float) -> Floats:
+    """Fresh tokens D at which a model of `n` parameters reaches `target` nats per token; inf where none suffice."""
+    E, B, beta = (np.asarray(values[name], dtype=np.float64) for name in ("E", "B", "beta"))
+    left = target - E
+    if "A" in values:
+        left = left - np.asarray(values["A"]) * n ** -np.asarray(values["alpha"])
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return np.where(left > 0, (B / np.where(left > 0, left, 1.0)) ** (1 / beta), np.inf)

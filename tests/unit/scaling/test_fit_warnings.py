@@ -1,0 +1,139 @@
+"""Fits that are refused, and each warning where the points cannot say."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.scaling import checks
+from gpt1_ds.scaling.fitting import fit_file
+from gpt1_ds.scaling.points import read_points
+from gpt1_ds.scaling.solve import Solution
+from tests.helpers.laws import TRUTH, grid, law, rows_of, truth_csv, write_csv
+
+
+def fitted(folder: Path, rows: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    return fit_file(write_csv(folder / "points.csv", rows), **{"draws": 40, **options})[0]
+
+
+def rows_on(n: Any, d: Any, noise: float = 0.002, **more: Any) -> list[dict[str, Any]]:
+    n, d = (axis.ravel() for axis in np.meshgrid(n, d))
+    loss = law(n, d, **TRUTH) * np.exp(noise * np.random.default_rng(3).standard_normal(len(n)))
+    return rows_of(n, d, loss, **more)
+
+
+def assert_warned(record: dict[str, Any], words: str) -> None:
+    assert any(words in line for line in record["warnings"]), record["warnings"]
+    assert not any("\n" in line for line in record["warnings"])
+
+
+def test_a_good_grid_has_no_warning(tmp_path: Path) -> None:
+    record, rows = fit_file(truth_csv(tmp_path, 6, 6, 0.001), draws=200)
+    assert record["warnings"] == []
+    assert len(rows) == 36
+    assert record["points"] == 35
+
+
+def test_one_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"points.csv: form=chinchilla: all points have one N.*--form power_d"):
+        fitted(tmp_path, rows_on([1e8], np.geomspace(1e9, 1e11, 8)))
+    record = fitted(tmp_path, rows_on([1e8], np.geomspace(1e9, 1e11, 8)), form="power_d")
+    assert record["beta"] == pytest.approx(TRUTH["beta"], abs=0.1)
+    assert "alpha" not in record
+
+
+def test_one_budget_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"all points have one D.*--form power_n"):
+        fitted(tmp_path, rows_on(np.geomspace(1e7, 1e9, 8), [1e10]))
+
+
+def test_fewer_points_than_parameters_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="4 points to fit for 5 parameters; train 6 or more"):
+        fitted(tmp_path, rows_on([1e7, 1e8], [1e9, 1e10]))
+
+
+def test_repeated_without_repetition_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no point has d > u.*--form chinchilla"):
+        fitted(tmp_path, rows_on([1e7, 1e8, 1e9], [1e9, 1e10, 1e11]), form="repeated")
+
+
+def test_few_sizes(tmp_path: Path) -> None:
+    record = fitted(tmp_path, rows_on([1e7, 1e8], np.geomspace(1e9, 1e11, 6)))
+    assert_warned(record, "12 points of 2 N and 6 D: fewer than 3 N x 3 D")
+
+
+def test_tokens_within_a_decade(tmp_path: Path) -> None:
+    record = fitted(tmp_path, rows_on(np.geomspace(1e7, 1e9, 4), np.geomspace(1e10, 4e10, 4)))
+    assert_warned(record, "D spans 4x, less than a decade")
+
+
+def test_ratio_within_a_decade(tmp_path: Path) -> None:
+    n = np.repeat(np.geomspace(1e7, 1e9, 4), 3)
+    d = n * np.tile([15.0, 20.0, 30.0], 4)
+    record = fitted(tmp_path, rows_of(n, d, law(n, d, **TRUTH)))
+    assert_warned(record, "D/N spans 2x, less than a decade")
+
+
+def test_repeated_tokens_counted_as_new(tmp_path: Path) -> None:
+    rows = rows_on(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 5), u=5e10)
+    assert_warned(fitted(tmp_path, rows), "tokens are repeated up to 2 times")
+
+
+def test_a_power_law_whose_other_axis_moves(tmp_path: Path) -> None:
+    rows = rows_on(np.geomspace(1e7, 1e9, 4), [1e9, 2e9])
+    assert_warned(fitted(tmp_path, rows, form="power_n"), "D spans 2x, and form=power_n takes it for constant")
+
+
+def test_a_floor_that_hangs_on_single_runs(tmp_path: Path) -> None:
+    record = fitted(tmp_path, rows_on(np.geomspace(1e7, 4e7, 3), np.geomspace(1e9, 1e10, 3), noise=0.01), draws=100)
+    assert_warned(record, "more than E/2")
+    assert_warned(record, "% when one run (row ")
+
+
+def test_a_floor_at_its_bound(tmp_path: Path) -> None:
+    n, d = grid(4, 4)
+    record = fitted(tmp_path, rows_of(n, d, law(n, d, **{**TRUTH, "E": -0.3})))
+    assert record["E"] == 0
+    assert record["at_bounds"] == ["E"]
+    assert_warned(record, "at a bound: E")
+    assert_warned(record, "implausible E = 0: it lies outside of 0 to the lowest loss")
+
+
+def test_a_target_far_away_and_missed(tmp_path: Path) -> None:
+    rows = rows_on(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4), held_out=0)
+    rows.append({"n": 2e10, "d": 1e10, "loss": 3.0, "held_out": 1})
+    record = fitted(tmp_path, rows)
+    assert_warned(record, "row 18: N = 20B is 20x outside the fitted range (10M to 1B)")
+    assert_warned(record, "is beyond the fit's noise")
+    assert not any("D = 10B" in line for line in record["warnings"])
+
+
+def test_starts_that_disagree(tmp_path: Path) -> None:
+    points = read_points(truth_csv(tmp_path))
+    good = Solution({"E": 1.7}, {}, 1.0, starts=(1.0, 1.0, 2.0), agreeing=2)
+    lines = list(checks.solution_warnings("chinchilla", points, good, {}))
+    assert lines == ["only 2 of 3 starts reached the best objective: there may be a better one"]
+    agreed = dataclasses.replace(good, agreeing=3)
+    assert not list(checks.solution_warnings("chinchilla", points, agreed, {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"form": "kaplan"}, "--form kaplan: is none of chinchilla, gadre"),
+        ({"loss": "mse"}, "--loss mse: is neither huber nor l2"),
+        ({"draws": 5}, "--draws 5: too few"),
+        ({"at": {"E": 1.0}}, "--at: is for --form repeated"),
+        ({"form": "repeated", "at": {"E": 1.0}}, "--at E: not a set of parameters; give alpha"),
+        ({"form": "repeated", "at": dict.fromkeys(["alpha", "beta", "E", "A", "B"], -1.0)}, "--at alpha=-1.0: is not"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        fit_file(truth_csv(tmp_path), **options)
+    assert words in str(refused.value)
