@@ -101,7 +101,7 @@ def read_plan(options: argparse.Namespace) -> StudyPlan:
     base = base_config(study, words)
     made = cells(study, words, *found_data(base))
     ConfigError.raise_all(f"{options.study}: {problem}" for problem in unidentified(made))
-    return StudyPlan(study, made, machine.find(None, "cuda" if base.slurm.gpus_per_node else "cpu"))
+    return StudyPlan(study, made, _machine(base))
 
 
 def study_folder(name: str) -> Path:
@@ -110,6 +110,13 @@ def study_folder(name: str) -> Path:
         return Path(name)
     study = load_scaling(name)
     return Path(base_config(study, []).run.dir) / study.name
+
+
+def _machine(base: Config) -> machine.Machine:
+    """What the study is to run on: what was measured here, unless that is no machine of its kind."""
+    device = "cuda" if base.slurm.gpus_per_node else "cpu"
+    found = machine.find(None, device)
+    return found if found.device == device else machine.find("h100" if device == "cuda" else "cpu")
 
 
 def _embedded(base: Config) -> list[str]:
@@ -145,7 +152,10 @@ def _collect(planned: StudyPlan) -> list[dict[str, Any]]:
     if not planned.folder.is_dir():
         raise DataError(f"{planned.folder}: no such study has run; start it with `gpt1-ds scaling run`")
     rows = collecting.collect(planned.cells, planned.study.nproc)
-    collecting.write(rows, planned.folder / "results.csv")
+    collecting.write(rows, collecting.COLUMNS, planned.folder / "results.csv")
+    scores = collecting.downstream(planned.cells)
+    if scores:
+        collecting.write(scores, collecting.DOWNSTREAM, planned.folder / "downstream.csv")
     _show(planned, rows)
     return rows
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,6 +47,8 @@ COLUMNS = {  # name -> what it says; configs/README.md shows them
     "run": "its run folder",
 }
 
+DOWNSTREAM = ("cell", "n", "d", "flops", "task", "metric", "value")  # of downstream.csv
+
 
 def collect(cells: Sequence[Cell], ranks: int) -> list[dict[str, Any]]:
     """Rows for results.csv, in the cells' order."""
@@ -54,9 +57,26 @@ def collect(cells: Sequence[Cell], ranks: int) -> list[dict[str, Any]]:
     return rows
 
 
-def write(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def downstream(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Rows for downstream.csv: what `evaluate` (zero-shot probes) and fine-tuning runs below a cell's folder left in an
+    eval.json; of each task the first metric, on every split that was not trained on, at the last step.
+    """
+    rows = []
+    for cell in cells:
+        last: dict[tuple[str, str], dict[str, Any]] = {}
+        for file in sorted(cell.run_dir.path.glob("**/eval.json")):
+            for entry in json.loads(file.read_text()):
+                if entry["split"] != "train" and entry["metrics"]:
+                    last[f"{entry['task']}/{entry['split']}", next(iter(entry["metrics"]))] = entry
+        for (task, metric), entry in last.items():
+            place = {"cell": cell.name, "n": cell.parameters, "d": cell.tokens, "flops": cell.flops}
+            rows.append({**place, "task": task, "metric": metric, "value": entry["metrics"][metric]})
+    return rows
+
+
+def write(rows: Sequence[dict[str, Any]], columns: Iterable[str], path: Path) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
     write_atomic(path, text.getvalue())

@@ -1,0 +1,184 @@
+"""A scaling study as a person runs it: planned without torch, run, gone on with, fitted, reported, tracked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.cli import main
+from tests.helpers import runs
+from tests.helpers.wandb_files import read_segments
+
+STUDY: dict[str, Any] = {
+    "name": "small",
+    "overrides": {
+        **dict(word.split("=", 1) for word in runs.TINY if not word.startswith(("model.", "checkpoint."))),
+        **{"model.context": 32, "train.micro_batch": 8, "tracking.wandb": "offline"},
+    },
+    "width_per_layer": 16,
+    "head_width": 16,
+    "schedule": "wsd",
+    "epochs_limit": 10,
+    "arms": [
+        {"name": "ladder", "layers": [1, 2, 3], "tokens": ["4K", "16K", "64K"]},
+        {"name": "seeds", "layers": [1], "tokens": ["4K"], "seeds": [2]},
+    ],
+    "held_out": ["l3w48-64K-seed1"],
+}
+
+
+def write(folder: Path, data: Path, **changed: Any) -> str:
+    study = {**STUDY, **changed}
+    study["overrides"] = {**study["overrides"], "data.path": str(data), "run.dir": str(folder / "runs")}
+    file = folder / "small.yaml"
+    file.write_text(json.dumps(study))
+    return str(file)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple[str, Path]:
+    """(the study's file, its folder)"""
+    folder = tmp_path_factory.mktemp("study")
+    file = write(folder, tiny_data)
+    assert main(["scaling", "run", file]) == 0
+    return file, folder / "runs" / "small"
+
+
+def test_every_cell_is_run_and_collected(finished: tuple[str, Path]) -> None:
+    _, folder = finished
+    found = {row["cell"]: row for row in rows(folder)}
+    assert len(found) == 10
+    assert {row["outcome"] for row in found.values()} == {"done"}
+    assert float(found["l3w48-64K-seed1"]["loss"]) < float(found["l1w16-4K-seed1"]["loss"])
+    assert not list(folder.glob("*/checkpoints/step-*")), "what was learned is not asked for"
+
+
+def test_a_branch_is_the_run_that_it_stands_for(finished: tuple[str, Path], tiny_data: Path, tmp_path: Path) -> None:
+    """A budget that branched off a trunk ends at the loss of a run of its own, bit for bit."""
+    _, folder = finished
+    cell = next(row for row in rows(folder) if float(row["own_share"]) < 1)
+    config = folder / cell["cell"] / "config.yaml"
+    words = [f"run.dir={tmp_path}", "run.name=alone", "checkpoint.resume=auto"]
+    assert main(["pretrain", "-c", str(config), *words, "tracking.wandb=off"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
+    assert float(cell["loss"]) == [line["loss"] for line in lines if line["kind"] == "eval"][-1]
+
+
+def test_what_is_done_is_not_run_again(finished: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")}
+    assert main(["scaling", "run", file]) == 0
+    assert "10 cells, 10 done, 0 to do" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")} == before
+
+
+def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> None:
+    _, folder = finished
+    for row in rows(folder):
+        (segment,) = read_segments(folder / row["cell"])
+        shown = segment.config
+        assert (segment.group, segment.job_type) == ("small", "pretrain")
+        assert shown["parameters_matrices_head"] == int(row["n"])
+        assert (shown["training_tokens"], shown["training_flops"]) == (int(row["d"]), int(row["flops"]))
+    assert len({read_segments(folder / row["cell"])[0].id for row in rows(folder)}) == 10
+    segments = read_segments(folder)
+    assert {segment.group for segment in segments} == {"small"}
+    assert len({segment.id for segment in segments}) == 1
+    (table,) = segments[0].folder.glob("files/media/table/cells*.json")
+    shown = json.loads(table.read_text())
+    assert [row[shown["columns"].index("cell")] for row in shown["data"]] == [row["cell"] for row in rows(folder)]
+
+
+def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = finished
+    assert main(["scaling", "fit", file, "--draws", "50"]) == 0
+    assert "held out l3w48-64K-seed1" in capsys.readouterr().out
+    assert main(["scaling", "predict", file, "--params", "1M", "--tokens", "1M"]) == 0
+    assert "loss at N = 1M, D = 1M" in capsys.readouterr().out
+    assert main(["scaling", "report", file]) == 0
+    page = (folder / "report.html").read_text()
+    assert "l3w48-64K-seed1" in page
+    assert main(["scaling", "status", file]) == 0
+    assert "10 done" in capsys.readouterr().out
+
+
+def test_a_missing_run_is_waiting(finished: tuple[str, Path], tmp_path: Path, tiny_data: Path) -> None:
+    _, folder = finished
+    shutil.copytree(folder, tmp_path / "runs" / "small")
+    shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-16K-seed1")
+    assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
+    outcomes = {row["cell"]: row["outcome"] for row in rows(tmp_path / "runs" / "small")}
+    assert outcomes.pop("l2w32-16K-seed1") == "waiting"
+    assert set(outcomes.values()) == {"done"}
+
+
+def test_scores_of_tasks_stand_beside_their_compute(
+    finished: tuple[str, Path], tmp_path: Path, tiny_data: Path
+) -> None:
+    _, folder = finished
+    shutil.copytree(folder, tmp_path / "runs" / "small")
+    tasks = tmp_path / "runs" / "small" / "l2w32-16K-seed1" / "tasks" / "sst2"
+    tasks.mkdir(parents=True)
+    entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
+    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}]))
+    assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
+    with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["cell"], row["task"], row["metric"], row["value"]) == (
+        "l2w32-16K-seed1",
+        "sst2/dev",
+        "accuracy",
+        "0.75",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "said"),
+    [
+        ({}, ["status", "nowhere"], "nowhere: no such file"),
+        ({}, ["collect", "FILE"], "no such study has run; start it with"),
+        ({}, ["report", "FILE"], "results.csv: missing"),
+        ({}, ["run", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
+        ({}, ["plan", "FILE", "model.widht=3"], "Key 'widht' not in 'ModelConfig'"),
+        ({"arms": [{"name": "one", "layers": [2], "tokens": ["4K"]}]}, ["plan", "FILE"], "cannot identify"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path,
+    tiny_data: Path,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    words: list[str],
+    said: str,
+) -> None:
+    changed = {**changed, "held_out": []} if changed else changed
+    file = write(tmp_path, tiny_data, **changed)
+    assert main(["scaling", *(file if word == "FILE" else word for word in words)]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_two_hundred_cells_are_planned_without_torch(tmp_path: Path, tiny_data: Path) -> None:
+    arm = {"name": "many", "layers": [1, 2, 3, 4], "tokens": ["4K", "16K", "64K"], "seeds": list(range(17))}
+    file = write(tmp_path, tiny_data, arms=[arm], held_out=[])
+    code = f"import sys; from gpt1_ds.cli import main; code = main(['scaling', 'plan', {file!r}]); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "assert 'torch' not in sys.modules; sys.exit(code)"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "204 cells" in done.stdout
