@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from gpt1_ds.scaling.outcome import DONE
 from gpt1_ds.scaling.tables import Row, check_names, convention, each, read_table, schedules
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 NEEDED = ("n", "d", "loss")
 KINDS = ("", "ladder", "data")  # depth and shape vary what L(N, D) has no word for
@@ -65,6 +68,17 @@ class Points:
 def column(points: Iterable[Point], name: str) -> Floats:
     """One number per point."""
     return np.array([getattr(point, name) for point in points], dtype=np.float64)
+
+
+def groups(items: Iterable[T], key: Callable[[T], float], ratio: float) -> list[tuple[float, list[T]]]:
+    """(geometric mean of key, its items) where the key is within `ratio` of each group's least, ascending."""
+    found: list[list[T]] = []
+    for item in sorted(items, key=key):
+        if found and key(item) <= ratio * key(found[-1][0]):
+            found[-1].append(item)
+        else:
+            found.append([item])
+    return [(math.exp(sum(math.log(key(item)) for item in some) / len(some)), some) for some in found]
 
 
 def without_repetition(points: Points) -> Points:
