@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from gpt1_ds.scaling.points import Floats, Point, column, groups
 
@@ -66,7 +65,7 @@ def _budget(flops: float, points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def parabola(n: ArrayLike, loss: ArrayLike) -> Parabola:
+def parabola(n: Floats, loss: Floats) -> Parabola:
     """Least squares of loss (P,) against log N (P,), of three sizes or more."""
     logs: Floats = np.log(n)
     middle = logs.mean()
