@@ -164,12 +164,16 @@ def read(folder: Path) -> Study:
 
 
 def _cell(row: Row) -> Cell:
-    names = [name for name in COLUMNS if name in Cell.__dataclass_fields__]
-    told: dict[str, Any] = {name: row.text(name) if name in TEXTS else row.number(name) for name in names}
+    n, d = row.positive("n"), row.positive("d")
+    told: dict[str, Any] = {
+        **{"cell": row.name, "n": n, "d": d, "u": min(row.positive("u", d), d)},
+        **{"flops": row.positive("flops", 6 * n * d)},
+        **{"held_out": row.flag("held_out"), "best_rate": row.flag("best_rate", missing=True)},
+    }
+    for name in COLUMNS:
+        if name in Cell.__dataclass_fields__ and name not in told:
+            told[name] = row.text(name) if name in TEXTS else row.number(name)
     told |= {name: int(told[name]) for name in WHOLE if told[name] is not None}
-    told |= {"n": row.positive("n"), "d": row.positive("d"), "cell": row.name}
-    told |= {"u": row.positive("u", told["d"]), "flops": row.positive("flops", 6 * told["n"] * told["d"])}
-    told |= {"held_out": row.flag("held_out"), "best_rate": row.flag("best_rate", missing=True)}
     told["outcome"] = told["outcome"] or (WAITING if told["loss"] is None else DONE)
     for name in ("loss", "learning_rate"):
         if told[name] is not None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import FIGURES
+from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_page import write_scaling_report
 from gpt1_ds.report.scaling_study import Cell, read
 from gpt1_ds.scaling.tables import COLUMNS
@@ -226,6 +228,26 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, spoil: Callable[[
     for word in words:
         assert word in str(error.value)
     assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    folder = plain_points(tmp_path / "points", GRID)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"^{package} is not installed: pip install 'gpt1-ds\[scaling\]'$"):
+        write_scaling_report(folder)
+
+
+def test_what_people_write_for_yes_is_understood(tmp_path: Path) -> None:
+    folder = tmp_path / "points"
+    folder.mkdir()
+    rows = "1e6, 1e8, 4, True, 0\n1e6, 1e9, 3.9, 0, 1\n2e6, 1e9, 3.8, , \n"
+    (folder / "results.csv").write_text("N, D, loss, held_out, best_rate\n" + rows)
+    cells = read(folder).cells
+    assert [(cell.held_out, cell.best_rate) for cell in cells] == [(True, False), (False, True), (False, True)]
+    assert [cell.d for cell in once(read(folder))] == [1e9, 1e9]
 
 
 def test_nothing_finished(tmp_path: Path) -> None:
