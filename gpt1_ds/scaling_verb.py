@@ -17,9 +17,10 @@ from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.config.scaling import load_scaling
 from gpt1_ds.plan import machine
-from gpt1_ds.scaling import collect as collecting
-from gpt1_ds.scaling import outcome
+from gpt1_ds.scaling import outcome, tables
 from gpt1_ds.scaling.cells import Cell, base_config, cells
+from gpt1_ds.scaling.collect import collect as collected
+from gpt1_ds.scaling.collect import downstream
 from gpt1_ds.scaling.plan import StudyPlan, unidentified
 from gpt1_ds.verbs import check_data, found_data, with_embedded_corpus
 
@@ -151,11 +152,11 @@ def _differences(cell: Cell) -> Iterator[str]:
 def _collect(planned: StudyPlan) -> list[dict[str, Any]]:
     if not planned.folder.is_dir():
         raise DataError(f"{planned.folder}: no such study has run; start it with `gpt1-ds scaling run`")
-    rows = collecting.collect(planned.cells, planned.study.nproc)
-    collecting.write(rows, collecting.COLUMNS, planned.folder / "results.csv")
-    scores = collecting.downstream(planned.cells)
+    rows = collected(planned.cells, planned.study.nproc)
+    tables.write_table(planned.folder / "results.csv", tables.COLUMNS, rows)
+    scores = downstream(planned.cells)
     if scores:
-        collecting.write(scores, collecting.DOWNSTREAM, planned.folder / "downstream.csv")
+        tables.write_table(planned.folder / "downstream.csv", tables.DOWNSTREAM, scores)
     _show(planned, rows)
     return rows
 

@@ -29,7 +29,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.data import DataSource
 from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.study import Study
-from gpt1_ds.scaling.collect import COLUMNS
+from gpt1_ds.scaling.tables import COLUMNS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "configs" / "README.md"

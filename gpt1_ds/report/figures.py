@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 GRAMS = {1: "unigram", 2: "bigram", 3: "trigram"}
 
 
-def set_up() -> None:
-    """The look of all figures. Raises UserError where matplotlib is not installed."""
+def set_up(extra: str = "report") -> None:
+    """The look of all figures. Raises UserError where matplotlib is not installed, which comes with `extra`."""
     try:
         import matplotlib as mpl
     except ImportError:
-        raise UserError("matplotlib is not installed: pip install 'gpt1-ds[report]'") from None
+        raise UserError(f"matplotlib is not installed: pip install 'gpt1-ds[{extra}]'") from None
     mpl.use("Agg")
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"})
 

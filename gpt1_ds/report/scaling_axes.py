@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.units import count
 from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.scaling.points import groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ TOKENS = "training tokens D"
 FLOPS = "training compute C (FLOPs)"
 HELD_OUT: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
 FITTED: dict[str, Any] = {"marker": "o", "markersize": 4.5}
-DIVERGED: dict[str, Any] = {"color": "crimson", "marker": "x", "markersize": 7, "markeredgewidth": 1.6, "linestyle": ""}
+CROSS: dict[str, Any] = {"color": "crimson", "marker": "x", "markersize": 7, "markeredgewidth": 1.6, "linestyle": ""}
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 LEGEND_ROWS = 14  # sizes or budgets named in a legend; of more, some
 
@@ -41,22 +42,14 @@ class Nothing(Exception):  # noqa: N818 - a figure that has no data is no error
     """Says why a figure cannot be drawn."""
 
 
-def groups(
-    cells: Iterable[Cell], key: Callable[[Cell], float], tolerance: float = 0.03
-) -> list[tuple[float, list[Cell]]]:
-    """(geometric mean of key, its cells) where neighbours lie within `tolerance` of each group's first, ascending."""
-    found: list[list[Cell]] = []
-    for cell in sorted(cells, key=key):
-        if found and key(cell) <= key(found[-1][0]) * (1 + tolerance):
-            found[-1].append(cell)
-        else:
-            found.append([cell])
-    return [(math.exp(sum(math.log(key(cell)) for cell in some) / len(some)), some) for some in found]
+def alike(cells: Iterable[Cell], key: Callable[[Cell], float]) -> list[tuple[float, list[Cell]]]:
+    """Cells whose key is meant to be the same: it may differ by what rounding to whole steps or widths does."""
+    return groups(cells, key, 1.03)
 
 
 def means(cells: Iterable[Cell], key: Callable[[Cell], float]) -> tuple[list[float], list[float]]:
     """Each value of `key` and the mean loss of its cells (seeds), ascending."""
-    found = groups(cells, key, 1e-6)
+    found = groups(cells, key, 1 + 1e-6)
     return [at for at, _ in found], [sum(cell.final_loss for cell in some) / len(some) for _, some in found]
 
 
@@ -64,13 +57,13 @@ class Sizes:
     """A colour per N, the same in every figure of a study: dark is small."""
 
     def __init__(self, study: Study) -> None:
-        self._colours = _spread("viridis", [n for n, _ in groups(study.cells, lambda cell: cell.n)])
+        self._colours = _spread("viridis", [n for n, _ in alike(study.cells, lambda cell: cell.n)])
 
     def legend(self, figure: Any, cells: Iterable[Cell]) -> None:
         """Beside the figure, where no line of it names a size."""
         from matplotlib.lines import Line2D
 
-        named = spread([n for n, _ in groups(cells, lambda cell: cell.n)], LEGEND_ROWS)
+        named = spread([n for n, _ in alike(cells, lambda cell: cell.n)], LEGEND_ROWS)
         handles = [Line2D([], [], color=self(n), marker="o", markersize=4.5, label=f"N = {count(n)}") for n in named]
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
 

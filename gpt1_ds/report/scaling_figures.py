@@ -45,7 +45,7 @@ def draw(study: Study) -> tuple[list[Figure], dict[str, str]]:
 
     Raises UserError where matplotlib is not installed.
     """
-    figures.set_up()
+    figures.set_up("scaling")
     sizes = Sizes(study)
     drawn: list[Figure] = []
     missing: dict[str, str] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpt1_ds.report.scaling_axes import Drawing, Nothing, Sizes, finish, literal, spread, subplots
 from gpt1_ds.report.scaling_study import Study
+from gpt1_ds.scaling.laws import exponents
 
 NAMED = 60  # cells named below the residuals; of more, only their order is shown
 DRAWS = 1500  # of the bootstrap in the cloud
@@ -19,7 +21,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
     named = len(cells) <= NAMED
     figure, (axes,) = subplots(1, width=max(7.2, 0.19 * len(cells)) if named else 8.0, height=4.0)
     places = range(len(cells))
-    errors = [_percent(study, cell) for cell in cells]
+    errors = [study.error_percent(cell) or 0.0 for cell in cells]
     for place, cell, error in zip(places, cells, errors, strict=True):
         axes.plot([place, place], [0, error], color=sizes(cell.n), linewidth=1)
         face = "white" if cell.held_out else sizes(cell.n)
@@ -48,14 +50,6 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
     return Drawing.of(figure, text, cells)
 
 
-def _percent(study: Study, cell: Any) -> float:
-    told = study.predictions[cell.cell]
-    if isinstance(told["error_percent"], float):
-        return told["error_percent"]
-    assert isinstance(told["predicted"], float), "rows without are left out on reading"
-    return 100 * (told["predicted"] / float(cell.final_loss) - 1)
-
-
 def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     """The cloud of alpha and beta, and histograms of E and of a, which says how N_opt grows with compute."""
     fit = study.fit
@@ -63,8 +57,7 @@ def bootstrap(study: Study, sizes: Sizes) -> Drawing:
         raise Nothing("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
     samples = {name: drawn for name, drawn in ((fit.get("bootstrap") or {}).get("samples") or {}).items() if drawn}
     if len(samples.get("alpha", [])) == len(samples.get("beta", [])) > 0:
-        pairs = zip(samples["alpha"], samples["beta"], strict=True)
-        samples["a"] = [beta / (alpha + beta) for alpha, beta in pairs if alpha + beta > 0]
+        samples["a"] = exponents(samples)["a"].tolist()
     clouds = [name for name in ("alpha", "beta", "E", "a") if len(set(samples.get(name, []))) > 1]
     if not clouds:
         raise Nothing("fit.json holds no bootstrap draws")
@@ -87,7 +80,7 @@ def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     return Drawing.of(figure, text, fitted)
 
 
-def _cloud(axes: Any, fit: dict[str, Any], samples: dict[str, list[float]]) -> None:
+def _cloud(axes: Any, fit: Mapping[str, Any], samples: dict[str, list[float]]) -> None:
     pairs = spread(list(zip(samples["alpha"], samples["beta"], strict=True)), DRAWS)
     axes.plot(*zip(*pairs, strict=True), ".", color="steelblue", alpha=0.35, markersize=3, markeredgewidth=0)
     intervals = fit.get("intervals") or {}
@@ -98,7 +91,7 @@ def _cloud(axes: Any, fit: dict[str, Any], samples: dict[str, list[float]]) -> N
     finish(axes, "alpha: exponent of N", "beta: exponent of D")
 
 
-def _histogram(axes: Any, fit: dict[str, Any], name: str, drawn: list[float]) -> None:
+def _histogram(axes: Any, fit: Mapping[str, Any], name: str, drawn: list[float]) -> None:
     axes.hist(drawn, bins=40, color="steelblue", alpha=0.6)
     for end in (fit.get("intervals") or {}).get(name, []):
         axes.axvline(end, color="crimson", linewidth=1, linestyle=":")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpt1_ds.common.units import count
-from gpt1_ds.report import scaling_law
 from gpt1_ds.report.scaling_axes import (
     FITTED,
     FLOPS,
@@ -18,8 +19,8 @@ from gpt1_ds.report.scaling_axes import (
     Drawing,
     Nothing,
     Sizes,
+    alike,
     finish,
-    groups,
     legend,
     log_axis,
     means,
@@ -29,33 +30,30 @@ from gpt1_ds.report.scaling_axes import (
     subplots,
 )
 from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.scaling.isoflop import WIDTH, parabola
+from gpt1_ds.scaling.laws import frontier, has_frontier, predicted_loss
+from gpt1_ds.scaling.points import FRESH_EPOCHS, KINDS, groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SAME_COMPUTE = 0.2  # cells within this of each other are on one isoFLOP curve
 Curve = tuple[list[float], list[float]]
-FRESH_EPOCHS = 4.0  # up to here repeated tokens are about as good as new ones (Muennighoff et al. 2023)
 CURVES = 8  # isoFLOP curves shown
 BESIDE = 1.07  # where a prediction is drawn, in parts of its C, so that both can be seen
 LEVELS = 6  # curves of one figure at most, where the cells give no shared values
 
 
 def once(study: Study) -> list[Cell]:
-    """Finished cells that measure L(N, D): of each (N, D) those with most unique tokens, and of each seed of them the
-    best learning rate. Aspect ratios and repetition have figures of their own.
+    """Finished cells that measure L(N, D): at the best learning rate, and of each (N, D) those with most unique
+    tokens. Aspect ratios and repetition have figures of their own.
     """
-    usable = [cell for cell in study.done if cell.kind not in ("depth", "shape")] or study.done
+    usable = [cell for cell in study.done if cell.best_rate] or study.done
+    usable = [cell for cell in usable if cell.kind in KINDS] or usable
     usable = [cell for cell in usable if cell.epochs <= FRESH_EPOCHS] or usable
     unique: dict[tuple[float, float], float] = {}
     for cell in usable:
         unique[cell.n, cell.d] = max(unique.get((cell.n, cell.d), 0.0), cell.u)
-    usable = [cell for cell in usable if cell.u == unique[cell.n, cell.d]]
-    best: dict[tuple[float, float, int | None], float] = {}
-    for cell in usable:
-        key = (cell.n, cell.d, cell.seed)
-        best[key] = min(best.get(key, math.inf), cell.final_loss)
-    return [cell for cell in usable if cell.final_loss == best[cell.n, cell.d, cell.seed]]
+    return [cell for cell in usable if cell.u == unique[cell.n, cell.d]]
 
 
 def chosen(study: Study, cells: list[Cell]) -> str:
@@ -83,7 +81,7 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
     colour = Budgets(curves)
     edges = 0
     for flops, (n, losses) in curves.items():
-        edges += not _parabola(axes, n, losses, colour(flops))
+        edges += not _draw_parabola(axes, n, losses, colour(flops))
         axes.plot(n, losses, "o", color=colour(flops), ms=4.5, label=f"C = {power(float(f'{flops:.2g}'))}")
     log_axis(axes.xaxis)
     log_axis(axes.yaxis, plain)
@@ -92,7 +90,7 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
     how = (
         "read off between the budgets of each size, on straight lines in log C and log loss, never beyond them"
         if read_off
-        else f"of cells whose compute is equal within {SAME_COMPUTE:.0%}, seeds averaged"
+        else f"of cells whose compute is equal within {WIDTH - 1:.0%}, seeds averaged"
     )
     text = f"Loss against size at equal training compute ({how}). Star: lowest point of the parabola in log N"
     text += f"; {edges} of {len(curves)} curves have none within the sizes trained." if edges else "."
@@ -104,35 +102,28 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
 
 def _measured(cells: list[Cell]) -> dict[float, Curve]:
     """C -> (N, loss) of at least three sizes; empty where it would be of the smaller part of the cells, by accident."""
-    found = groups(cells, lambda cell: cell.flops, SAME_COMPUTE)
-    found = [(flops, some) for flops, some in found if len(groups(some, lambda cell: cell.n)) >= 3]
+    found = groups(cells, lambda cell: cell.flops, WIDTH)
+    found = [(flops, some) for flops, some in found if len(alike(some, lambda cell: cell.n)) >= 3]
     if 2 * sum(len(some) for _, some in found) < len(cells):
         return {}
     return {flops: means(some, lambda cell: cell.n) for flops, some in spread(found, CURVES)}
 
 
-def _parabola(axes: Axes, n: list[float], losses: list[float], colour: Any) -> bool:
+def _draw_parabola(axes: Axes, n: list[float], losses: list[float], colour: Any) -> bool:
     """Whether the curve has its minimum within its points."""
-    import numpy as np
-
-    logs = np.log(n)
-    middle = logs.mean()
-    bend, slope, height = np.polyfit(logs - middle, losses, 2)
-    fine = np.linspace(logs[0], logs[-1], 60)
-    axes.plot(np.exp(fine), np.polyval([bend, slope, height], fine - middle), color=colour, linewidth=1, alpha=0.7)
-    lowest = middle - slope / (2 * bend) if bend > 0 else math.inf
-    if not logs[0] <= lowest <= logs[-1]:
-        return False
-    bottom = np.polyval([bend, slope, height], lowest - middle)
-    axes.plot(np.exp(lowest), bottom, "*", color=colour, ms=13, markeredgecolor="black", markeredgewidth=0.7, zorder=4)
-    return True
+    found = parabola(np.array(n), np.array(losses))
+    fine = np.linspace(math.log(n[0]), math.log(n[-1]), 60)
+    curve = found.floor + found.curvature * (fine - found.centre) ** 2
+    axes.plot(np.exp(fine), curve, color=colour, linewidth=1, alpha=0.7)
+    style = {"color": colour, "markeredgecolor": "black", "markeredgewidth": 0.7, "zorder": 4}
+    if found.inside:
+        axes.plot(math.exp(found.centre), found.floor, "*", ms=13, **style)
+    return found.inside
 
 
 def _interpolated(cells: list[Cell]) -> dict[float, Curve]:
     """C -> (N, loss) where at least three sizes were trained on both sides of C."""
-    import numpy as np
-
-    lines = {n: means(some, lambda cell: cell.flops) for n, some in groups(cells, lambda cell: cell.n)}
+    lines = {n: means(some, lambda cell: cell.flops) for n, some in alike(cells, lambda cell: cell.n)}
     lines = {n: line for n, line in lines.items() if len(line[0]) > 1}
     ends = sorted({end for flops, _ in lines.values() for end in flops})
     curves = {}
@@ -146,24 +137,24 @@ def _interpolated(cells: list[Cell]) -> dict[float, Curve]:
 
 def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
     """Loss vs D per N and loss vs N per D, with the fitted curves."""
-    if study.fit is None:
+    law, cells = study.law, once(study)
+    if law is None:
         raise Nothing("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
-    cells, law = once(study), scaling_law.of_fit(study.fit)
     figure, (left, right) = subplots(2, width=5.6, height=4.0)
-    shared = [d for d, _ in groups(cells, lambda cell: cell.d)]
-    levels = shared if len(shared) <= LEVELS + 2 else _log_spaced(shared[0], shared[-1], LEVELS)
+    shared = [d for d, _ in alike(cells, lambda cell: cell.d)]
+    levels = shared if len(shared) <= LEVELS + 2 else list(np.geomspace(shared[0], shared[-1], LEVELS))
     colour = Budgets(shared)
     for cell in cells:
         style = HELD_OUT if cell.held_out else FITTED
         left.plot(cell.d, cell.final_loss, color=sizes(cell.n), linestyle="", **style)
         right.plot(cell.n, cell.final_loss, color=colour(cell.d), linestyle="", **style)
-    d_ends = _log_spaced(shared[0] / 1.3, shared[-1] * 1.3, 60)
-    n_ends = _log_spaced(min(cell.n for cell in cells) / 1.3, max(cell.n for cell in cells) * 1.3, 60)
-    for n, _ in groups(cells, lambda cell: cell.n):
-        curve = [scaling_law.loss_at(law, n, d) for d in d_ends]
+    d_ends = np.geomspace(shared[0] / 1.3, shared[-1] * 1.3, 60)
+    n_ends = np.geomspace(min(cell.n for cell in cells) / 1.3, max(cell.n for cell in cells) * 1.3, 60)
+    for n, _ in alike(cells, lambda cell: cell.n):
+        curve = predicted_loss(law.form, law.values, n, d_ends, d_ends)[0]
         left.plot(d_ends, curve, color=sizes(n), linewidth=1, label=f"N = {count(n)}")
     for d in levels:
-        curve = [scaling_law.loss_at(law, n, d) for n in n_ends]
+        curve = predicted_loss(law.form, law.values, n_ends, d, d)[0]
         right.plot(n_ends, curve, color=colour(d), linewidth=1, label=f"D = {count(d)}")
     for axes, x in ((left, TOKENS), (right, SIZE)):
         log_axis(axes.xaxis)
@@ -180,7 +171,7 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
     """Loss vs compute, the frontier of the fit with its interval, and the held-out points with theirs."""
     cells = once(study)
     figure, (axes,) = subplots(1, width=7.6, height=4.6)
-    for n, some in groups(cells, lambda cell: cell.n):
+    for n, some in alike(cells, lambda cell: cell.n):
         axes.plot(*means(some, lambda cell: cell.flops), color=sizes(n), linewidth=1, alpha=0.7)
         fitted = [cell for cell in some if not cell.held_out]
         axes.plot(
@@ -228,26 +219,18 @@ def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
 
 def _frontier(axes: Axes, study: Study, cells: list[Cell]) -> str:
     """The lowest loss per compute that the law allows, and its 95 % band over the bootstrap."""
-    import numpy as np
-
-    assert study.fit is not None
-    law = scaling_law.of_fit(study.fit)
-    if not scaling_law.has_frontier(law):
+    law = study.law
+    assert law is not None
+    if not has_frontier(law.values):
         return " The fitted law has one axis only, so no efficient frontier."
     per_product = math.exp(sum(math.log(cell.flops / (cell.n * cell.d)) for cell in cells) / len(cells))
     flops = np.geomspace(min(cell.flops for cell in cells), max(cell.flops for cell in cells) * 1.5, 80)
-    best = scaling_law.frontier(law, flops, per_product)
+    best = frontier(law.values, flops, per_product)[0]
     axes.plot(flops, best, color="black", linestyle="--", linewidth=1.2, label="efficient frontier")
-    draws = (study.fit.get("bootstrap") or {}).get("samples") or {}
     text = f" Dashed: the lowest loss the fitted law allows, taking C = {per_product:.3g} N D (the cells' mean)"
-    if all(draws.get(name) for name in ("alpha", "beta", "E", "A", "B")):
-        columns = {name: np.asarray(draws[name], dtype=float)[:, None] for name in ("alpha", "beta", "E", "A", "B")}
-        with np.errstate(all="ignore"):  # a draw may sit at a bound, where the frontier is not defined
-            low, high = np.nanpercentile(scaling_law.frontier(columns, flops[None], per_product), [2.5, 97.5], axis=0)
+    if law.samples:
+        with np.errstate(invalid="ignore"):  # some draws have none
+            low, high = np.nanpercentile(frontier(law.samples, flops, per_product), [2.5, 97.5], axis=0)
         axes.fill_between(flops, low, high, color="black", alpha=0.1, linewidth=0)
         text += "; band: 95 % of the bootstrap"
     return text + "."
-
-
-def _log_spaced(low: float, high: float, number: int) -> list[float]:
-    return [low * (high / low) ** (place / (number - 1)) for place in range(number)]

@@ -20,7 +20,7 @@ def write_scaling_report(folder: Path) -> Path:
     try:
         from jinja2 import Environment, FileSystemLoader
     except ImportError:
-        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[report]'") from None
+        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[scaling]'") from None
     study = read(folder)
     drawn, missing = scaling_figures.draw(study)
     _save(folder / "figures", drawn)

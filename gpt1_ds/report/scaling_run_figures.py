@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.report.scaling_axes import (
-    DIVERGED,
+    CROSS,
     FITTED,
     FLOPS,
     HELD_OUT,
@@ -25,6 +25,7 @@ from gpt1_ds.report.scaling_axes import (
     subplots,
 )
 from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.scaling.outcome import DIVERGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ MOST_PANELS = 8
 def training_curves(study: Study, sizes: Sizes) -> Drawing:
     """Held-out loss against tokens of every cell that has a run folder, diverged ones in red."""
     curves = {cell: curve for cell in study.cells if (curve := list(_curve(study, cell)))}
-    drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == "diverged"}
+    drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == DIVERGED}
     if not drawn:
         raise Nothing("no run folder of a cell holds a held-out curve")
     panels: dict[str, list[Cell]] = defaultdict(list)
@@ -49,14 +50,14 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
     tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
     for axes, (arm, cells) in zip(places, panels.items(), strict=True):
         for cell in cells:
-            _trained(axes, spread(drawn[cell], most), cell.outcome == "diverged", sizes(cell.n))
+            _trained(axes, spread(drawn[cell], most), cell.outcome == DIVERGED, sizes(cell.n))
         axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
         log_axis(axes.xaxis)
         log_axis(axes.yaxis, plain)
         finish(axes, "tokens trained on so far", LOSS, arm)
     sizes.legend(figure, drawn)
     text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
-    text += " Red, to its last finite value: diverged." if any(cell.outcome == "diverged" for cell in drawn) else ""
+    text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
     return Drawing.of(figure, text, drawn)
 
 
@@ -64,14 +65,14 @@ def _trained(axes: Axes, curve: list[tuple[float, float]], diverged: bool, colou
     tokens, losses = zip(*curve, strict=True)
     axes.plot(tokens, losses, color="crimson" if diverged else colour, linewidth=1, alpha=0.8)
     if diverged:
-        axes.plot(tokens[-1], losses[-1], zorder=5, **DIVERGED)
+        axes.plot(tokens[-1], losses[-1], zorder=5, **CROSS)
 
 
 def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
     """(tokens, held-out loss), the finite ones; the batches' losses of a run that diverged before two evaluations."""
     run = study.run_dir(cell)
     lines = list(read_jsonl(run.metrics)) if run else []
-    for kind in ("eval", "train") if cell.outcome == "diverged" else ("eval",):
+    for kind in ("eval", "train") if cell.outcome == DIVERGED else ("eval",):
         points = [
             (line["tokens"], line["loss"])
             for line in lines
@@ -85,10 +86,8 @@ def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
 def downstream(study: Study, sizes: Sizes) -> Drawing:
     """Score against pre-training compute, a panel per task and metric."""
     panels: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
-    for row in study.downstream:
-        flops, value = row["flops"], row["value"]
-        if isinstance(flops, float) and isinstance(value, float) and flops > 0:
-            panels[str(row["task"]), str(row["metric"])].append((flops, value, str(row["cell"])))
+    for score in study.downstream:
+        panels[score.task, score.metric].append((score.flops, score.value, score.cell))
     if not panels:
         raise Nothing("no downstream.csv: no task was evaluated on the cells")
     cells = {cell.cell: cell for cell in study.cells}

@@ -6,17 +6,18 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpt1_ds.common.units import count
-from gpt1_ds.report import scaling_law
 from gpt1_ds.report.scaling_axes import (
-    DIVERGED,
+    CROSS,
     LOSS,
     Budgets,
     Drawing,
     Nothing,
     Sizes,
+    alike,
     finish,
-    groups,
     legend,
     log_axis,
     means,
@@ -24,20 +25,24 @@ from gpt1_ds.report.scaling_axes import (
     power,
     subplots,
 )
-from gpt1_ds.report.scaling_loss_figures import SAME_COMPUTE, once
+from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.scaling.isoflop import WIDTH
+from gpt1_ds.scaling.laws import predicted_loss
+from gpt1_ds.scaling.outcome import DIVERGED
+from gpt1_ds.scaling.points import KINDS, groups
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SAME_SIZE = 0.15  # sizes within this of each other are on one iso-N curve
+SAME_SIZE = 1.15  # largest ratio of sizes that are on one iso-N curve
 LINES = ("-", "--", "-.", ":")
 
 
 def depth(study: Study, sizes: Sizes) -> Drawing:
     """Loss against layers: a ladder at equal data or compute, and iso-N curves where the width is free."""
-    ladder = [cell for cell in once(study) if cell.layers and cell.kind not in ("depth", "shape")]
-    shaped = [cell for cell in study.done if cell.layers and cell.kind in ("depth", "shape")]
+    ladder = [cell for cell in once(study) if cell.layers and cell.kind in KINDS]
+    shaped = [cell for cell in study.done if cell.best_rate and cell.layers and cell.kind not in KINDS]
     panels = [cells for cells in (ladder, shaped) if len({cell.layers for cell in cells}) > 1]
     if not panels:
         raise Nothing("no two finished cells differ in depth, or results.csv does not say how deep they are")
@@ -57,9 +62,9 @@ def _layers(cell: Cell) -> float:
 
 
 def _ladder(axes: Axes, cells: list[Cell]) -> str:
-    by_data = groups(cells, lambda cell: cell.d)
+    by_data = alike(cells, lambda cell: cell.d)
     shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
-    lines = by_data if shared else groups(cells, lambda cell: cell.flops, SAME_COMPUTE)
+    lines = by_data if shared else groups(cells, lambda cell: cell.flops, WIDTH)
     colour = Budgets(value for value, _ in lines)
     for value, some in lines:
         label = f"D = {count(value)}" if shared else f"C = {power(float(f'{value:.2g}'))}"
@@ -70,7 +75,7 @@ def _ladder(axes: Axes, cells: list[Cell]) -> str:
 
 def _iso_n(axes: Axes, cells: list[Cell], ladder: list[Cell], sizes: Sizes) -> str:
     """Cells of one token budget and about one size joined; those of one width dashed."""
-    budgets = [d for d, _ in groups(cells, lambda cell: cell.d)]
+    budgets = [d for d, _ in alike(cells, lambda cell: cell.d)]
     for number, d in enumerate(budgets):
         here = [cell for cell in cells if math.isclose(cell.d, d, rel_tol=0.05)]
         more = f", D = {count(d)}" if len(budgets) > 1 else ""
@@ -88,8 +93,8 @@ def _iso_n(axes: Axes, cells: list[Cell], ladder: list[Cell], sizes: Sizes) -> s
                 axes.plot(cell.layers or 0, cell.final_loss, "o", color=sizes(cell.n), markersize=4.5)
     finish(axes, "layers", LOSS, "depth and shape")
     return (
-        "Depth and shape: iso-N curves join cells of about the same size (within "
-        f"{SAME_SIZE:.0%}) and data, the width shrinking as depth grows; dotted: the width stays, N grows with depth."
+        f"Depth and shape: iso-N curves join cells of about the same size (within {SAME_SIZE - 1:.0%}) and data, the "
+        "width shrinking as depth grows; dotted: the width stays, N grows with depth."
     )
 
 
@@ -97,12 +102,12 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
     """Loss above that with the most unique tokens, at equal N and D, against epochs."""
     families: dict[tuple[float, float], list[Cell]] = defaultdict(list)
     for cell in study.done:
-        families[cell.n, cell.d].append(cell)
+        if cell.best_rate:
+            families[cell.n, cell.d].append(cell)
     families = {key: cells for key, cells in families.items() if len({cell.u for cell in cells}) > 1}
     if not families:
         raise Nothing("no size was trained on the same number of tokens with different numbers of unique ones")
     figure, (axes,) = subplots(1, width=6.8)
-    law = scaling_law.of_fit(study.fit) if study.fit else {}
     shown: list[Cell] = []
     for number, ((n, d), cells) in enumerate(sorted(families.items())):
         fresh = max(cell.u for cell in cells)
@@ -114,10 +119,10 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
         axes.plot(epochs, excess, lw=1.2, label=f"N = {count(n)}, D = {count(d)}", **style)
         axes.plot([cell.epochs for cell in cells], [100 * (cell.final_loss / floor - 1) for cell in cells], "o",
                   color=sizes(n), ms=4.5)  # fmt: skip
-        if "R_D" in law:
-            base_predicted = scaling_law.loss_at(law, n, d, fresh)
-            fine = [epochs[0] * (epochs[-1] / epochs[0]) ** (place / 40) for place in range(41)]
-            curve = [100 * (scaling_law.loss_at(law, n, d, d / at) / base_predicted - 1) for at in fine]
+        if study.law and study.law.form == "repeated":
+            fine = np.geomspace(epochs[0], epochs[-1], 41)
+            told = predicted_loss("repeated", study.law.values, n, d, np.append(d / fine, fresh))[0]
+            curve = 100 * (told[:-1] / told[-1] - 1)
             axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit" if number == 0 else "_")
         shown += cells
     axes.axhline(0, color="0.6", linewidth=0.8)
@@ -132,7 +137,7 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
     """Loss against learning rate per size and budget; the best marked, diverged ones at the top edge."""
     families: dict[tuple[float, float, float, int | None, int | None], list[Cell]] = defaultdict(list)
     for cell in study.cells:
-        if cell.learning_rate and (cell.done or cell.outcome == "diverged"):
+        if cell.learning_rate and (cell.done or cell.outcome == DIVERGED):
             families[cell.n, cell.d, cell.u, cell.layers, cell.width].append(cell)
     families = {
         key: cells
@@ -153,9 +158,9 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
         shown += cells
     lost = [cell for cell in shown if not cell.done]
     if lost:
-        axes.plot([], [], label="diverged", **{**DIVERGED, "color": "0.4"})
+        axes.plot([], [], label="diverged", **{**CROSS, "color": "0.4"})
     for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
-        style = {**DIVERGED, "color": sizes(cell.n), "label": "_"}
+        style = {**CROSS, "color": sizes(cell.n), "label": "_"}
         height = 0.98 - 0.045 * (row % 6)
         axes.plot(cell.learning_rate or 0.0, height, transform=axes.get_xaxis_transform(), **style)
     log_axis(axes.xaxis, lambda value: f"{value:.2g}")

@@ -8,6 +8,7 @@ from typing import Any
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.report.scaling_axes import power
 from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.scaling.outcome import DONE
 
 Rows = list[tuple[str, str]]
 MEANINGS = {
@@ -123,8 +124,8 @@ COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
     "C": lambda study, cell: power(float(f"{cell.flops:.3g}")),
     "loss": lambda study, cell: _loss(cell.loss),
     "bits/byte": lambda study, cell: _loss(cell.bits_per_byte),
-    "predicted": lambda study, cell: _loss(study.predictions.get(cell.cell, {}).get("predicted")),
-    "error": lambda study, cell: _percent(study.predictions.get(cell.cell, {}).get("error_percent")),
+    "predicted": lambda study, cell: _loss(study.predictions.get(cell.cell)),
+    "error": lambda study, cell: _percent(study.error_percent(cell)),
     "held out": lambda study, cell: "yes" if cell.held_out else "",
     "time": lambda study, cell: duration(cell.seconds) if cell.seconds else "",
     "rank hours": lambda study, cell: f"{cell.rank_hours:.3g}" if cell.rank_hours else "",
@@ -143,7 +144,7 @@ def unfinished(study: Study) -> list[tuple[str, str, str]]:
     """(outcome, cell, why) of every cell without a final loss, by outcome."""
     order = list(study.outcomes)
     left = sorted((cell for cell in study.cells if not cell.done), key=lambda cell: order.index(cell.outcome))
-    return [("no loss" if cell.outcome == "done" else cell.outcome, cell.cell, study.last_word(cell)) for cell in left]
+    return [("no loss" if cell.outcome == DONE else cell.outcome, cell.cell, cell.reason) for cell in left]
 
 
 def _range(values: list[float]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from gpt1_ds.scaling.noise import noise_floor
 from gpt1_ds.scaling.points import Floats, Point, Points, column, read_points, without_repetition
 from gpt1_ds.scaling.repeated import BASE, RETURNS
 from gpt1_ds.scaling.solve import Solution, solve
+from gpt1_ds.scaling.tables import write_table
 
 FORMAT = 1
 COLUMNS = ("cell", "n", "d", "u", "held_out", "loss", "predicted", "low", "high", "error_percent")
@@ -58,11 +57,7 @@ def fit_file(
 def write_fit(folder: Path, record: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]) -> None:
     """fit.json and predictions.csv in `folder`, which is made where it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(predictions)
-    write_atomic(folder / "predictions.csv", text.getvalue())
+    write_table(folder / "predictions.csv", COLUMNS, predictions)
     write_atomic(folder / "fit.json", _lists_on_one_line(json.dumps(record, indent=2, ensure_ascii=False)) + "\n")
 
 

@@ -163,3 +163,8 @@ def loss_at(values: dict[str, Floats], n: Floats | float, d: Floats | float) -> 
     if "B" in values:
         total = total + values["B"] * np.power(d, -values["beta"])
     return np.asarray(total)
+
+
+def balance(alpha: Floats, beta: Floats, A: Floats, B: Floats) -> Floats:
+    """G of arXiv 2203.15556, equation 4: N = G (N D)^(beta / (alpha + beta)) has the least loss for its N D."""
+    return np.asarray((alpha * A / (beta * B)) ** (1 / (alpha + beta)))

@@ -6,18 +6,30 @@ centre and where alpha is not beta (arXiv 2603.22339).
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gpt1_ds.scaling.points import Floats, Point, column
+from gpt1_ds.scaling.points import Floats, Point, column, groups
 
 WIDTH = 1.15  # largest ratio of FLOPs inside one budget
 BIAS = (
     "parabolas are biased even without noise, by wide or off-centre grids and where alpha differs from beta "
     "(arXiv 2603.22339): trust the fit"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parabola:
+    """floor + curvature (log N - centre)^2, and whether its minimum lies inside of the sizes."""
+
+    curvature: float
+    centre: float  # log N
+    floor: float  # nats per token
+    inside: bool
 
 
 def isoflop(points: Sequence[Point]) -> dict[str, Any] | None:
@@ -27,7 +39,8 @@ def isoflop(points: Sequence[Point]) -> dict[str, Any] | None:
     floor + curvature (log N - centre)^2. `a` and its line are there with two minima inside their sizes or more.
     None where no budget has three sizes.
     """
-    budgets = [_parabola(group) for group in _budgets(points)]
+    found = groups(points, lambda point: point.compute, WIDTH)
+    budgets = [_budget(flops, some) for flops, some in found if len({point.n for point in some}) >= 3]
     if not budgets:
         return None
     inside = [budget for budget in budgets if budget["inside"]]
@@ -39,29 +52,24 @@ def isoflop(points: Sequence[Point]) -> dict[str, Any] | None:
     return result
 
 
-def _budgets(points: Sequence[Point]) -> list[list[Point]]:
-    """Groups of about equal compute with three sizes or more, in ascending order."""
-    groups: list[list[Point]] = []
-    for point in sorted(points, key=lambda point: point.compute):
-        if groups and point.compute <= WIDTH * groups[-1][0].compute:
-            groups[-1].append(point)
-        else:
-            groups.append([point])
-    return [group for group in groups if len({point.n for point in group}) >= 3]
+def _budget(flops: float, points: Sequence[Point]) -> dict[str, Any]:
+    found = parabola(column(points, "n"), column(points, "loss"))
+    return {
+        "flops": flops,
+        "points": len(points),
+        "curvature": found.curvature,
+        "centre": found.centre,
+        "floor": found.floor,
+        "n_opt": math.exp(found.centre) if found.inside else None,
+        "inside": found.inside,
+    }
 
 
-def _parabola(group: Sequence[Point]) -> dict[str, Any]:
-    logs: Floats = np.log(column(group, "n"))
+def parabola(n: Floats, loss: Floats) -> Parabola:
+    """Least squares of loss (P,) against log N (P,), of three sizes or more."""
+    logs: Floats = np.log(n)
     middle = logs.mean()
-    curvature, slope, level = np.polyfit(logs - middle, column(group, "loss"), 2)
+    curvature, slope, level = np.polyfit(logs - middle, loss, 2)
     centre = middle - slope / (2 * curvature)
     inside = bool(curvature > 0 and logs.min() <= centre <= logs.max())
-    return {
-        "flops": float(np.exp(np.log(column(group, "compute")).mean())),
-        "points": len(group),
-        "curvature": float(curvature),
-        "centre": float(centre),
-        "floor": float(level - slope**2 / (4 * curvature)),
-        "n_opt": float(np.exp(centre)) if inside else None,
-        "inside": inside,
-    }
+    return Parabola(float(curvature), float(centre), float(level - slope**2 / (4 * curvature)), inside)

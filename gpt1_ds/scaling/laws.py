@@ -1,7 +1,7 @@
 """A fitted law, one or many at once: the loss it gives and what follows from it.
 
 `values` maps alpha, beta, E, A, B (R_D, R_N) to a number or to the draws (S,) of a bootstrap; sizes N, tokens D and
-unique tokens U are (P,). Compute is C = 6 N D.
+unique tokens U are (P,) or one for all points. Compute is C = k N D, with k = 6 where nothing else is known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt1_ds.scaling.forms import loss_at
+from gpt1_ds.scaling.forms import balance, loss_at
 from gpt1_ds.scaling.points import Floats
 from gpt1_ds.scaling.repeated import Runs, repeated_loss
 
@@ -21,8 +21,8 @@ Values: TypeAlias = Mapping[str, ArrayLike]
 
 def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: ArrayLike) -> Floats:
     """(S, P) loss in nats per token; S is 1 for plain numbers."""
-    n, d, u = (np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in (n, d, u))
-    draws = {name: np.atleast_1d(np.asarray(value, dtype=np.float64)) for name, value in values.items()}
+    n, d, u = np.broadcast_arrays(*(_many(value) for value in (n, d, u)))
+    draws = {name: _many(value) for name, value in values.items()}
     if form == "repeated":
         return repeated_loss(draws, Runs(n, d, np.minimum(u, d), np.ones_like(n)))
     return np.broadcast_to(
@@ -36,13 +36,25 @@ def exponents(values: Values) -> dict[str, Floats]:
     return {"a": beta / (alpha + beta), "b": alpha / (alpha + beta)}
 
 
-def compute_optimal(values: Values, flops: float) -> tuple[Floats, Floats]:
-    """N and D of the least loss among those with 6 N D = `flops`."""
+def compute_optimal(values: Values, flops: ArrayLike, k: float = 6.0) -> tuple[Floats, Floats]:
+    """N and D of the least loss among those with k N D = `flops`."""
     alpha, beta, A, B = (np.asarray(values[name], dtype=np.float64) for name in ("alpha", "beta", "A", "B"))
+    product = np.asarray(flops, dtype=np.float64) / k
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
-        n = G * (flops / 6) ** (beta / (alpha + beta))
-        return np.asarray(n), np.asarray(flops / 6 / n)
+        n = balance(alpha, beta, A, B) * product ** (beta / (alpha + beta))
+        return np.asarray(n), np.asarray(product / n)
+
+
+def frontier(values: Values, flops: ArrayLike, k: float = 6.0) -> Floats:
+    """(S, P): the least loss that `flops` (P,) buy; not finite for draws at a bound, where there is none."""
+    draws = {name: _many(values[name])[:, None] for name in ("alpha", "beta", "E", "A", "B")}
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return loss_at(draws, *compute_optimal(draws, _many(flops), k))
+
+
+def has_frontier(values: Values) -> bool:
+    """False of a law of one axis, where the other costs but does not help."""
+    return {"A", "B"} <= set(values)
 
 
 def tokens_for(values: Values, n: float, target: float) -> Floats:
@@ -53,3 +65,7 @@ def tokens_for(values: Values, n: float, target: float) -> Floats:
         left = left - np.asarray(values["A"]) * n ** -np.asarray(values["alpha"])
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.where(left > 0, (B / np.where(left > 0, left, 1.0)) ** (1 / beta), np.inf)
+
+
+def _many(value: ArrayLike) -> Floats:
+    return np.atleast_1d(np.asarray(value, dtype=np.float64))

@@ -13,7 +13,8 @@ from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config.scaling import EarlyEnd
 
-DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = "done", "diverged", "dominated", "failed", "running", "waiting"
+OUTCOMES = ("done", "diverged", "dominated", "failed", "running", "waiting")
+DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = OUTCOMES
 ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
 
 
@@ -50,10 +51,6 @@ def read(run_dir: RunDir, steps: int) -> Record:
     if outcome == DONE and not (held_out and math.isfinite(held_out[-1]["loss"])):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
     return Record(outcome, reason, train, held_out, begin)
-
-
-def outcome_of(run_dir: RunDir, steps: int) -> str:
-    return read(run_dir, steps).outcome
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.scaling import outcome
 from gpt1_ds.scaling.cells import Cell
+from gpt1_ds.scaling.tables import CONVENTIONS
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D
 DECADE = 10.0
@@ -106,7 +107,7 @@ class StudyPlan:
         held_out = sum(cell.held_out for cell in self.cells)
         yield (
             f"{self.folder}: {len(self.cells)} cells, {held_out} held out, {own:.3g} operations; N counts "
-            f"{WORDS[self.study.convention]}; schedule {self.study.schedule}"
+            f"{CONVENTIONS[self.study.convention]}; schedule {self.study.schedule}"
         )
         if self.machine is not None:
             seconds = sum(self.seconds(cell) for cell in self.cells)
@@ -120,13 +121,6 @@ class StudyPlan:
             if limit is not None:
                 yield f"{key}={limit:g}"
         yield from (f"warning: {warning}" for warning in warnings(self.cells))
-
-
-WORDS = {
-    "matrices_head": "the weights of matrix products, head included",
-    "all": "all parameters",
-    "transformer": "the blocks alone",
-}
 
 
 def _place(cell: Cell) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import interval
-from gpt1_ds.scaling.laws import compute_optimal, predicted_loss, tokens_for
+from gpt1_ds.scaling.laws import compute_optimal, frontier, predicted_loss, tokens_for
 from gpt1_ds.scaling.points import FRESH_EPOCHS, Floats
 
 NAMES = ("alpha", "beta", "E", "A", "B", "R_D", "R_N")
@@ -128,18 +128,12 @@ def _figure(fit: Fit, rule: Any) -> dict[str, Any]:
 
 def _optimal(fit: Fit, flops: float) -> dict[str, Any]:
     """Compute-optimal N and D, and the loss there, for C = 6 N D."""
-
-    def least(values: Any) -> Floats:
-        n, d = compute_optimal(values, flops)
-        terms = np.asarray(values["A"]) * n ** -np.asarray(values["alpha"])
-        return np.asarray(values["E"] + terms + np.asarray(values["B"]) * d ** -np.asarray(values["beta"]))
-
     return {
         "flops": flops,
         "rule": "C = 6ND",
         "n": _figure(fit, lambda v: compute_optimal(v, flops)[0]),
         "d": _figure(fit, lambda v: compute_optimal(v, flops)[1]),
-        "loss": _figure(fit, least),
+        "loss": _figure(fit, lambda v: frontier(v, flops)[:, 0]),
     }
 
 

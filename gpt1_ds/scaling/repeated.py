@@ -18,7 +18,7 @@ import dataclasses
 
 import numpy as np
 
-from gpt1_ds.scaling.forms import huber
+from gpt1_ds.scaling.forms import balance, huber, loss_at
 from gpt1_ds.scaling.points import Floats
 
 BASE = ("alpha", "beta", "E", "A", "B")
@@ -52,7 +52,7 @@ class Runs:
 def optimal_size(base: dict[str, Floats], u: Floats) -> Floats:
     """(S, P) parameters that are compute-optimal for `u` (P,) unique tokens."""
     alpha, beta, A, B = (np.atleast_1d(base[name])[:, None] for name in ("alpha", "beta", "A", "B"))
-    G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
+    G = balance(alpha, beta, A, B)
     return np.asarray(G * (u * G) ** (beta / alpha))
 
 
@@ -65,9 +65,7 @@ def repeated_loss(values: dict[str, Floats], runs: Runs) -> Floats:
     """(S, P) loss of the form; every value is a number or (S,)."""
     v = {name: np.atleast_1d(np.asarray(value, dtype=np.float64))[:, None] for name, value in values.items()}
     size = np.minimum(runs.n, optimal_size(values, runs.u))
-    n = diminished(runs.n, size, v["R_N"])
-    d = diminished(runs.d, runs.u, v["R_D"])
-    return np.asarray(v["E"] + v["A"] * n ** -v["alpha"] + v["B"] * d ** -v["beta"])
+    return loss_at(v, diminished(runs.n, size, v["R_N"]), diminished(runs.d, runs.u, v["R_D"]))
 
 
 def objective(values: dict[str, Floats], runs: Runs) -> Floats:

@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.scaling.collect import mark_best_rates
+from gpt1_ds.scaling.tables import COLUMNS, write_table
 from gpt1_ds.tracking.record import EvalRecord, TrainRecord
 
 LAW = {"alpha": 0.34, "beta": 0.30, "E": 1.75, "A": 480.0, "B": 280.0}
@@ -25,6 +27,7 @@ TOKENS = (16_000_000, 32_000_000, 64_000_000, 128_000_000)
 RATES = (3e-4, 6e-4, 1.2e-3, 2.4e-3)
 NOISE = 0.0025  # relative, between seeds
 EVALUATIONS = 24
+REASONS = {"diverged": "loss is not finite", "dominated": "above the ladder by 12 %", "failed": "killed, signal 9"}
 Cell = dict[str, Any]
 
 
@@ -38,6 +41,7 @@ def make_study(folder: Path, *, fit: bool = True, runs: bool = True, downstream:
         if runs and cell["outcome"] != "waiting":
             cell["run"] = str(folder / cell["cell"])
             write_run(folder / cell["cell"], cell, chance)
+    mark_best_rates(cells)
     write_results(folder, cells)
     if fit:
         write_fit(folder, cells)
@@ -47,7 +51,7 @@ def make_study(folder: Path, *, fit: bool = True, runs: bool = True, downstream:
 
 
 def write_results(folder: Path, cells: list[Cell]) -> None:
-    _write_csv(folder / "results.csv", cells)
+    write_table(folder / "results.csv", cells[0], cells)
 
 
 def read_results(folder: Path) -> list[Cell]:
@@ -71,10 +75,11 @@ def ladder_cell(layers: int, tokens: int, *, seed: int = 1, width: int | None = 
         **{"learning_rate": _best_rate(n), "schedule": "cosine", "n_all": n + CONTEXT * width, "n_matrices_head": n},
         **{"n_transformer": blocks, "n": n, "d": tokens, "u": tokens},
         **{"flops": (6 * n + 6 * layers * CONTEXT * width) * tokens, "loss": "", "bits_per_byte": "", "held_out": 0},
-        **{"outcome": "waiting", "seconds": "", "rank_hours": "", "run": ""},
+        **{"best_rate": 1, "own_share": 1.0, "outcome": "waiting", "seconds": "", "rank_hours": "", "run": ""},
         **changes,
     }
-    return {**cell, "epochs": cell["d"] / cell["u"]}
+    cell |= {"epochs": cell["d"] / cell["u"], "reason": REASONS.get(cell["outcome"], "")}
+    return {name: cell[name] for name in COLUMNS}
 
 
 def _best_rate(n: float) -> float:
@@ -126,7 +131,7 @@ def _finish(cell: Cell, chance: random.Random) -> None:
 
 
 def write_run(folder: Path, cell: Cell, chance: random.Random) -> None:
-    """A run folder's metrics.jsonl and events.jsonl, as training writes them."""
+    """A run folder's metrics.jsonl, as training writes it."""
     folder.mkdir(parents=True, exist_ok=True)
     scale = cell["loss"] / predicted(cell["n"], cell["d"], cell["u"]) if cell["loss"] else 1.0
     part = {"done": 1.0, "diverged": 0.2, "dominated": 0.5, "failed": 0.3}.get(cell["outcome"], 0.6)
@@ -143,9 +148,6 @@ def write_run(folder: Path, cell: Cell, chance: random.Random) -> None:
     if cell["outcome"] == "diverged":
         lines[-1]["loss"] = None  # not finite
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    reason = {"diverged": "loss is not finite", "dominated": "above the ladder by 12 %", "failed": "killed, signal 9"}
-    told = {"time": "2026-08-01T10:00:00Z", "event": cell["outcome"], "reason": reason.get(cell["outcome"], "")}
-    (folder / "events.jsonl").write_text(json.dumps(told) + "\n")
 
 
 def _lines(step: int, tokens: int, loss: float, rate: float, chance: random.Random) -> list[dict[str, Any]]:
@@ -190,7 +192,7 @@ def write_fit(folder: Path, cells: list[Cell]) -> None:
         **{"isoflop": None, "data": {"file": "elsewhere.csv", "sha256": "0"}, "versions": {"numpy": "2"}},
     }
     (folder / "fit.json").write_text(json.dumps(told))
-    _write_csv(folder / "predictions.csv", rows)
+    write_table(folder / "predictions.csv", rows[0], rows)
 
 
 def _draw(chance: random.Random) -> dict[str, float]:
@@ -228,11 +230,4 @@ def write_downstream(folder: Path, cells: list[Cell], chance: random.Random) -> 
                 value = 0.5 + scale * (3.9 - cell["loss"]) + chance.gauss(0, 0.008)
                 told = {"task": task, "metric": metric, "value": round(value, 4)}
                 rows.append({**{key: cell[key] for key in ("cell", "n", "d", "flops")}, **told})
-    _write_csv(folder / "downstream.csv", rows)
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(folder / "downstream.csv", rows[0], rows)

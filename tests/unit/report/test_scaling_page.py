@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import FIGURES
+from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_page import write_scaling_report
-from gpt1_ds.report.scaling_study import read
+from gpt1_ds.report.scaling_study import Cell, read
+from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results
 
 LIMIT = 5_000_000  # bytes of a page
@@ -56,6 +59,11 @@ def test_a_complete_study_has_every_figure(complete: Path) -> None:
     assert len(page.encode()) < LIMIT
 
 
+def test_a_studys_columns_are_those_that_collect_writes(complete: Path) -> None:
+    assert list(read_results(complete)[0]) == list(COLUMNS)
+    assert set(Cell.__dataclass_fields__) <= set(COLUMNS), "every field is read from a column"
+
+
 def test_the_page_needs_nothing_from_elsewhere(complete: Path) -> None:
     page = (complete / "report.html").read_text()
     assert "<script" not in page
@@ -69,7 +77,7 @@ def test_every_caption_says_the_convention_the_schedule_and_what_is_left_out(com
     notes = re.findall(r"<small>(.*?)</small>", page)
     assert len(notes) == len(FIGURES)
     for note in notes:
-        assert note.startswith("N: matrices and head (no embedding tables). Schedule: cosine. ")
+        assert note.startswith("N: weights of matrix products, head included. Schedule: cosine. ")
         assert re.search(r"\d+ cells; not shown: .*1 waiting", note), note
 
 
@@ -131,7 +139,7 @@ def test_points_of_other_people_are_enough(tmp_path: Path) -> None:
     assert_figures(page, {"compute", "isoflop"})
     assert "C is 6 N D where results.csv gives none" in page
     assert "N: as given in results.csv (the convention is not recorded). Schedule: not recorded. 9 cells" in page
-    for words in ("No cell is held out", "with several seeds", "Every cell of the study is done", "point-9"):
+    for words in ("No cell is held out", "with several seeds", "Every cell of the study is done", "row 10"):
         assert words in page
     assert "learning rate</th>" not in page, "empty columns are left out"
 
@@ -187,17 +195,29 @@ def edit(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Path], None
     ("spoil", "words"),
     [
         (lambda folder: (folder / "results.csv").unlink(), ["missing", "scaling collect"]),
-        (edit(lambda cells: cells[1].update(cell=cells[0]["cell"])), ["2 rows are called L4-D16M-s1"]),
-        (edit(lambda cells: cells[1].update(loss="about 3")), ["results.csv:3", "loss is 'about 3', not a number"]),
-        (edit(lambda cells: cells[2].update(n="-4")), ["results.csv:4", "n is -4; it must be above 0"]),
-        (edit(lambda cells: cells[2].update(d="")), ["results.csv:4", "d is empty"]),
-        (edit(lambda cells: cells[2].update(outcome="lost")), ["outcome 'lost' is none of done, diverged"]),
+        (
+            edit(lambda cells: cells[1].update(cell=cells[0]["cell"])),
+            ["rows 2 and 3, column cell", "'L4-D16M-s1' names two cells"],
+        ),
+        (
+            edit(lambda cells: cells[1].update(loss="about 3")),
+            ["results.csv: row 3, column loss: 'about 3' is not a number; correct it"],
+        ),
+        (edit(lambda cells: cells[2].update(n="-4")), ["row 4, column n: -4 is not a positive number; correct it"]),
+        (edit(lambda cells: cells[2].update(d="")), ["row 4, column d: empty is not a positive number"]),
+        (
+            edit(lambda cells: cells[2].update(outcome="lost")),
+            ["row 4, column outcome: 'lost' is none of done, diverged"],
+        ),
         (edit(lambda cells: [cell.pop("n") for cell in cells]), ["no column n"]),
-        (edit(lambda cells: [cell.update(n="x") for cell in cells]), ["n is 'x'", "and 48 more such problems"]),
-        (lambda folder: (folder / "results.csv").write_bytes(b"n,d,loss\n\xff,1,1\n"), ["not a CSV file in UTF-8"]),
-        (lambda folder: (folder / "results.csv").write_text("n,d,loss\n1,2\n"), ["fewer values than the first line"]),
-        (lambda folder: (folder / "fit.json").write_text("{"), ["fit.json: not a fit", "scaling fit STUDY"]),
-        (lambda folder: change_fit(folder, format=2), ["format 2 is not known here"]),
+        (
+            edit(lambda cells: [cell.update(n="x") for cell in cells]),
+            ["column n: 'x' is", "and 53 more problems like these"],
+        ),
+        (lambda folder: (folder / "results.csv").write_bytes(b"n,d,loss\n\xff,1,1\n"), ["is not a CSV of text"]),
+        (lambda folder: (folder / "results.csv").write_text("n,d,loss\n1,2\n"), ["row 2 has not 3 values"]),
+        (lambda folder: (folder / "fit.json").write_text("{"), ["fit.json: is no fit.json of scaling fit"]),
+        (lambda folder: change_fit(folder, format=2), ["format 2 is newer than 1"]),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path, spoil: Callable[[Path], Any], words: list[str]) -> None:
@@ -208,6 +228,26 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, spoil: Callable[[
     for word in words:
         assert word in str(error.value)
     assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    folder = plain_points(tmp_path / "points", GRID)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"^{package} is not installed: pip install 'gpt1-ds\[scaling\]'$"):
+        write_scaling_report(folder)
+
+
+def test_what_people_write_for_yes_is_understood(tmp_path: Path) -> None:
+    folder = tmp_path / "points"
+    folder.mkdir()
+    rows = "1e6, 1e8, 4, True, 0\n1e6, 1e9, 3.9, 0, 1\n2e6, 1e9, 3.8, , \n"
+    (folder / "results.csv").write_text("N, D, loss, held_out, best_rate\n" + rows)
+    cells = read(folder).cells
+    assert [(cell.held_out, cell.best_rate) for cell in cells] == [(True, False), (False, True), (False, True)]
+    assert [cell.d for cell in once(read(folder))] == [1e9, 1e9]
 
 
 def test_nothing_finished(tmp_path: Path) -> None:

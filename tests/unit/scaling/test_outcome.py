@@ -8,9 +8,10 @@ import pytest
 
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.config.scaling import EarlyEnd
-from gpt1_ds.scaling.collect import COLUMNS, collect
+from gpt1_ds.scaling.collect import collect
 from gpt1_ds.scaling.outcome import Record, dominated, read
 from gpt1_ds.scaling.plan import StudyPlan
+from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_cells import LADDER, finish, small
 from tests.helpers.scaling_cells import read as read_study
 

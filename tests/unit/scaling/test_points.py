@@ -70,16 +70,20 @@ def test_more_than_four_epochs_are_for_the_repeated_form(tmp_path: Path) -> None
 
 
 def test_text_in_a_number(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "n,d,loss\n1,2,3\n1,2,3.1o\n", "row 3, column loss", "'3.1o' is not a number", "write")
+    assert_refused(
+        tmp_path, "n,d,loss\n1,2,3\n1,2,3.1o\n", "row 3, column loss", "'3.1o' is not a number", "correct it"
+    )
 
 
 def test_an_empty_loss(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "n,d,loss\n1,2,\n", "row 2, column loss", "'empty' is not a number", "outcome=failed")
+    assert_refused(
+        tmp_path, "n,d,loss\n1,2,\n", "row 2, column loss", "empty is not a positive number", "outcome=failed"
+    )
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0"])
 def test_a_loss_that_is_none(tmp_path: Path, value: str) -> None:
-    assert_refused(tmp_path, f"n,d,loss,outcome\n1,2,{value},done\n", "row 2, column loss", value, "outcome=diverged")
+    assert_refused(tmp_path, f"n,d,loss,outcome\n1,2,{value},done\n", "row 2, column loss", value, "outcome=failed")
 
 
 def test_two_cells_of_one_name(tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_two_cells_of_one_name(tmp_path: Path) -> None:
 
 
 def test_a_missing_column(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "params,d,loss\n1,2,3\n", "no column n among params, d, loss", "name them n, d and loss")
+    assert_refused(tmp_path, "params,d,loss\n1,2,3\n", "no column n among params, d, loss", "name them so")
 
 
 def test_no_points(tmp_path: Path) -> None:
