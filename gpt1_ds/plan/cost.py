@@ -13,6 +13,7 @@ the dense engine.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 
 from gpt1_ds.config import Config
@@ -124,10 +125,10 @@ class _Step:
         ends = self._ends(share)
         forward = share.blocks * block_forward + ends / 3
         backward = share.blocks * block_backward + ends * 2 / 3
-        if self._cuda:
-            tensors = TENSORS * TENSOR_OPERATIONS[self.config.parallel.zero]
-            host = (share.blocks * (BLOCK_OPERATIONS + tensors) + END_OPERATIONS) * self.speeds.launch
-            forward, backward = max(forward, host / 3), max(backward, host * 2 / 3)
+        tensors = TENSORS * TENSOR_OPERATIONS[self.config.parallel.zero]
+        host = (share.blocks * (BLOCK_OPERATIONS + tensors) + END_OPERATIONS) * self.speeds.launch
+        together = max if self._cuda else operator.add  # a GPU computes what was launched before
+        forward, backward = together(forward, host / 3), together(backward, host * 2 / 3)
         forward, backward = (x + self._between(share) for x in (forward, backward))
         forward += share.blocks * self._tensor_reductions()
         backward += share.blocks * self._tensor_reductions() * (self._passes_over_blocks() - 1)
@@ -164,7 +165,8 @@ class _Step:
         if share.tokens:
             rows = self.tokens * model.width
             masks = rows / speeds.dropout * (model.embedding_dropout > 0)
-            seconds += masks + (8 * rows + 2 * share.embedding) * self.type / speeds.stream
+            seconds += masks + 8 * rows * self.type / speeds.stream
+            seconds += 4 * share.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
             seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         if share.head:
             logits = self.tokens * share.columns
@@ -185,16 +187,14 @@ class _Step:
 
     def _accumulation(self, share: Share) -> float:
         """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
-        mixed, zero = self.type == 2, self.config.parallel.zero
-        seconds = share.parameters * (8 if mixed else 4) / self.speeds.stream
-        if not self._cuda:
-            seconds += TENSORS * share.blocks * TENSOR_OPERATIONS[zero] * self.speeds.launch
+        zero = self.config.parallel.zero
+        seconds = share.parameters * (2 * self.type + 8) / self.speeds.memory  # written, read, and added in fp32
         if zero == 2:
             seconds += all_reduce(4 * share.parameters, self.data, self.data_link)
         if zero == 3:
             seconds += gather(4 * share.parameters, self.data, self.data_link)
         if zero >= 2:
-            seconds += 16 * share.parameters / self.speeds.stream  # into the bucket, its copy, onto the partition
+            seconds += 16 * share.parameters / self.speeds.memory  # into the bucket, its copy, onto the partition
         return seconds
 
     # Once a step
@@ -206,13 +206,13 @@ class _Step:
         tied = 0.0
         if self.stages > 1:  # the embedding's two copies
             tied = all_reduce(4 * self.shares[0].embedding, 2, self.stage_link)
-        copies = 8 * parameters / self.speeds.stream * (self.data > 1)
+        copies = 8 * parameters / self.speeds.memory * (self.data > 1)
         return all_reduce(4 * parameters, self.data, self.data_link) + latency + tied + copies
 
     def _update(self, parameters: int) -> float:
         zero = self.config.parallel.zero
         own = parameters / self.data if zero else parameters
-        flat = 4 * parameters / self.speeds.stream if self.type == 4 and zero else 0.0
+        flat = 4 * parameters / self.speeds.memory if self.type == 4 and zero else 0.0
         gathering = gather(self.type * parameters, self.data, self.data_link) if zero in (1, 2) else 0.0
         return own / self.speeds.update + flat + gathering
 

@@ -20,7 +20,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import write_json
 
 VARIABLE = "GPT1_DS_MACHINE"
-FORMAT = 1
+FORMAT = 2  # 1 had no `memory`
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Speeds:
     norm: float  # elements, the residual sum included
     dropout: float  # elements
     loss: float  # logits
-    stream: float  # bytes read or written by simple passes
+    stream: float  # bytes read or written by simple passes over activations
+    memory: float  # the same over what no cache holds: parameters and gradients
     update: float  # parameters of AdamW, the gradient norm included
-    launch: float  # seconds that the host needs per operation
+    launch: float  # seconds that the host needs per operation, autograd's part included
 
     def product(self, operations: float) -> float:
         """Seconds of one matrix product; between measured sizes on a log-log line."""
@@ -97,7 +98,7 @@ class Machine:
 
 
 def _shared(speeds: Speeds, among: float) -> Speeds:
-    rates = ("gelu", "norm", "dropout", "loss", "stream", "update")
+    rates = ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")
     slower: dict[str, Any] = {name: getattr(speeds, name) / among for name in rates}
     slower["gemm"] = tuple((size, rate / among) for size, rate in speeds.gemm)
     for name in ("exact", "fused"):
@@ -188,6 +189,7 @@ def _gpu(name: str, memory_gib: float, peak: float, bandwidth: float, link: floa
             dropout=passes / (12 + 8 * size),
             loss=passes / (4 * size + 48),
             stream=passes,
+            memory=passes,
             update=passes / 34,
             launch=8e-6,
         )
@@ -224,6 +226,7 @@ def _cpu() -> Machine:
                 dropout=1.5e8 / slow,
                 loss=1.5e8 / slow,
                 stream=32e9 / size / slow,
+                memory=1e10 / slow,
                 update=2e8 / slow,
                 launch=6e-6,
             )

@@ -83,6 +83,9 @@ def measure(burst: float) -> Numbers:
     return found
 
 
+LARGE = 1 << 24  # numbers: more than caches hold
+
+
 class _Bench:
     def __init__(self, device: torch.device, burst: float) -> None:
         self.device, self.cuda, self.burst = device, device.type == "cuda", burst
@@ -103,7 +106,7 @@ class _Bench:
         def drop() -> None:
             _both_ways(dropout.dropout(x_SBD, keys_B, 1, 0.1), x_SBD)
 
-        small, y = self._random(16, dtype=dtype), torch.empty_like(x_SBD)
+        y = torch.empty_like(x_SBD)
         stream = 2 * elements * x_SBD.element_size()
         return {
             "gemm": [self._product(size, dtype) for size in SIZES[self.device.type]],
@@ -114,8 +117,9 @@ class _Bench:
             "dropout": elements / self.seconds(drop),
             "loss": self._loss(dtype),
             "stream": stream / self.seconds(lambda: y.copy_(x_SBD.detach())),
+            "memory": self._memory(),
             "update": self._update(),
-            "launch": self.seconds(lambda: small.add_(1), synchronise=False),
+            "launch": self._launch(dtype),
         }
 
     def seconds(self, action: Callable[[], Any], synchronise: bool = True) -> float:
@@ -180,8 +184,25 @@ class _Bench:
 
         return tokens * columns / self.seconds(loss)
 
+    def _memory(self) -> float:
+        """Bytes per second of adding one tensor to another, as gradients are."""
+        x, y = (torch.ones(LARGE, device=self.device) for _ in range(2))
+        return 3 * x.element_size() * LARGE / self.seconds(lambda: x.add_(y))
+
+    def _launch(self, dtype: torch.dtype) -> float:
+        """Seconds of the host per operation, in a chain of small ones forward and backward."""
+        x, length = self._random(16, dtype=dtype).requires_grad_(), 20
+
+        def chain() -> None:
+            y = x
+            for _ in range(length):
+                y = y * 1.5
+            _both_ways(y, x)
+
+        return self.seconds(chain, synchronise=False) / (2 * length)
+
     def _update(self) -> float:
-        count = 1 << (22 if not self.cuda else 26)
+        count = LARGE
         parameter = torch.nn.Parameter(torch.zeros(count, device=self.device))
         parameter.grad = torch.ones_like(parameter)
         optimizer = torch.optim.AdamW([parameter], fused=True)
@@ -218,7 +239,10 @@ def _both_ways(output: Tensor, *inputs: Tensor) -> None:
 def _speeds(ranks: int, of: list[Numbers], precision: str) -> Speeds:
     """Of the slowest rank."""
     rows = [one["speeds"][precision] for one in of]
-    rates = {name: min(row[name] for row in rows) for name in ("gelu", "norm", "dropout", "loss", "stream", "update")}
+    rates = {
+        name: min(row[name] for row in rows)
+        for name in ("gelu", "norm", "dropout", "loss", "stream", "memory", "update")
+    }
     pairs = {name: tuple(min(row[name][way] for row in rows) for way in (0, 1)) for name in ("exact", "fused")}
     sizes = [size for size, _ in rows[0]["gemm"]]
     gemm = tuple((size, min(row["gemm"][index][1] for row in rows)) for index, size in enumerate(sizes))
