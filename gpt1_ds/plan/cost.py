@@ -24,7 +24,8 @@ from gpt1_ds.plan.shares import Share, block_matrices, shares
 
 # What the host launches: in a block, forward and backward; at both ends; for each parameter tensor and micro-batch, to
 # add up gradients, and in ZeRO 2's and 3's hooks
-BLOCK_OPERATIONS, END_OPERATIONS = 120, 40
+BLOCK_OPERATIONS = {"cuda": 120, "cpu": 450}  # compiled; eager, its dropout masks drawn by dozens of small operations
+END_OPERATIONS = 40
 TENSOR_OPERATIONS = {0: 1, 1: 4, 2: 10, 3: 40}
 TENSORS = 12  # parameter tensors of a block
 
@@ -126,7 +127,7 @@ class _Step:
         forward = share.blocks * block_forward + ends / 3
         backward = share.blocks * block_backward + ends * 2 / 3
         tensors = TENSORS * TENSOR_OPERATIONS[self.config.parallel.zero]
-        host = (share.blocks * (BLOCK_OPERATIONS + tensors) + END_OPERATIONS) * self.speeds.launch
+        host = (share.blocks * (BLOCK_OPERATIONS[self.machine.device] + tensors) + END_OPERATIONS) * self.speeds.launch
         together = max if self._cuda else operator.add  # a GPU computes what was launched before
         forward, backward = together(forward, host / 3), together(backward, host * 2 / 3)
         forward, backward = (x + self._between(share) for x in (forward, backward))
@@ -188,7 +189,8 @@ class _Step:
     def _accumulation(self, share: Share) -> float:
         """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
         zero = self.config.parallel.zero
-        seconds = share.parameters * (2 * self.type + 8) / self.speeds.memory  # written, read, and added in fp32
+        # gradients are written, read and added in fp32; products forward and backward have read the weights
+        seconds = share.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
         if zero == 2:
             seconds += all_reduce(4 * share.parameters, self.data, self.data_link)
         if zero == 3:

@@ -46,7 +46,7 @@ def test_a_file_that_is_no_machine_is_refused_in_one_line(tmp_path: Path) -> Non
     slow["fp32"][0]["stream"] = 0
     strange = json.loads(json.dumps(raw["speeds"]))
     strange["fp32"][0]["nonsense"] = 1
-    assert "format 2" in broken(format=2)
+    assert "format 3" in broken(format=3)
     for line in (
         broken(speeds=slow),
         broken(speeds=strange),
