@@ -61,8 +61,10 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         for path, text in prepared.files.items():
             print(f"# {path}\n{text.rstrip()}\n")
-        for command in submission.commands(prepared, []):
+        jobs_before: list[str] = []
+        for command in submission.commands(prepared, jobs_before):
             print(shlex.join(command))
+            jobs_before.append("JOB")
         return 0
     _check(planned)
     numbers = submission.submit(planned, prepared)
