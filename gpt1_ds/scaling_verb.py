@@ -144,11 +144,10 @@ def _differences(cell: Cell) -> Iterator[str]:
         changed = resume.changes(before, cell.config)
         wrong = {key: values for key, values in changed.items() if not key.startswith(resume.MAY_CHANGE)}
         for key, (old, new) in wrong.items():
-            if key not in ("model.vocab_size", "data.path"):
-                yield (
-                    f"{cell.run_dir.path} ran with {key}={old}, and the study now says {new}; set it back, remove the "
-                    "folder, or give the study another name"
-                )
+            yield (
+                f"{cell.run_dir.path} ran with {key}={old}, and the study now says {new}; set it back, remove the "
+                "folder, or give the study another name"
+            )
 
 
 def _collect(planned: StudyPlan) -> list[dict[str, Any]]:

@@ -84,6 +84,18 @@ def test_what_is_done_is_not_run_again(finished: tuple[str, Path], capsys: pytes
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")} == before
 
 
+def test_a_changed_study_is_not_mixed_with_what_ran(
+    finished: tuple[str, Path], tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = finished
+    shutil.copytree(folder, tmp_path / "runs" / "small")
+    file = write(tmp_path, tiny_data, learning_rate={"value": 0.1})
+    assert main(["scaling", "run", file]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 10
+    assert all("ran with optimizer.lr=" in line and "give the study another name" in line for line in told)
+
+
 def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> None:
     _, folder = finished
     for row in rows(folder):
