@@ -39,9 +39,7 @@ def run(options: argparse.Namespace) -> int:
     from gpt1_ds.training import study
 
     planned = read_plan(options)
-    jobs = planned.study.jobs if options.jobs is None else options.jobs
-    if jobs < 1:
-        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
+    jobs = _jobs(planned, options)
     _check(planned)
     code = study.run(planned, jobs, lambda: None, PRETRAIN)
     _collect(planned)
@@ -53,7 +51,7 @@ def submit(options: argparse.Namespace) -> int:
     from gpt1_ds.scaling import submit as submission
 
     planned = read_plan(options)
-    jobs = planned.study.jobs if options.jobs is None else options.jobs
+    jobs = _jobs(planned, options)
     prepared = submission.prepare(planned, jobs)
     if not prepared.arrays:
         print(f"{planned.folder}: all cells are done")
@@ -113,6 +111,13 @@ def study_folder(name: str) -> Path:
         return Path(name)
     study = load_scaling(name)
     return Path(base_config(study, []).run.dir) / study.name
+
+
+def _jobs(planned: StudyPlan, options: argparse.Namespace) -> int:
+    jobs: int = planned.study.jobs if options.jobs is None else options.jobs
+    if jobs < 1:
+        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
+    return jobs
 
 
 def _machine(base: Config) -> machine.Machine:

@@ -45,7 +45,15 @@ class Submission:
 
 
 def prepare(planned: StudyPlan, jobs: int) -> Submission:
-    """What `submit` will do for the cells that are not done; touches nothing."""
+    """What `submit` will do for the cells that are not done; touches nothing. Raises ConfigError where SLURM is asked
+    for other ranks than the study counts on.
+    """
+    wanted = planned.cells[0].config.slurm
+    if wanted.nodes * wanted.ranks != planned.study.nproc:
+        raise ConfigError(
+            f"nproc={planned.study.nproc}: slurm.nodes={wanted.nodes} has {wanted.nodes * wanted.ranks} ranks for each "
+            "cell; change one of them"
+        )
     study, waiting = planned.study, [cell for cell in planned.cells if not cell.done]
     slurm = RunDir(planned.folder).slurm.resolve()
     place = slurm / f"submission-{1 + len(list(slurm.glob('submission-*')))}"

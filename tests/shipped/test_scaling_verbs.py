@@ -163,6 +163,8 @@ def test_scores_of_tasks_stand_beside_their_compute(
         ({}, ["collect", "FILE"], "no such study has run; start it with"),
         ({}, ["report", "FILE"], "results.csv: missing"),
         ({}, ["run", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
+        ({}, ["submit", "FILE", "--dry-run", "slurm.nodes=2"], "nproc=1: slurm.nodes=2 has 2 ranks for each cell"),
+        ({}, ["submit", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
         ({}, ["plan", "FILE", "model.widht=3"], "Key 'widht' not in 'ModelConfig'"),
         ({"arms": [{"name": "one", "layers": [2], "tokens": ["4K"]}]}, ["plan", "FILE"], "cannot identify"),
     ],
