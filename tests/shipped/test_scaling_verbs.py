@@ -71,7 +71,7 @@ def test_a_branch_is_the_run_that_it_stands_for(finished: tuple[str, Path], tiny
     cell = next(row for row in rows(folder) if float(row["own_share"]) < 1)
     config = folder / cell["cell"] / "config.yaml"
     words = [f"run.dir={tmp_path}", "run.name=alone", "checkpoint.resume=auto"]
-    assert main(["pretrain", "-c", str(config), *words, "tracking.wandb=off"]) == 0
+    assert main(["pretrain", "-c", str(config), "--nproc", "1", *words, "tracking.wandb=off"]) == 0
     lines = [json.loads(line) for line in (tmp_path / "alone" / "metrics.jsonl").read_text().splitlines()]
     assert float(cell["loss"]) == [line["loss"] for line in lines if line["kind"] == "eval"][-1]
 

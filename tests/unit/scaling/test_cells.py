@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.load import SHIPPED
+from gpt1_ds.config.scaling import load_scaling
 from gpt1_ds.plan.count import counts, parameters
+from gpt1_ds.scaling.cells import cells
 from gpt1_ds.scaling.plan import unidentified, warnings
 from gpt1_ds.training.schedule import learning_rate
 from tests.helpers.scaling_cells import LADDER, finish, read, small
@@ -154,8 +157,6 @@ def test_warnings(tmp_path: Path) -> None:
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
-    from gpt1_ds.scaling.cells import cells
-
     with pytest.raises(ConfigError, match="the data are not there yet"):
         cells(read(tmp_path), [], None, None)
 
@@ -166,3 +167,11 @@ def test_done_is_told_by_the_run_folder(tmp_path: Path) -> None:
     finish(cell, 3.0)
     assert cell.done
     assert cell.result == "held-out loss 3.0000"
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("scaling/*.yaml")), ids=lambda path: path.stem)
+def test_shipped_scaling_studies_have_cells(path: Path) -> None:
+    study = load_scaling(str(path))
+    found = cells(study, ["model.vocab_size=2048"], None, None)
+    assert {cell.arm for cell in found} == {arm.name for arm in study.arms}
+    assert not list(unidentified(found))
