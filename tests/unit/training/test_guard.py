@@ -49,3 +49,13 @@ def test_the_window_survives_a_checkpoint() -> None:
     other.restore(guard.state())
     assert len(other.window) == 32
     assert other.window == guard.window
+
+
+def test_held_out_loss_that_rises_is_a_divergence() -> None:
+    guard = Guard(GuardConfig(rise=0.5), uniform=6.0)
+    assert guard.risen(6.4) is None, "hardly above a model that knows nothing"
+    assert guard.risen(4.0) is None
+    assert guard.risen(4.4) is None
+    assert guard.risen(4.6) == "held-out loss 4.6 is more than guard.rise=0.5 above its best, 4"
+    assert "nan" in str(guard.risen(math.nan))
+    assert Guard(GuardConfig(), uniform=6.0).risen(9.0) is None, "0: off"
