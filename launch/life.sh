@@ -41,6 +41,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
 }
 
 hand_over() { # WORD...: the next job: a successor with the same options, or this one again
+  trap '' USR1 TERM # requeueing sends TERM to this script, which has nothing left to stop
   case $continuation in
     successor) # a singleton: it waits for this one; what is of this job alone is not handed down
       env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE sbatch "${options[@]}" "$0" "$@" ;;

@@ -28,8 +28,9 @@ class Verdict:
 
 
 def begin(run_dir: RunDir, job: str, restart: str) -> None:
-    """Note that a job begins, and at which step. An outcome under its number is that of an earlier try."""
+    """Note that a job begins, and at which step. What there is under its number is of an earlier try."""
     run_dir.outcome(job).unlink(missing_ok=True)
+    run_dir.job_stop(job).unlink(missing_ok=True)
     note = {"job": job, "restart": int(restart or 0), "step": newest_step(run_dir), "host": os.uname().nodename}
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 

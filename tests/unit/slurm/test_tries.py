@@ -62,5 +62,7 @@ def test_progress_is_counted_from_where_the_job_began(run_dir: RunDir) -> None:
 
 def test_an_outcome_of_an_earlier_try_is_forgotten(run_dir: RunDir) -> None:
     write_json(run_dir.outcome("7"), {"code": 0, "reason": "done"})
+    run_dir.job_stop("7").touch()
     tries.begin(run_dir, "7", "1")
+    assert not run_dir.job_stop("7").exists(), "or the requeued job would stop at once"
     assert tries.end(run_dir, "7", "1", 137, 5).code == 1
