@@ -74,9 +74,10 @@ class StudyPlan:
         """Remove checkpoints that no branch needs any more."""
         if self.study.keep_checkpoints:
             return
-        needed = {cell.trunk for cell in self.cells if cell.trunk is not None and not cell.done}
-        for cell in self.cells:
-            if cell not in needed and cell.done and cell.run_dir.checkpoints.exists():
+        kept = [cell for cell in self.cells if cell.run_dir.checkpoints.exists()]  # few, also in a large study
+        needed = {cell.trunk for cell in self.cells if cell.trunk in kept and not cell.done}
+        for cell in kept:
+            if cell not in needed and cell.done:
                 shutil.rmtree(cell.run_dir.checkpoints, ignore_errors=True)
 
     # What people read
