@@ -186,7 +186,10 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
     if not study.flops_given:
         text += " C is 6 N D where results.csv gives none."
     if study.fit is not None:
-        text += _held_out(axes, study, cells, sizes) + _frontier(axes, study, cells)
+        text += _held_out(axes, study, cells, sizes)
+        low, high = axes.dataLim.y0, axes.dataLim.y1
+        text += _frontier(axes, study, cells)
+        axes.set_ylim(low * 0.95, high * 1.03)  # a law that knows nothing may lie orders of magnitude below
     else:
         text += " No frontier and no predictions: the study has no fit yet."
     log_axis(axes.xaxis, power)
