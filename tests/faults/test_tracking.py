@@ -16,6 +16,7 @@ import pytest
 
 from gpt1_ds.common.rundir import RunDir
 from tests.helpers import runs
+from tests.helpers.processes import command_of
 from tests.helpers.served import fine_tune
 from tests.helpers.wandb_files import Written, read_segments
 
@@ -43,7 +44,7 @@ def worker_of(run: runs.Background) -> psutil.Process:
 
     def is_there() -> bool:
         children = [child for rank in run.processes() for child in psutil.Process(rank.pid).children()]
-        found[:] = [child for child in children if "gpt1_ds.tracking.wandb" in child.cmdline()]
+        found[:] = [child for child in children if "gpt1_ds.tracking.wandb" in command_of(child)]
         return bool(found)
 
     run.wait_for(is_there)
@@ -54,7 +55,7 @@ def service_of(run: runs.Background) -> psutil.Process:
     """W&B's own service, once it writes."""
     worker = worker_of(run)
     run.wait_for(lambda: bool(list(run.run_dir.wandb.glob("offline-run-*/run-*.wandb"))))
-    (service,) = (child for child in worker.children() if "wandb-core" in " ".join(child.cmdline()))
+    (service,) = (child for child in worker.children() if "wandb-core" in command_of(child))
     return service
 
 

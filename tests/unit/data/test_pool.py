@@ -13,6 +13,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.pool import run
+from tests.helpers.processes import command_of
 
 
 class Task:
@@ -62,9 +63,7 @@ def test_a_killed_worker_is_noticed() -> None:
 def test_stopping_early_ends_the_workers() -> None:
     with closing(run(Task(), list(range(50)), 2)) as results:
         next(results)
-    assert [
-        child for child in psutil.Process().children() if "multiprocessing.spawn" in " ".join(child.cmdline())
-    ] == []
+    assert [child for child in psutil.Process().children() if "multiprocessing.spawn" in command_of(child)] == []
 
 
 SCRIPT = """

@@ -14,6 +14,7 @@ import pytest
 
 from gpt1_ds.tracking import mirror as mirror_module
 from gpt1_ds.tracking.mirror import Mirror, Start
+from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
 
 
@@ -36,7 +37,7 @@ def stopped_service(folder: Path) -> psutil.Process:
         assert time.monotonic() < deadline, "W&B did not begin"
         time.sleep(0.02)
     children = psutil.Process().children(recursive=True)
-    (service,) = (child for child in children if "wandb-core" in " ".join(child.cmdline()))
+    (service,) = (child for child in children if "wandb-core" in command_of(child))
     service.send_signal(signal.SIGSTOP)
     return service
 
