@@ -108,8 +108,9 @@ class Cell:
 def cells(
     study: ScalingStudy, words: Sequence[str], vocab_size: int | None, data_tokens: int | None
 ) -> tuple[Cell, ...]:
-    """The cells of `study`, small before large, trunks before branches; the command line's `words` in all of them.
-    `vocab_size` and `data_tokens` are those of the data, None where they are not there yet.
+    """The cells of `study` in the order in which they begin: trunks before branches, large before small, because a
+    large one that begins last keeps all others waiting. The command line's `words` hold for all of them. `vocab_size`
+    and `data_tokens` are those of the data, None where they are not there yet.
 
     Raises ConfigError naming every problem.
     """
@@ -124,7 +125,7 @@ def cells(
         raise ConfigError(
             f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} operations; take some out, or raise it"
         )
-    return tuple(sorted(made, key=lambda cell: (cell.trunk is not None, cell.flops, cell.name)))
+    return tuple(sorted(made, key=lambda cell: (cell.trunk is not None, -cell.flops, cell.name)))
 
 
 def base_config(study: ScalingStudy, words: Sequence[str]) -> Config:
