@@ -1,0 +1,97 @@
+"""The performance table of this machine: every row side by side with its peers, in turns, in one run.
+
+    python tools/bench.py [--row N ...] [--device cpu|cuda] [--quick] [--rounds 5] [--threads 2] [--out FILE.json]
+
+Prints a table and writes FILE.json, FILE.md and FILE.png; rows that FILE.json has already are replaced. Every row runs
+in a process of its own. A row without its peer's library is left out and says so. Only ratios count on a processor
+that others use too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools.bench import table
+from tools.bench.machine import describe
+from tools.bench.rows import Options, Ratio, Row
+
+ROWS = {  # number: module of tools/bench, devices
+    0: ("matrix", ("cpu", "cuda")),
+}
+RESULTS = Path(__file__).with_name("bench") / "results"
+
+
+def main() -> int:
+    options, wanted, out = _arguments()
+    machine, rows = table.load(out)
+    failed = []
+    for number in wanted:
+        print(f"row {number}", file=sys.stderr, flush=True)
+        row = _measure_apart(number, options)
+        if row is None:
+            failed.append(number)
+            continue
+        rows = [other for other in rows if other.number != number] + [row]
+        machine = describe()
+        table.save(out, machine, rows)
+    print(table.markdown(machine, sorted(rows, key=lambda row: row.number)) if rows else "nothing was measured")
+    if failed:
+        print(f"rows {failed} failed", file=sys.stderr)
+    return bool(failed)
+
+
+def _arguments() -> tuple[Options, list[int], Path]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", type=int, nargs="+", choices=sorted(ROWS), metavar="N")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: that it works, not how fast")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a row's own process
+    given = parser.parse_args()
+    options = Options(given.device, given.threads, min(given.rounds, 2) if given.quick else given.rounds, given.quick)
+    wanted = given.row or [number for number, (_, devices) in ROWS.items() if given.device in devices]
+    if given.into is not None:
+        given.into.write_text(json.dumps(asdict(_measure(wanted[0], options))))
+        sys.exit(0)
+    default = Path(tempfile.gettempdir()) / "bench-quick.json" if given.quick else RESULTS / f"{given.device}.json"
+    return options, wanted, given.out or default
+
+
+def _measure(number: int, options: Options) -> Row:
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    row: Row = importlib.import_module(f"tools.bench.{ROWS[number][0]}").measure(options)
+    return row
+
+
+def _measure_apart(number: int, options: Options) -> Row | None:
+    words = [sys.executable, __file__, "--row", str(number), "--device", options.device]
+    words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
+    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "row.json"
+        ended = subprocess.run([*words, "--into", str(into)], env=environment, stdout=sys.stderr)
+        if ended.returncode:
+            return None
+        found = json.loads(into.read_text())
+    return Row(**{**found, "ratios": [Ratio(**one) for one in found["ratios"]]})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Rows of the performance table, one module each. `tools/bench.py` runs them."""

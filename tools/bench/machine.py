@@ -1,0 +1,44 @@
+"""What the figures were measured on and with."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "deepspeed", "megatron-core", "transformers", "sentencepiece", "numpy")
+MATRIX_UNITS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # the best first
+
+
+def describe() -> dict[str, Any]:
+    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpu.splitlines())}
+    flags = set(facts.get("flags", "").split())
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": facts.get("model name", platform.processor() or platform.machine()),
+        "cores": len(os.sched_getaffinity(0)),
+        "matrix_units": next((name for name in MATRIX_UNITS if name in flags), "unknown"),
+        "load": os.getloadavg()[0],  # other work on the machine when the run began
+        "device": _device(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
+
+
+def _device() -> str | None:
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

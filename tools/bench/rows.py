@@ -1,0 +1,72 @@
+"""What a row of the performance table is, and how its contenders take turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Series = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks of every row."""
+
+    device: str = "cpu"  # cpu or cuda
+    threads: int = 2  # of every contender together, on a CPU
+    rounds: int = 5
+    quick: bool = False  # small sizes: shows that the row works, says nothing about speed
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A figure that a row is judged by, once per round; `target` None where it is only reported."""
+
+    name: str
+    values: list[float]
+    target: float | None = None
+    at_least: bool = True  # else at most
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def reached(self) -> bool | None:
+        if self.target is None:
+            return None
+        return self.median >= self.target if self.at_least else self.median <= self.target
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured. `series` holds one figure per contender and round, in `unit`."""
+
+    number: int
+    title: str
+    unit: str
+    series: Series
+    ratios: list[Ratio]
+    configuration: dict[str, Any]
+    checks: dict[str, Any] = field(default_factory=dict)  # losses that agree, shapes, back ends
+    note: str = ""
+
+
+def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> Series:
+    """A B A B ...: each contender does its work and returns its figure (a rate or seconds). What other work does to the
+    machine meanwhile meets them all; only ratios within a round count.
+    """
+    series: Series = {name: [] for name in contenders}
+    for number in range(warm_up + rounds):
+        for name, work in contenders.items():
+            figure = work()
+            if number >= warm_up:
+                series[name].append(figure)
+    return series
+
+
+def ratio(series: Series, above: str, below: str) -> list[float]:
+    """Of two contenders' figures, round by round."""
+    return [a / b for a, b in zip(series[above], series[below], strict=True)]
