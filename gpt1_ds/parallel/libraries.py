@@ -7,6 +7,7 @@ for ever on a lock file that a killed build left behind. Nothing here needs it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import warnings
@@ -26,6 +27,8 @@ def load() -> None:
         import deepspeed.runtime.pipe.engine
         import megatron.core.tensor_parallel
         from deepspeed.utils import logger
+    # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are looked at
+    gc.freeze()
     logging.disable(logging.NOTSET)
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
