@@ -27,6 +27,8 @@ from tools.bench.rows import Options, Ratio, Row
 
 ROWS = {  # number: module of tools/bench, devices
     0: ("matrix", ("cpu", "cuda")),
+    11: ("pipeline", ("cpu",)),
+    12: ("collective", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
 

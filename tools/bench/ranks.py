@@ -1,0 +1,112 @@
+"""Ranks that live through a row and act when they are told: contenders that take turns keep their state."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gpt1_ds.parallel import launch
+
+
+class Ranks:
+    """`module:function` is called with `arguments` on every rank and gives what the rank does when it is told to."""
+
+    def __init__(self, target: str, arguments: tuple[Any, ...], ranks: int, threads: int) -> None:
+        pairs = [launch.server().Pipe() for _ in range(ranks)]
+        self.pipes = [here for here, _ in pairs]
+        theirs = [there for _, there in pairs]
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(
+            target=self._run, args=((target, arguments, threads, theirs), ranks), daemon=True
+        )
+        self.thread.start()
+
+    def ask(self, *words: Any) -> list[Any]:
+        """What every rank answers, in rank order. Raises a rank's error."""
+        self.tell(*words)
+        return self.hear()
+
+    def tell(self, *words: Any) -> None:
+        for pipe in self.pipes:
+            pipe.send(words)
+
+    def hear(self) -> list[Any]:
+        return [self._answer(pipe) for pipe in self.pipes]
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):  # of a rank that failed
+                pipe.send(None)
+        self.thread.join()
+
+    def _answer(self, pipe: Connection) -> Any:
+        while not pipe.poll(0.2):
+            if not self.thread.is_alive():
+                raise self.failure or RuntimeError("a rank ended early")
+        return pipe.recv()
+
+    def _run(self, arguments: tuple[Any, ...], ranks: int) -> None:
+        try:
+            launch.run("tools.bench.ranks:serve", arguments, ranks)
+        except BaseException as error:
+            self.failure = error
+
+
+@contextlib.contextmanager
+def started(target: str, arguments: tuple[Any, ...], ranks: int, threads: int = 1) -> Iterator[Ranks]:
+    made = Ranks(target, arguments, ranks, threads)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def serve(target: str, arguments: tuple[Any, ...], threads: int, pipes: Sequence[Connection]) -> None:
+    """Runs on every rank until it is told None."""
+    import torch
+
+    torch.set_num_threads(threads)
+    module, _, name = target.partition(":")
+    act = getattr(importlib.import_module(module), name)(*arguments)
+    pipe = pipes[int(os.environ["RANK"])]
+    for words in iter(pipe.recv, None):
+        pipe.send(act(*words))
+
+
+def trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, float]]:
+    """Build the engine that `words` describe on this rank. Told a step's number it trains that step and answers with its
+    seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
+    """
+    import numpy as np
+    import torch.distributed as dist
+
+    from gpt1_ds.config import load
+    from gpt1_ds.data.loader import Rows
+    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
+    from gpt1_ds.training.session import keep_memory
+
+    keep_memory()
+    config = load([], words)
+    connect(600)
+    grid = Grid(config)
+    engine = build_engine(config, vocabulary, grid)
+    shape = config.train.global_batch, config.model.context + 1
+
+    def step(number: int) -> dict[str, float]:
+        drawn = np.random.default_rng(number).random(shape) ** 3 * vocabulary  # small ids are frequent: to be learnt
+        rows = [Rows(drawn.astype(np.int64)[part], part) for part in batch_shape(config, grid).rows()]
+        batches = training_batches(rows, config.run.seed, number)
+        dist.barrier()
+        began = time.perf_counter()
+        result = engine.step(batches, 1e-3)
+        dist.barrier()
+        return {"seconds": time.perf_counter() - began, "loss": result.loss, "norm": result.grad_norm}
+
+    return step
