@@ -1,6 +1,7 @@
 """The performance table of this machine: every row side by side with its peers, in turns, in one run.
 
     python tools/bench.py [--row N ...] [--device cpu|cuda] [--quick] [--rounds 5] [--threads 2] [--out FILE.json]
+                          [--text PATH ...] [--bpe DIR]
 
 Prints a table and writes FILE.json, FILE.md and FILE.png; rows that FILE.json has already are replaced. Every row runs
 in a process of its own. A row without its peer's library is left out and says so. Only ratios count on a processor
@@ -29,6 +30,9 @@ ROWS = {  # number: module of tools/bench, devices
     0: ("matrix", ("cpu", "cuda")),
     11: ("pipeline", ("cpu",)),
     12: ("collective", ("cpu",)),
+    15: ("tokenization", ("cpu",)),
+    16: ("startup", ("cpu",)),
+    18: ("growth", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
 
@@ -46,6 +50,9 @@ def main() -> int:
         rows = [other for other in rows if other.number != number] + [row]
         machine = describe()
         table.save(out, machine, rows)
+        module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
+        if hasattr(module, "draw"):  # a plot of its own
+            module.draw(out.with_name(f"{ROWS[number][0]}.png"), row)
     print(table.markdown(machine, sorted(rows, key=lambda row: row.number)) if rows else "nothing was measured")
     if failed:
         print(f"rows {failed} failed", file=sys.stderr)
@@ -60,9 +67,12 @@ def _arguments() -> tuple[Options, list[int], Path]:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--text", nargs="+", default=(), metavar="PATH", help="row 15's text (default: python-docs)")
+    parser.add_argument("--bpe", metavar="DIR", help="the 2018 release's vocabulary and merges, for row 15")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a row's own process
     given = parser.parse_args()
-    options = Options(given.device, given.threads, min(given.rounds, 2) if given.quick else given.rounds, given.quick)
+    rounds = min(given.rounds, 2) if given.quick else given.rounds
+    options = Options(given.device, given.threads, rounds, given.quick, tuple(given.text), given.bpe)
     wanted = given.row or [number for number, (_, devices) in ROWS.items() if given.device in devices]
     if given.into is not None:
         given.into.write_text(json.dumps(asdict(_measure(wanted[0], options))))
@@ -85,6 +95,7 @@ def _measure(number: int, options: Options) -> Row:
 def _measure_apart(number: int, options: Options) -> Row | None:
     words = [sys.executable, __file__, "--row", str(number), "--device", options.device]
     words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
+    words += ["--text", *options.text] * bool(options.text) + ["--bpe", str(options.bpe)] * bool(options.bpe)
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "row.json"

@@ -18,6 +18,8 @@ class Options:
     threads: int = 2  # of every contender together, on a CPU
     rounds: int = 5
     quick: bool = False  # small sizes: shows that the row works, says nothing about speed
+    text: tuple[str, ...] = ()  # files and folders for row 15; none: the embedded corpus
+    bpe: str | None = None  # folder of the 2018 release's vocabulary, for row 15
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,188 @@
+"""Row 18: what a training step costs as the model grows in depth, width and context, and as ranks are added.
+
+bf16 steps of the dense assembly, every point in fresh processes. What should be linear is held against a line: time
+per token in depth (blocks, and what is there once) and in context (attention, and the rest), the line through all points
+but the last, told what the last takes. Width has larger matrices, so an operation may only become cheaper. More ranks
+are given more rows each a thread of its own. Memory is held against the planner as tools/plan_check.py does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.config import load
+from gpt1_ds.parallel import launch
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.plan.memory import memory
+from tools.bench.rows import Options, Ratio, Row, Series, take_turns
+from tools.plan_check import VOCABULARY
+
+DEPTH, WIDTH, CONTEXT = "depth", "width", "context"
+AXES = {DEPTH: (2, 4, 8, 16, 32, 48), WIDTH: (128, 256, 512, 768, 1024), CONTEXT: (128, 256, 512, 1024, 2048)}
+BASE, TOKENS = {DEPTH: 4, WIDTH: 256, CONTEXT: 256}, 2048  # tokens of a step on each rank
+QUICK_AXES = {DEPTH: (1, 2, 3), WIDTH: (32, 64, 128), CONTEXT: (32, 64, 128)}
+QUICK_BASE, QUICK_TOKENS = {DEPTH: 1, WIDTH: 64, CONTEXT: 64}, 256
+RANKS = (1, 2)
+STEPS, WARM_UP = 7, 2
+LINEAR = 1.1  # times what the line of the smaller ones says
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of the model, and how many ranks train it."""
+
+    depth: int
+    width: int
+    context: int
+    tokens: int  # of a step on each rank
+    ranks: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.depth} x {self.width}, context {self.context}" + (f", {self.ranks} ranks" if self.ranks > 1 else "")
+
+    @property
+    def words(self) -> list[str]:
+        rows = self.tokens // self.context
+        sizes = {"layers": self.depth, "width": self.width, "heads": max(1, self.width // 64), "context": self.context}
+        batch = [f"train.global_batch={rows * self.ranks}", f"train.micro_batch={rows}", "train.precision=bf16"]
+        return [*(f"model.{key}={value}" for key, value in sizes.items()), *batch]
+
+    @property
+    def operations(self) -> int:
+        """Of a token, PaLM's convention."""
+        return flops_per_token(load([], self.words).model, VOCABULARY)
+
+    def planned(self) -> float:
+        """MiB."""
+        return memory(load([], self.words), self.ranks, VOCABULARY, "cpu")[0].peak / 2**20
+
+
+def train(words: list[str], steps: int, keep: bool, threads: int) -> dict[str, Any]:
+    """Runs on every rank of a point."""
+    import torch
+
+    from tools import plan_check
+
+    torch.set_num_threads(threads)
+    return plan_check.train(words, steps, keep)
+
+
+def measure(options: Options) -> Row:
+    axes = _points(options.quick)
+    ones = list(dict.fromkeys(point for points in axes.values() for point in points))
+    base = next(point for point in ones if all(point in points for points in axes.values()))
+    several = [Point(**{**asdict(base), "ranks": number}) for number in RANKS[1:]]
+
+    def turn(point: Point, threads: int) -> Callable[[], float]:
+        """Tokens per second of a rank."""
+
+        def act() -> float:
+            arguments = (point.words, 3 if options.quick else STEPS, True, threads)
+            found = launch.run("tools.bench.growth:train", arguments, point.ranks)
+            return point.tokens / max(statistics.median(one["seconds"][WARM_UP:]) for one in found)
+
+        return act
+
+    alone = f"{base.name}, 1 thread"
+    turns = {point.name: turn(point, options.threads) for point in ones}
+    turns |= {alone: turn(base, 1)} | {point.name: turn(point, 1) for point in several}
+    series = take_turns(turns, options.rounds, warm_up=0)  # every process warms up for itself
+    facts = {point.name: {**asdict(point), "operations": point.operations} for point in ones}
+    errors = [_remember(point, facts[point.name]) for point in (ones[:1] if options.quick else ones)]
+    ratios = [ratio for axis, points in axes.items() for ratio in _judge(axis, points, series)]
+    for point in several:
+        slower = [one / each for one, each in zip(series[alone], series[point.name], strict=True)]
+        ratios.append(Ratio(f"step of {point.ranks} ranks / of one, same work each", slower, at_least=False))
+    ratios.append(Ratio("planned peak memory, mean error", [statistics.mean(errors)], at_least=False))
+    ratios.append(Ratio("planned peak memory, largest error", [max(errors)], at_least=False))
+    return Row(
+        number=18,
+        title="cost of growth",
+        unit="tokens/s of a rank",
+        series=series,
+        ratios=ratios,
+        configuration={"threads": options.threads, "vocabulary": VOCABULARY, "precision": "bf16", "steps": STEPS},
+        checks={"points": facts, "axes": {axis: [point.name for point in points] for axis, points in axes.items()}},
+    )
+
+
+def _points(quick: bool) -> dict[str, list[Point]]:
+    axes, base, tokens = (QUICK_AXES, QUICK_BASE, QUICK_TOKENS) if quick else (AXES, BASE, TOKENS)
+    return {axis: [Point(**{**base, axis: size}, tokens=tokens) for size in sizes] for axis, sizes in axes.items()}
+
+
+def _remember(point: Point, facts: dict[str, Any]) -> float:
+    """Measure a point's peak memory; the planner's relative error."""
+    found = launch.run("tools.bench.growth:train", (point.words, 2, False, 1), 1)
+    facts |= {"planned_mib": point.planned(), "peak_mib": found[0]["peak"]}
+    return abs(float(facts["planned_mib"] / facts["peak_mib"] - 1))
+
+
+def _judge(axis: str, points: list[Point], series: Series) -> list[Ratio]:
+    """How time per token grows along an axis, round by round."""
+    rounds = [list(times) for times in zip(*([1 / rate for rate in series[p.name]] for p in points), strict=True)]
+    sizes = [float(getattr(point, axis)) for point in points]
+    work = [float(point.operations) for point in points]
+    of_work = exponent(sizes, work)
+    found = [
+        Ratio(f"{axis}: exponent of time per token", [exponent(sizes, times) for times in rounds], at_least=False),
+        Ratio(f"{axis}: that of its operations", [of_work], at_least=False),
+    ]
+    if axis == WIDTH:
+        cheaper = [times[-1] / times[0] / (work[-1] / work[0]) for times in rounds]
+        return [*found, Ratio("width: time of an operation, widest / narrowest", cheaper, 1.0, at_least=False)]
+    beyond = [times[-1] / extrapolated(sizes[:-1], times[:-1], sizes[-1]) for times in rounds]
+    return [*found, Ratio(f"{axis}: {sizes[-1]:.0f} / the line of the smaller ones", beyond, LINEAR, at_least=False)]
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """x of values ~ sizes^x, by least squares of logarithms."""
+    import numpy as np
+
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def extrapolated(sizes: Sequence[float], values: Sequence[float], at: float) -> float:
+    """The value at `at` of the line through `values` that has least relative errors."""
+    import numpy as np
+
+    return float(np.polyval(np.polyfit(sizes, values, 1, w=1 / np.asarray(values)), at))
+
+
+def draw(path: Path, row: Row) -> None:
+    """Time against operations per token (on the dotted line nothing is lost), and planned against measured memory."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    points = row.checks["points"]
+    figure, (cost, held) = pyplot.subplots(1, 2, figsize=(12, 5))
+    rates = {name: statistics.median(row.series[name]) for name in points}
+    best = max(points[name]["operations"] * rates[name] for name in points)
+    for (axis, names), mark in zip(row.checks["axes"].items(), "os^", strict=True):
+        work, times = ([points[name]["operations"] for name in names], [1e6 / rates[name] for name in names])
+        cost.plot(work, times, marker=mark, label=f"{axis} {points[names[0]][axis]} to {points[names[-1]][axis]}")
+        for name, x, y in zip(names, work, times, strict=True):
+            cost.annotate(points[name][axis], (x, y), xytext=(4, -10), textcoords="offset points", fontsize=7)
+        there = [points[name] for name in names if "peak_mib" in points[name]]
+        held.plot([p["peak_mib"] for p in there], [p["planned_mib"] for p in there], mark, label=axis)
+    ends = [min(p["operations"] for p in points.values()), max(p["operations"] for p in points.values())]
+    label = f"the best rate, {best / 1e12:.2f} TFLOP/s"
+    cost.plot(ends, [1e6 * end / best for end in ends], ":", color="black", label=label)
+    cost.set(xlabel="operations per token (6 N + attention)", ylabel="microseconds per token", xscale="log", yscale="log")
+    sizes = [p[key] for p in points.values() for key in ("peak_mib", "planned_mib") if key in p]
+    held.plot([min(sizes), max(sizes)], [min(sizes), max(sizes)], ":", color="black")
+    held.set(xlabel="measured peak, MiB", ylabel="planned peak, MiB", xscale="log", yscale="log")
+    for axes in (cost, held):
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"bf16 training steps, {row.configuration['threads']} threads", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
