@@ -82,13 +82,15 @@ def _arguments() -> tuple[Options, list[int], Path]:
 
 
 def _measure(number: int, options: Options) -> Row:
-    from gpt1_ds.parallel import libraries
+    module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
+    if not getattr(module, "APART", False):  # else only the processes that it starts need the libraries
+        from gpt1_ds.parallel import libraries
 
-    libraries.load()
-    import torch
+        libraries.load()
+        import torch
 
-    torch.set_num_threads(options.threads)
-    row: Row = importlib.import_module(f"tools.bench.{ROWS[number][0]}").measure(options)
+        torch.set_num_threads(options.threads)
+    row: Row = module.measure(options)
     return row
 
 

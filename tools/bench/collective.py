@@ -1,8 +1,8 @@
-"""Row 12: sums over two processes of one host: gloo, a shared-memory prototype and plain copying, alone and in training.
+"""Row 12: sums over two processes of one host, by gloo and by a shared-memory prototype, alone and in training.
 
-Alone: one all-reduce of fp32 at three sizes. In training: steps of the books' model and of a full-width one, under tensor
-and data parallelism, with gloo's all-reduce and with the prototype in its place; and the share of a gloo step that its
-profile finds inside gloo, waiting for the other rank included.
+Alone: one all-reduce of fp32 at three sizes, beside plain copying. In training: steps of the books' model and of a
+full-width one, under tensor and data parallelism, with gloo's all-reduce and with the prototype in its place; and the
+share of a gloo step that its profile finds inside gloo, waiting for the other rank included.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from tools.bench.ranks import started, trainer
 from tools.bench.rows import Options, Ratio, Row, Series, ratio, take_turns
 
+APART = True  # torch is imported by other processes
 SIZES = {"64 KB": 64 << 10, "1.5 MB": 3 << 19, "32 MB": 32 << 20}
 JUDGED, TARGET = "1.5 MB", 5.0  # times gloo's rate
 GLOO, SHARED, COPY = "gloo", "shared memory", "copying"
@@ -157,15 +158,15 @@ def _alone(options: Options) -> tuple[Series, list[Ratio]]:
     ratios = []
     for name in SIZES:
         target = TARGET if name == JUDGED else None
-        ratios.append(Ratio(f"{name}: gloo / shared memory", ratio(series, f"{GLOO} {name}", f"{SHARED} {name}"), target))
+        ratios.append(
+            Ratio(f"{name}: gloo / shared memory", ratio(series, f"{GLOO} {name}", f"{SHARED} {name}"), target)
+        )
         for who in (GLOO, SHARED):
             ratios.append(Ratio(f"{name}: {who} / copying", ratio(series, f"{who} {name}", f"{COPY} {name}")))
     return series, ratios
 
 
-def _training(
-    name: str, words: list[str], vocabulary: int, rounds: int
-) -> tuple[Series, list[Ratio], dict[str, Any]]:
+def _training(name: str, words: list[str], vocabulary: int, rounds: int) -> tuple[Series, list[Ratio], dict[str, Any]]:
     """Steps with either sum; all train alike."""
     numbers, facts = itertools.count(), {}  # of steps; what the sums carried
 

@@ -1,9 +1,9 @@
 """Row 18: what a training step costs as the model grows in depth, width and context, and as ranks are added.
 
 bf16 steps of the dense assembly, every point in fresh processes. What should be linear is held against a line: time
-per token in depth (blocks, and what is there once) and in context (attention, and the rest), the line through all points
-but the last, told what the last takes. Width has larger matrices, so an operation may only become cheaper. More ranks
-are given more rows each a thread of its own. Memory is held against the planner as tools/plan_check.py does.
+per token in depth (blocks, and what is there once) and in context (attention, and the rest); the line goes through all
+points but the last and says what the last may take. A wider model has larger matrices, so an operation may only become
+cheaper. Ranks have a thread and as many rows each. Memory is held against the planner as in tools/plan_check.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gpt1_ds.plan.memory import memory
 from tools.bench.rows import Options, Ratio, Row, Series, take_turns
 from tools.plan_check import VOCABULARY
 
+APART = True  # torch is imported by other processes
 DEPTH, WIDTH, CONTEXT = "depth", "width", "context"
 AXES = {DEPTH: (2, 4, 8, 16, 32, 48), WIDTH: (128, 256, 512, 768, 1024), CONTEXT: (128, 256, 512, 1024, 2048)}
 BASE, TOKENS = {DEPTH: 4, WIDTH: 256, CONTEXT: 256}, 2048  # tokens of a step on each rank
@@ -43,7 +44,9 @@ class Point:
 
     @property
     def name(self) -> str:
-        return f"{self.depth} x {self.width}, context {self.context}" + (f", {self.ranks} ranks" if self.ranks > 1 else "")
+        return f"{self.depth} x {self.width}, context {self.context}" + (
+            f", {self.ranks} ranks" if self.ranks > 1 else ""
+        )
 
     @property
     def words(self) -> list[str]:
@@ -159,27 +162,35 @@ def draw(path: Path, row: Row) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     points = row.checks["points"]
     figure, (cost, held) = pyplot.subplots(1, 2, figsize=(12, 5))
     rates = {name: statistics.median(row.series[name]) for name in points}
     best = max(points[name]["operations"] * rates[name] for name in points)
-    for (axis, names), mark in zip(row.checks["axes"].items(), "os^", strict=True):
-        work, times = ([points[name]["operations"] for name in names], [1e6 / rates[name] for name in names])
-        cost.plot(work, times, marker=mark, label=f"{axis} {points[names[0]][axis]} to {points[names[-1]][axis]}")
-        for name, x, y in zip(names, work, times, strict=True):
-            cost.annotate(points[name][axis], (x, y), xytext=(4, -10), textcoords="offset points", fontsize=7)
+    places = {"o": (4, -10), "s": (4, -10), "^": (-22, 4)}  # of the sizes beside their marks
+    for (axis, names), mark in zip(row.checks["axes"].items(), places, strict=True):
+        work, times = ([points[name]["operations"] / 1e6 for name in names], [1e6 / rates[name] for name in names])
+        label = f"{axis} {points[names[0]][axis]} to {points[names[-1]][axis]}"
+        (line,) = cost.plot(work, times, marker=mark, label=label)
+        for name, *place in zip(names, work, times, strict=True):
+            text = {"xytext": places[mark], "textcoords": "offset points", "fontsize": 7, "color": line.get_color()}
+            cost.annotate(points[name][axis], place, **text)
         there = [points[name] for name in names if "peak_mib" in points[name]]
         held.plot([p["peak_mib"] for p in there], [p["planned_mib"] for p in there], mark, label=axis)
-    ends = [min(p["operations"] for p in points.values()), max(p["operations"] for p in points.values())]
-    label = f"the best rate, {best / 1e12:.2f} TFLOP/s"
-    cost.plot(ends, [1e6 * end / best for end in ends], ":", color="black", label=label)
-    cost.set(xlabel="operations per token (6 N + attention)", ylabel="microseconds per token", xscale="log", yscale="log")
+    ends = [choose(p["operations"] for p in points.values()) / 1e6 for choose in (min, max)]
+    line = [1e12 * end / best for end in ends]
+    cost.plot(ends, line, ":", color="black", label=f"linear: the best rate, {best / 1e12:.2f} TFLOP/s")
+    cost.set(xlabel="MFLOP per token (6 N + attention)", ylabel="microseconds per token")
     sizes = [p[key] for p in points.values() for key in ("peak_mib", "planned_mib") if key in p]
-    held.plot([min(sizes), max(sizes)], [min(sizes), max(sizes)], ":", color="black")
-    held.set(xlabel="measured peak, MiB", ylabel="planned peak, MiB", xscale="log", yscale="log")
+    held.plot([min(sizes), max(sizes)], [min(sizes), max(sizes)], ":", color="black", label="as planned")
+    held.set(xlabel="measured peak, MiB", ylabel="planned peak, MiB")
     for axes in (cost, held):
+        axes.set(xscale="log", yscale="log")
+        for one in (axes.xaxis, axes.yaxis):
+            one.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            one.set_major_formatter("{x:g}")
+            one.set_minor_formatter(ticker.NullFormatter())
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
     figure.suptitle(f"bf16 training steps, {row.configuration['threads']} threads", fontsize=10)

@@ -1,8 +1,8 @@
 """Row 11: two pipeline stages on two processes with a thread each, beside what one such process makes possible.
 
-The model has GPT-1's proportions, so that the head weighs as much as four blocks. Two stages that are balanced and never
-wait reach p m / (m + p - 1) times the rate of one process (p stages, m micro-batches). What the machine itself takes
-off when both cores work is measured apart: two such processes at once that know nothing of each other.
+The model has GPT-1's proportions, so that the head weighs as much as four blocks. Two stages that are balanced and
+never wait reach p m / (m + p - 1) times the rate of one process (p stages, m micro-batches). What the machine itself
+takes off when both cores work is measured apart: two such processes at once that know nothing of each other.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tools.bench.ranks import Ranks, started
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
+APART = True  # torch is imported by other processes
 STAGES, MICRO_BATCHES, ROWS = 2, 8, 4  # rows of a micro-batch
 SIZE = {"layers": 12, "width": 384, "heads": 6, "context": 256}  # GPT-1's halves, and half its vocabulary
 VOCABULARY = 20239

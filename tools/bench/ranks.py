@@ -80,8 +80,8 @@ def serve(target: str, arguments: tuple[Any, ...], threads: int, pipes: Sequence
 
 
 def trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, float]]:
-    """Build the engine that `words` describe on this rank. Told a step's number it trains that step and answers with its
-    seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
+    """Build the engine that `words` describe on this rank. Told a step's number it trains that step and answers with
+    its seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
     """
     import numpy as np
     import torch.distributed as dist

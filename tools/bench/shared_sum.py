@@ -1,7 +1,7 @@
 """A contender of row 12, not a part of the product: sums over the ranks of one host through shared memory.
 
-All ranks map one file of /dev/shm: for every rank a counter in a cache line of its own, and a row of slots of SLOT bytes,
-one per part. A tensor goes through in pieces, each cut into as many parts as there are ranks; rank r sums part r
+All ranks map one file of /dev/shm: for every rank a counter in a cache line of its own, and a row of slots of SLOT
+bytes, one per part. A tensor goes through in pieces, each cut into as many parts as there are ranks; rank r sums part r
 (reduce-scatter), and all fetch the sums (all-gather):
 
     1. copy parts other than the own one into the own row; count up; wait for all

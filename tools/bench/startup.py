@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from gpt1_ds.data import embedded
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 from tools.layouts import make_data
 
+APART = True  # torch is imported by other processes
 ROOT = Path(__file__).parents[2]
 PYTHON, HELP, TORCH, LIBRARIES = "python -c pass", "gpt1-ds --help", "import torch", "import torch, deepspeed, megatron"
 STEP, COLD, WARM = "first step", "first step, compiled, cold", "first step, compiled, warm"
@@ -43,7 +43,10 @@ def measure(options: Options) -> Row:
         }
         compiles = shutil.which("g++") is not None and not options.quick
         if compiles:
-            turns |= {COLD: program.cold, WARM: partial(program.first_step, "on")}  # in this order: cold fills the cache
+            turns |= {
+                COLD: program.cold,
+                WARM: partial(program.first_step, "on"),
+            }  # in this order: cold fills the cache
         series = take_turns(turns, options.rounds, warm_up=not options.quick)
     ratios = [
         Ratio(f"{name}, s", series[name], most, at_least=False)
@@ -76,7 +79,9 @@ class _Program:
         found = []
         for _ in range(runs):
             began = time.perf_counter()
-            subprocess.run([sys.executable, *words], cwd=self.folder, env=self.environment, capture_output=True, check=True)
+            subprocess.run(
+                [sys.executable, *words], cwd=self.folder, env=self.environment, capture_output=True, check=True
+            )
             found.append(time.perf_counter() - began)
         return statistics.median(found)
 
@@ -98,5 +103,5 @@ class _Program:
                 said.append(line)
                 if seconds is None and line.startswith("step"):
                     seconds = time.perf_counter() - began
-        assert process.returncode == 0 and seconds is not None, f"{' '.join(command)}:\n{''.join(said)}"
+        assert seconds is not None, f"{' '.join(command)}:\n{''.join(said)}"
         return seconds

@@ -30,6 +30,7 @@ from gpt1_ds.data.sentencepiece_train import train
 from gpt1_ds.data.tokenizer import load_tokenizer
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
+APART = True  # torch is imported by other processes
 Ids = list[list[int]]
 PIECES = 8000  # of the SentencePiece vocabulary
 QUICK_BYTES, SLOW_BYTES, SHARED_BYTES = 100_000, 2_000_000, 60_000_000  # of text: --quick, 2018's, two workers'
@@ -64,7 +65,12 @@ def measure(options: Options) -> Row:
             Ratio("2018 data build, MB/s", series[OURS], 1.0),
             Ratio("2018 data build / as published", ratio(series, OURS, PUBLISHED)),
         ]
-    configuration = {"text": list(options.text) or "python-docs", "bytes": size, "documents": len(texts), "unit": "1e6 B"}
+    configuration = {
+        "text": list(options.text) or "python-docs",
+        "bytes": size,
+        "documents": len(texts),
+        "unit": "1e6 B",
+    }
     configuration |= {library: _version(library) for library in ("sentencepiece", "ftfy", "spacy")}
     note = "" if OURS in series else "the 2018 vocabulary is left out: it needs --bpe, ftfy and spaCy"
     checks = {"ids": "identical, document by document"}
