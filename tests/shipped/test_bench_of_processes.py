@@ -49,7 +49,8 @@ def test_every_row_measures_all_its_contenders(rows: dict[int, dict[str, Any]], 
 
 def test_the_layouts_of_a_row_train_alike(rows: dict[int, dict[str, Any]]) -> None:
     losses = rows[11]["checks"]["losses"]  # the row ends with an error where another layout has other ones
-    assert losses[-1] < losses[0]
+    assert len(losses) == 2
+    assert all(abs(loss - math.log(2000)) < 0.5 for loss in losses), losses
     assert len(rows[11]["series"]) == 7
     sums = rows[12]["checks"]["TP2 tiny"]
     assert sums["gloo"]["calls"] == sums["shared memory"]["calls"] > 10

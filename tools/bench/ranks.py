@@ -13,6 +13,8 @@ from typing import Any
 
 from gpt1_ds.parallel import launch
 
+RATE = 2e-4  # of learning: low enough for layouts to stay close to one another in bf16
+
 
 class Ranks:
     """`module:function` is called with `arguments` on every rank and gives what the rank does when it is told to."""
@@ -105,7 +107,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, floa
         batches = training_batches(rows, config.run.seed, number)
         dist.barrier()
         began = time.perf_counter()
-        result = engine.step(batches, 1e-3)
+        result = engine.step(batches, RATE)
         dist.barrier()
         return {"seconds": time.perf_counter() - began, "loss": result.loss, "norm": result.grad_norm}
 

@@ -38,22 +38,21 @@ def measure(options: Options) -> Row:
             PYTHON: partial(program.seconds, "-c", "pass", runs=short),
             HELP: partial(program.seconds, "-m", "gpt1_ds", "--help", runs=short),
             TORCH: partial(program.seconds, "-c", "import torch"),
-            LIBRARIES: partial(program.seconds, "-c", IMPORTS),
             STEP: partial(program.first_step, "off"),
         }
+        if not options.quick:
+            turns[LIBRARIES] = partial(program.seconds, "-c", IMPORTS)
         compiles = shutil.which("g++") is not None and not options.quick
-        if compiles:
-            turns |= {
-                COLD: program.cold,
-                WARM: partial(program.first_step, "on"),
-            }  # in this order: cold fills the cache
+        if compiles:  # in this order: the cold one fills the cache
+            turns |= {COLD: program.cold, WARM: partial(program.first_step, "on")}
         series = take_turns(turns, options.rounds, warm_up=not options.quick)
     ratios = [
         Ratio(f"{name}, s", series[name], most, at_least=False)
         for name, most in ((HELP, 0.2), (STEP, 6.0), (COLD, 12.0), (WARM, 6.0))
         if name in series
     ]
-    ratios.append(Ratio("first step / import of its libraries", ratio(series, STEP, LIBRARIES), at_least=False))
+    if LIBRARIES in series:
+        ratios.append(Ratio("first step / import of its libraries", ratio(series, STEP, LIBRARIES), at_least=False))
     return Row(
         number=16,
         title="start-up",

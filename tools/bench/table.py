@@ -36,7 +36,8 @@ def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
     lines = [f"{where}; {packages}; {machine['date']}", "", "| row | measured | ratio | target |", "|---|---|---|---|"]
     for row in rows:
         figures = "; ".join(f"{name} {_figure(values)} {row.unit}" for name, values in row.series.items())
-        lines.append(f"| {row.number} {row.title} | {figures} | | |")
+        note = f" ({row.note})" if row.note else ""
+        lines.append(f"| {row.number} {row.title} | {figures}{note} | | |")
         lines += [f"| | {one.name} | {spread(one.values)} | {_target(one)} |" for one in row.ratios]
     return "\n".join(lines) + "\n"
 
