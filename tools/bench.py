@@ -27,13 +27,23 @@ from tools.bench.rows import Options, Ratio, Row
 
 ROWS = {  # number: module of tools/bench, devices
     0: ("matrix", ("cpu", "cuda")),
+    1: ("gpu_training", ("cuda",)),
+    2: ("tax", ("cpu", "cuda")),
+    3: ("micro_step", ("cuda",)),
+    4: ("dropout_tax", ("cuda",)),
+    5: ("head", ("cpu", "cuda")),
+    6: ("attention", ("cuda",)),
+    7: ("update", ("cpu", "cuda")),
+    13: ("training", ("cpu",)),
+    17: ("books", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
 
 
 def main() -> int:
     options, wanted, out = _arguments()
-    machine, rows = table.load(out)
+    _, rows = table.load(out)
+    machine = {**describe(options.device), "quick": options.quick}
     failed = []
     for number in wanted:
         print(f"row {number}", file=sys.stderr, flush=True)
@@ -42,7 +52,6 @@ def main() -> int:
             failed.append(number)
             continue
         rows = [other for other in rows if other.number != number] + [row]
-        machine = describe()
         table.save(out, machine, rows)
     print(table.markdown(machine, sorted(rows, key=lambda row: row.number)) if rows else "nothing was measured")
     if failed:
@@ -84,6 +93,8 @@ def _measure_apart(number: int, options: Options) -> Row | None:
     words = [sys.executable, __file__, "--row", str(number), "--device", options.device]
     words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+    if options.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # DeepSpeed would take a GPU that it sees
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "row.json"
         ended = subprocess.run([*words, "--into", str(into)], env=environment, stdout=sys.stderr)
