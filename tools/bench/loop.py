@@ -57,7 +57,7 @@ class Loop:
         """Forward and backward of one micro-batch of a step that has `of`; its share of the loss."""
         parts = [part.to(self.device, non_blocking=True) for part in batch]
         with torch.autocast(self.device, torch.bfloat16, enabled=autocast):
-            loss = (model or self.model)(*parts) / of
+            loss = (self.model if model is None else model)(*parts) / of  # a compiled form has no truth value
         loss.backward()
         self._take_gradients()
         return loss.detach()  # type: ignore[no-any-return]

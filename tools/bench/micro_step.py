@@ -71,11 +71,14 @@ def milliseconds(step: Callable[[], Any], device: str) -> Callable[[], float]:
 
 def busy(step: Callable[[], Any], device: str) -> float:
     """Milliseconds of a step's kernels, one after the other."""
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    kind = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    with profile(activities=[kind]) as found:
+    cuda = device == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as found:
         step()
         wait_for(device)
-    which = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
-    return sum(getattr(one, which) for one in found.key_averages()) / 1e3
+    if not cuda:
+        return sum(one.self_cpu_time_total for one in found.key_averages()) / 1e3
+    kernels = (one for one in found.key_averages() if one.device_type == DeviceType.CUDA)
+    return sum(one.self_device_time_total for one in kernels if not one.is_user_annotation) / 1e3

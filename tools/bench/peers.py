@@ -133,6 +133,7 @@ class PlainBlock(nn.Module):
 
 
 @torch.no_grad()
+@torch.compiler.set_stance("force_eager")  # graphs for evaluation would never be used again
 def compare(ours: Ours, peer: Transformers | Plain, autocast: bool) -> dict[str, float]:
     """Before training and without dropout: both losses of the first batch, which agree within 2e-2, and how far the
     logits of its first row are apart, relative to their size, which is at most 5e-2.
