@@ -28,10 +28,19 @@ from tools.bench.rows import Options, Ratio, Row
 
 ROWS = {  # number: module of tools/bench, devices
     0: ("matrix", ("cpu", "cuda")),
+    1: ("gpu_training", ("cuda",)),
+    2: ("tax", ("cpu", "cuda")),
+    3: ("micro_step", ("cuda",)),
+    4: ("dropout_tax", ("cuda",)),
+    5: ("head", ("cpu", "cuda")),
+    6: ("attention", ("cuda",)),
+    7: ("update", ("cpu", "cuda")),
     11: ("pipeline", ("cpu",)),
     12: ("collective", ("cpu",)),
+    13: ("training", ("cpu",)),
     15: ("tokenization", ("cpu",)),
     16: ("startup", ("cpu",)),
+    17: ("books", ("cpu",)),
     18: ("growth", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
@@ -39,7 +48,8 @@ RESULTS = Path(__file__).with_name("bench") / "results"
 
 def main() -> int:
     options, wanted, out = _arguments()
-    machine, rows = table.load(out)
+    _, rows = table.load(out)
+    machine = {**describe(options.device), "quick": options.quick}
     failed = []
     for number in wanted:
         print(f"row {number}", file=sys.stderr, flush=True)
@@ -48,7 +58,6 @@ def main() -> int:
             failed.append(number)
             continue
         rows = [other for other in rows if other.number != number] + [row]
-        machine = describe()
         table.save(out, machine, rows)
         module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
         if hasattr(module, "draw"):  # a plot of its own
@@ -99,6 +108,8 @@ def _measure_apart(number: int, options: Options) -> Row | None:
     words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
     words += ["--text", *options.text] * bool(options.text) + ["--bpe", str(options.bpe)] * bool(options.bpe)
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+    if options.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # DeepSpeed would take a GPU that it sees
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "row.json"
         ended = subprocess.run([*words, "--into", str(into)], env=environment, stdout=sys.stderr)

@@ -13,7 +13,8 @@ PACKAGES = ("torch", "deepspeed", "megatron-core", "transformers", "sentencepiec
 MATRIX_UNITS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # the best first
 
 
-def describe() -> dict[str, Any]:
+def describe(device: str) -> dict[str, Any]:
+    """Of this machine as a run on `device` (cpu or cuda) begins."""
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpu.splitlines())}
     flags = set(facts.get("flags", "").split())
@@ -23,17 +24,15 @@ def describe() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "matrix_units": next((name for name in MATRIX_UNITS if name in flags), "unknown"),
         "load": os.getloadavg()[0],  # other work on the machine when the run began
-        "device": _device(),
+        "device": _gpu() if device == "cuda" else None,
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
     }
 
 
-def _device() -> str | None:
+def _gpu() -> str:
     import torch
 
-    if not torch.cuda.is_available():
-        return None
     return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 

@@ -5,14 +5,14 @@ Every training step consists of these products and of what surrounds them; rows 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tools.bench.rows import Options, Row, take_turns
-
-WIDTH, FFN, VOCABULARY, LAYERS, HEADS = 768, 3072, 40576, 12, 12  # padded vocabulary
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.plan.count import padded_vocabulary
+from tools.bench.ours import gpt1
+from tools.bench.rows import Options, Row, seconds, take_turns
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,22 @@ def linear(name: str, tokens: int, inputs: int, outputs: int, count: int) -> Ite
     yield Product(f"{name} weight gradient", outputs, tokens, inputs, count)
 
 
-def of_model(rows: int, context: int, layers: int = LAYERS) -> list[Product]:
-    """All products of a training step of GPT-1 on `rows` x `context` tokens, attention's whole squares included."""
-    tokens = rows * context
-    products = [
-        *linear("query, key, value", tokens, WIDTH, 3 * WIDTH, layers),
-        *linear("attention output", tokens, WIDTH, WIDTH, layers),
-        *linear("mlp up", tokens, WIDTH, FFN, layers),
-        *linear("mlp down", tokens, FFN, WIDTH, layers),
-        *linear("head", tokens, WIDTH, VOCABULARY, 1),
+def of_model(model: ModelConfig, rows: int) -> list[Product]:
+    """All products of a training step on `rows` sequences of whole context, attention's squares whole."""
+    width, head, layers = model.width, model.head_width, model.layers
+    tokens, groups = rows * model.context, rows * model.heads
+    assert model.vocab_size is not None, "it is known here"
+    return [
+        *linear("query, key, value", tokens, width, 3 * width, layers),
+        *linear("attention output", tokens, width, width, layers),
+        *linear("mlp up", tokens, width, model.ffn_width, layers),
+        *linear("mlp down", tokens, model.ffn_width, width, layers),
+        *linear("head", tokens, width, padded_vocabulary(model.vocab_size, model.vocab_multiple, 1), 1),
+        Product(
+            "attention scores", model.context, head, model.context, 2 * layers, groups
+        ),  # and the weights' gradient
+        Product("attention values", model.context, model.context, head, 4 * layers, groups),  # and those of q, k, v
     ]
-    head, groups = WIDTH // HEADS, rows * HEADS
-    scores = Product("attention scores", context, head, context, 2 * layers, groups)  # and the weights' gradient
-    mixed = Product("attention values", context, context, head, 4 * layers, groups)  # out, and gradients of q, k, v
-    return [*products, scores, mixed]
 
 
 def fastest(product: Product, dtype: Any, device: str) -> Callable[[], float]:
@@ -63,43 +65,49 @@ def fastest(product: Product, dtype: Any, device: str) -> Callable[[], float]:
         made = torch.randn(shape, device=device).to(dtype)
         return made.transpose(1, 2) if transposed else made
 
-    def seconds(left: Any, right: Any, repeats: int) -> float:
-        multiply = (lambda: torch.mm(left[0], right[0])) if product.batch == 1 else (lambda: torch.bmm(left, right))
-        multiply()
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            multiply()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / repeats
+    def once(left: Any, right: Any, repeats: int) -> float:
+        def multiply(times: int) -> None:
+            for _ in range(times):
+                torch.mm(left[0], right[0]) if product.batch == 1 else torch.bmm(left, right)
+
+        multiply(1)
+        return seconds(lambda: multiply(repeats), device) / repeats
 
     layouts = [
         (operand(product.m, product.k, a), operand(product.k, product.n, b))
         for a in (False, True)
         for b in (False, True)
     ]
-    left, right = min(layouts, key=lambda pair: seconds(*pair, 2))
-    return lambda: product.count * seconds(left, right, 3)
+    left, right = min(layouts, key=lambda pair: once(*pair, 2))
+    return lambda: product.count * once(left, right, 3)
+
+
+def step_seconds(products: list[Product], device: str) -> Callable[[], float]:
+    """Seconds of all the products of a step in bf16, each in its fastest layout."""
+    import torch
+
+    works = [fastest(one, torch.bfloat16, device) for one in products]
+    return lambda: sum(work() for work in works)
 
 
 def measure(options: Options) -> Row:
     import torch
 
-    rows, context = (1, 128) if options.quick else (4, 512)
-    products = [Product("square", *(512,) * 3) if options.quick else Product("square", *(2048,) * 3)]
-    products += of_model(rows, context, 1 if options.quick else LAYERS)
+    rows = 1 if options.quick else 4
+    model = gpt1(options, rows).model
+    edge = 512 if options.quick else 2048
+    products = [Product("square", edge, edge, edge), *of_model(model, rows)]
     works = {one.name: fastest(one, torch.bfloat16, options.device) for one in products}
     flops = {one.name: one.flops for one in products}
 
-    def rate(name: str) -> Callable[[], float]:
+    def speed(name: str) -> Callable[[], float]:
         return lambda: flops[name] / works[name]() / 1e12
 
-    series = take_turns({name: rate(name) for name in works}, options.rounds)
     return Row(
         number=0,
         title="matrix products of GPT-1, bf16, each in its fastest layout",
         unit="TFLOP/s",
-        series=series,
+        series=take_turns({name: speed(name) for name in works}, options.rounds),
         ratios=[],
-        configuration={"rows": rows, "context": context, "threads": torch.get_num_threads()},
+        configuration={"rows": rows, "context": model.context, "threads": torch.get_num_threads()},
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,3 +73,34 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int, warm_
 def ratio(series: Series, above: str, below: str) -> list[float]:
     """Of two contenders' figures, round by round."""
     return [a / b for a, b in zip(series[above], series[below], strict=True)]
+
+
+def fastest(series: Series, names: Iterable[str]) -> str:
+    """Of contenders' rates, whose median is highest."""
+    return max(names, key=lambda name: statistics.median(series[name]))
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """That `work` takes, until the device has done it, too."""
+    wait_for(device)
+    begin = time.perf_counter()
+    work()
+    wait_for(device)
+    return time.perf_counter() - begin
+
+
+def rate(work: Callable[[], object], amount: float, device: str, repeats: int = 1) -> Callable[[], float]:
+    """A contender: `amount` (tokens) of each `work`, per second over `repeats` of them."""
+
+    def repeated() -> None:
+        for _ in range(repeats):
+            work()
+
+    return lambda: repeats * amount / seconds(repeated, device)
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()

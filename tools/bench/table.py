@@ -33,7 +33,14 @@ def save(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
 def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
     where = machine["device"] or f"{machine['processor']}, {machine['cores']} cores, {machine['matrix_units']}"
     packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "deepspeed", "megatron-core", "transformers"))
-    lines = [f"{where}; {packages}; {machine['date']}", "", "| row | measured | ratio | target |", "|---|---|---|---|"]
+    quick = ["tiny sizes: these figures say nothing about speed", ""] * machine["quick"]
+    lines = [
+        f"{where}; {packages}; {machine['date']}",
+        "",
+        *quick,
+        "| row | measured | ratio | target |",
+        "|---|---|---|---|",
+    ]
     for row in rows:
         figures = "; ".join(f"{name} {_figure(values)} {row.unit}" for name, values in row.series.items())
         note = f" ({row.note})" if row.note else ""

@@ -1,0 +1,53 @@
+"""Every row of the performance table runs through its command line on tiny sizes. How fast is never asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.parallel import launch
+from tools.bench.rows import Options, Row
+
+PROGRAM = Path(__file__).parents[2] / "tools" / "bench.py"
+ROWS = runpy.run_path(str(PROGRAM))["ROWS"]
+ON_GPU = ("gpu_training", "micro_step", "dropout_tax", "attention")  # what they do is the same on a processor
+
+
+@pytest.mark.slow
+def test_every_row_of_a_processor(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    wanted = sorted(number for number, (_, devices) in ROWS.items() if "cpu" in devices)
+    out = tmp_path / "cpu.json"
+    words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out)]
+    command = [sys.executable, str(PROGRAM), *words]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(out.read_text())
+    assert [row["number"] for row in found["rows"]] == wanted
+    for row in found["rows"]:
+        assert row["series"], row["title"]
+        assert all(len(figures) == 1 and figures[0] > 0 for figures in row["series"].values()), row["series"]
+    assert all(f"| {number} " in out.with_suffix(".md").read_text() for number in wanted)
+    assert out.with_suffix(".png").stat().st_size > 1000
+    assert done.stdout.strip() == out.with_suffix(".md").read_text().strip()
+
+
+@pytest.mark.slow
+def test_the_rows_of_a_gpu_run_on_a_processor() -> None:
+    pytest.importorskip("transformers")
+    (rows,) = launch.run("tests.shipped.test_bench:measure", (ON_GPU,), 1)
+    assert [row.number for row in rows] == [1, 3, 4, 6]
+    assert all(figures and min(figures) > 0 for row in rows for figures in row.series.values())
+
+
+def measure(modules: tuple[str, ...]) -> list[Row]:
+    import importlib
+
+    options = Options(device="cpu", threads=1, rounds=1, quick=True)
+    return [importlib.import_module(f"tools.bench.{name}").measure(options) for name in modules]

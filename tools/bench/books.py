@@ -1,0 +1,77 @@
+"""Row 17: the small books model (configs/pretrain/books_cpu.yaml) on a processor, beside the same model in plain torch
+in its fastest setting: compiled or not, SDPA or softmax, bf16 autocast or bf16 weights with fp32 masters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from gpt1_ds.config import Config, load
+from tools.bench.loop import Loop
+from tools.bench.ours import TINY, Ours, Text, can_compile, tokens_per_step
+from tools.bench.peers import Plain, compare
+from tools.bench.rows import Options, Ratio, Row, Series, fastest, rate, ratio, take_turns
+
+VOCABULARY = "model.vocab_size=8000"  # of tools/books.sh
+TRIALS = 2  # rounds in which the plain settings are tried out
+
+
+def measure(options: Options) -> Row:
+    words = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else [VOCABULARY]
+    config = load(["pretrain/books_cpu"], [*words, "train.compile=off"])
+    text, compiled, device = Text(config), can_compile(options), options.device
+    tokens, repeats = tokens_per_step(config), 1 if options.quick else 4
+    ours = {"ours": Ours(config, text, device)}
+    if compiled:
+        ours["ours, compiled"] = Ours(load(["pretrain/books_cpu"], [*words, "train.compile=on"]), text, device)
+    checks: dict[str, Any] = {
+        kind: compare(ours["ours"], Plain(config, kind).to(device), autocast=True) for kind in ("sdpa", "softmax")
+    }
+    steps, tried = plain_steps(config, text, options, compiled)
+    checks["plain settings tried, tokens/s"] = tried
+    work = {
+        name: rate(one, tokens, device, repeats)
+        for name, one in {**{n: o.step for n, o in ours.items()}, **steps}.items()
+    }
+    series = take_turns(work, options.rounds)
+    best, (rival,) = fastest(series, ours), steps
+    return Row(
+        number=17,
+        title="the books model, whole step",
+        unit="tokens/s",
+        series=series,
+        ratios=[Ratio("ours / plain PyTorch", ratio(series, best, rival), 1.5)],
+        configuration={
+            "rows": config.train.global_batch,
+            "micro-batch": config.train.micro_batch,
+            "context": config.model.context,
+            "vocabulary": config.model.vocab_size,
+            "threads": torch.get_num_threads(),
+            "ours": best,
+        },
+        checks=checks,
+    )
+
+
+def plain_steps(
+    config: Config, text: Text, options: Options, compiled: bool, kinds: tuple[str, ...] = ("sdpa", "softmax")
+) -> tuple[dict[str, Callable[[], Any]], Series]:
+    """The plain model's step in the fastest of its settings, by name, and what all of them reached, in tokens/s."""
+    steps: dict[str, Callable[[], Any]] = {}
+    for kind in kinds:
+        for masters in (False, True):
+            model = Plain(config, kind)
+            loop = Loop(model, config.optimizer, text.plain, options.device, masters)
+            name = f"plain, {kind}, {'fp32 masters' if masters else 'autocast'}"
+            forms: dict[str, Any] = {name: model}
+            if compiled:
+                forms[f"{name}, compiled"] = torch.compile(model, dynamic=False)
+            steps |= {label: partial(loop.step, form, not masters) for label, form in forms.items()}
+    work = {name: rate(step, tokens_per_step(config), options.device) for name, step in steps.items()}
+    tried = take_turns(work, TRIALS)
+    best = fastest(tried, tried)
+    return {best: steps[best]}, tried

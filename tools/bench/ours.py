@@ -1,0 +1,107 @@
+"""Our engine as `gpt1-ds pretrain` builds it, and what its peers share with it: weights, tokens and settings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from gpt1_ds.config import Config, load
+from tools.bench.rows import Options
+
+LEARNING_RATE = 1e-5  # of everybody
+BATCHES = 8  # taken in turn
+TINY = ["model.layers=2", "model.width=64", "model.heads=4", "model.context=32", "model.vocab_size=500"]
+
+
+def gpt1(options: Options, rows: int, *words: str) -> Config:
+    """Full-size GPT-1 in bf16, `rows` sequences a step in one micro-batch; a tiny one where it has to be quick."""
+    words = (f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16", *words)
+    return load(["pretrain/gpt1_117m"], [*words, *(TINY if options.quick else [])])
+
+
+def tokens_per_step(config: Config) -> int:
+    return config.train.global_batch * config.model.context
+
+
+def can_compile(options: Options) -> bool:
+    """Whether torch.compile works here; not asked where it has to be quick."""
+    import torch
+
+    if options.quick:
+        return False
+    try:
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=options.device))
+    except Exception:
+        return False
+    return True
+
+
+@functools.cache
+def connect(device: str) -> None:
+    """Join a process group of this process alone."""
+    from gpt1_ds.parallel import grid
+
+    grid.connect(600, backend="gloo" if device == "cpu" else None)
+
+
+def initial_weights(config: Config) -> dict[str, Any]:
+    """Canonical name -> fp32 tensor: the weights that `build_engine` draws."""
+    from gpt1_ds.model.init import initial_value
+    from gpt1_ds.model.names import ParameterInfo
+    from gpt1_ds.plan.count import parameter_shapes
+
+    assert config.model.vocab_size is not None, "it is known here"
+    shapes = parameter_shapes(config.model, config.model.vocab_size)
+    return {name: initial_value(ParameterInfo(name, shape), config.run.seed) for name, shape in shapes.items()}
+
+
+class Text:
+    """Random tokens: the batch of step k is the same for everybody, micro-batches included."""
+
+    def __init__(self, config: Config) -> None:
+        import numpy as np
+
+        from gpt1_ds.data.loader import BatchShape, Rows
+        from gpt1_ds.training.build import training_batches
+
+        shape, draw = BatchShape(config.train.global_batch, config.train.micro_batch), np.random.default_rng(0)
+        size = (config.train.micro_batch, config.model.context + 1)
+        self._batches = []
+        for step in range(BATCHES):
+            rows = [Rows(draw.integers(0, config.model.vocab_size, size), numbers) for numbers in shape.rows()]
+            self._batches.append(training_batches(rows, config.run.seed, step))
+
+    def ours(self, step: int) -> Sequence[Any]:
+        """Micro-batches as our engine takes them."""
+        return self._batches[step % BATCHES]
+
+    def bare(self, step: int) -> list[tuple[Any, ...]]:
+        """The same as DenseModel takes them."""
+        return [(*one.inputs, *one.labels) for one in self.ours(step)]
+
+    def plain(self, step: int) -> list[tuple[Any, ...]]:
+        """(tokens [B, S], labels [B, S]) of each micro-batch."""
+        return [(one.tokens_SB.T.contiguous(), one.labels_SB.T.contiguous()) for one in self.ours(step)]
+
+
+class Ours:
+    """The engine of a configuration; `text` gives its batches."""
+
+    def __init__(self, config: Config, text: Text, device: str) -> None:
+        from gpt1_ds.parallel.grid import Grid
+        from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.session import keep_memory
+
+        connect(device)
+        keep_memory()
+        assert config.model.vocab_size is not None, "it is known here"
+        self.config, self.text, self.steps = config, text, 0
+        self.engine: Any = build_engine(config, config.model.vocab_size, Grid(config))
+
+    def step(self) -> float:
+        """One optimizer step; its loss."""
+        result = self.engine.step(self.text.ours(self.steps), LEARNING_RATE)
+        assert result.applied, f"step {self.steps} was left out"
+        self.steps += 1
+        return float(result.loss)
