@@ -52,7 +52,7 @@ def test_a_ranks_share() -> None:
         **{"forward": 2.0, "loss": 0.5, "backward": 3.5, "send": 0.25, "receive": 1.0},
         **{"reduce": 0.25, "optimizer": 1.0, "agreement": 0.5},
     }
-    assert list(first["phases"])[0] == "forward", "in the order of a step"
+    assert next(iter(first["phases"])) == "forward", "in the order of a step"
     assert second["phases"]["save"] == 1.0
     assert first["work"] == [101, 107, 6.0]
     assert share["timeline"]["step"] == 7, "the one that does not save"
