@@ -31,19 +31,15 @@ def read(
     zero = (results.trace_start_ns() - origin_ns) / 1e9
     events = list(recorder.events() or ())
     ours = {*steps, *phases}
-    said = [event for event in events if event.name in ours and _is_annotation(event)]
-    found_phases = [_span(event, zero) for event in said if event.name not in steps]
+    said = [_span(event, zero) for event in events if event.name in ours and _is_annotation(event)]
+    found_phases = [span for span in said if span.name not in steps]
     return Recording(
-        steps=[Span(span.name.removeprefix("step "), span.begin, span.end) for span in _spans(said, steps, zero)],
+        steps=[Span(span.name.removeprefix("step "), span.begin, span.end) for span in said if span.name in steps],
         phases=found_phases,
         memory=memory,
         operators=_operators(events),
-        kernels=_kernels(events, found_phases, zero),
+        kernels=_kernels(events, found_phases, ours, zero),
     )
-
-
-def _spans(events: Iterable[Any], names: Sequence[str], zero: float) -> list[Span]:
-    return [_span(event, zero) for event in events if event.name in names]
 
 
 def _span(event: Any, zero: float) -> Span:
@@ -77,20 +73,21 @@ def _shapes(shapes: Iterable[Any] | None) -> str:
     return "  ".join("x".join(map(str, shape)) for shape in shapes or () if shape)
 
 
-def _kernels(events: Iterable[Any], phases: list[Span], zero: float) -> list[Span]:
+def _kernels(events: Sequence[Any], phases: Sequence[Span], ours: set[str], zero: float) -> list[Span]:
     """A device's kernels, named by the phase in which they were launched; those that wait for other ranks are left
-    out.
+    out, and so are `ours`, the ranges that torch repeats on the device.
     """
-    events = list(events)
-    running = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
-    launched = {
-        event.id: zero + event.time_range.start / 1e6 for event in events if event.device_type == DeviceType.CPU
-    }
+    launched, running = {}, []
+    for event in events:
+        by = getattr(event, "linked_correlation_id", 0)  # the operator that launched this; of an operator 0
+        if event.device_type == DeviceType.CPU and not by:
+            launched[event.id] = zero + event.time_range.start / 1e6
+        elif event.device_type == DeviceType.CUDA and not event.is_user_annotation and event.name not in ours:
+            running.append((event, by))
     counts, begins = counted(phases), [phase.begin for phase in phases]
     found = []
-    for event in running:
-        began = launched.get(getattr(event, "linked_correlation_id", 0), 0.0)
-        place = bisect.bisect_right(begins, began) - 1  # phases have no gaps
+    for event, by in running:
+        place = bisect.bisect_right(begins, launched.get(by, 0.0)) - 1  # phases have no gaps
         if place >= 0 and _COMMUNICATION not in event.name.lower():
             span = _span(event, zero)
             found.append(Span(counts[place].name, span.begin, span.end))

@@ -6,13 +6,15 @@ import gzip
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.tracking.phases import Recording
+from gpt1_ds.tracking.phases import Recording, Span
 from gpt1_ds.training import profile as room
 from gpt1_ds.training import trace
 
@@ -76,3 +78,27 @@ def test_no_space_for_a_trace(
     with pytest.raises((UserError, OSError), match=r"[Ss]pace"):
         trace.write(recorded[0], disk / "rank-0.trace.json.gz")
     assert not list(disk.iterdir())
+
+
+def event(name: str, begin: float, end: float, number: int, by: int = 0) -> SimpleNamespace:
+    """Of a processor, or with `by` of the GPU that it was launched on; microseconds."""
+    return SimpleNamespace(
+        name=name,
+        id=number,
+        linked_correlation_id=by,
+        time_range=SimpleNamespace(start=begin, end=end),
+        device_type=DeviceType.CUDA if by else DeviceType.CPU,
+        is_user_annotation=False,
+    )
+
+
+def test_kernels_count_for_the_phase_that_launched_them() -> None:
+    """They run later than they were launched, here in the phase behind."""
+    phases = [Span("forward of micro-batch 0", 5.0, 6.0), Span("backward of micro-batch 0", 6.0, 9.0)]
+    events = [
+        *(event("aten::mm", 0.5e6, 0.6e6, 1), event("aten::mul", 1.5e6, 1.6e6, 2)),
+        *(event("gemm", 1.2e6, 1.4e6, 8, by=1), event("mul", 2e6, 3e6, 8, by=2)),
+        *(event("ncclDevKernel_SendRecv", 1e6, 2e6, 8, by=1), event("forward of micro-batch 0", 1e6, 2e6, 8, by=1)),
+    ]
+    found = trace._kernels(events, phases, {"forward of micro-batch 0"}, zero=5.0)
+    assert found == [Span("forward", 6.2, 6.4), Span("backward", 7.0, 8.0)]
