@@ -6,17 +6,16 @@ import gzip
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.tracking.phases import Recording, Span
 from gpt1_ds.training import profile as room
 from gpt1_ds.training import trace
+from gpt1_ds.training.trace import Event
 
 
 def record() -> tuple[profile, Recording]:
@@ -80,25 +79,32 @@ def test_no_space_for_a_trace(
     assert not list(disk.iterdir())
 
 
-def event(name: str, begin: float, end: float, number: int, by: int = 0) -> SimpleNamespace:
-    """Of a processor, or with `by` of the GPU that it was launched on; microseconds."""
-    return SimpleNamespace(
-        name=name,
-        id=number,
-        linked_correlation_id=by,
-        time_range=SimpleNamespace(start=begin, end=end),
-        device_type=DeviceType.CUDA if by else DeviceType.CPU,
-        is_user_annotation=False,
-    )
+def kernel(name: str, begin: int, end: int, by: int) -> Event:
+    return Event(name, begin, end, on_device=True, id=90, by=by)
 
 
 def test_kernels_count_for_the_phase_that_launched_them() -> None:
     """They run later than they were launched, here in the phase behind."""
-    phases = [Span("forward of micro-batch 0", 5.0, 6.0), Span("backward of micro-batch 0", 6.0, 9.0)]
+    phases = [Span("forward of micro-batch 0", 0.0, 1.0), Span("backward of micro-batch 0", 1.0, 4.0)]
+    second = 10**9
     events = [
-        *(event("aten::mm", 0.5e6, 0.6e6, 1), event("aten::mul", 1.5e6, 1.6e6, 2)),
-        *(event("gemm", 1.2e6, 1.4e6, 8, by=1), event("mul", 2e6, 3e6, 8, by=2)),
-        *(event("ncclDevKernel_SendRecv", 1e6, 2e6, 8, by=1), event("forward of micro-batch 0", 1e6, 2e6, 8, by=1)),
+        *(Event("aten::mm", second // 2, second // 2, id=1), Event("aten::mul", 3 * second // 2, 2 * second, id=2)),
+        Event("cudaLaunchKernel", 2 * second, 2 * second, id=2, by=1),
     ]
-    found = trace._kernels(events, phases, {"forward of micro-batch 0"}, zero=5.0)
-    assert found == [Span("forward", 6.2, 6.4), Span("backward", 7.0, 8.0)]
+    kernels = [
+        *(kernel("gemm", second, 2 * second, by=1), kernel("mul", 2 * second, 3 * second, by=2)),
+        kernel("ncclDevKernel_SendRecv", second, 2 * second, by=1),
+    ]
+    assert trace.launched(events, kernels, phases, 0) == [Span("forward", 1.0, 2.0), Span("backward", 2.0, 3.0)]
+    found = {one.name: one.device_seconds for one in trace.operators(events, kernels)}
+    assert found == {"aten::mm": 2.0, "aten::mul": 1.0, "cudaLaunchKernel": 0.0}
+
+
+def test_own_time_is_what_nothing_inside_takes() -> None:
+    events = [
+        *(Event("range", 0, 100, is_range=True), Event("outer", 10, 60), Event("inner", 20, 40)),
+        *(Event("inner", 40, 50), Event("elsewhere", 45, 95, thread=1), Event("late", 70, 80)),
+    ]
+    found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in trace.operators(events, [])}
+    own = {trace.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
+    assert found == own
