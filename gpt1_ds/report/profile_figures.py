@@ -19,7 +19,7 @@ COLOURS = {
 OTHER = "#222222"
 RANKS_SHOWN = 16
 CAPTIONS = {
-    "timeline": "One step (step {step}) as {ranks} spent it. White and light grey is waiting for another rank.",
+    "timeline": "One step (step {step}) as {ranks} spent it{waits}.",
     "steps": "Time by phase of each profiled step, mean of all ranks.",
     "ranks": "Time by phase of {ranks}, mean of all steps. A rank with more work than others makes them wait.",
     "memory": "Memory in use as each phase begins ({what}), {ranks}. Dotted: a step begins.",
@@ -37,6 +37,7 @@ def draw(summary: dict[str, Any]) -> list[tuple[str, Any]]:
     words = {
         "step": ranks[0]["timeline"]["step"],
         "ranks": f"{len(ranks)} of {len(summary['ranks'])} ranks" if few else "every rank" if ranks[1:] else "the rank",
+        "waits": "; light grey is waiting for another one" if ranks[1:] else "",
         "what": CPU_MEMORY if summary["device"] == "cpu" else "tensors on the device",
     }
     drawn = {"timeline": _timeline(summary, ranks), "steps": _steps(summary)}

@@ -141,14 +141,17 @@ def _products(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _phases(summary: dict[str, Any], device: bool) -> Table:
-    rows = []
+    rows, several = [], len(summary["ranks"]) > 1
     for name, phase in summary["phases"].items():
-        row = [name, _ms(phase["seconds"]), f"{phase['share']:.1%}", _ms(phase["least"]), _ms(phase["most"])]
-        rows.append([*row, *([_ms(phase["device_seconds"])] * device)])
+        apart = [_ms(phase["least"]), _ms(phase["most"])] * several
+        on_device = [_ms(phase["device_seconds"])] * device
+        rows.append([name, _ms(phase["seconds"]), f"{phase['share']:.1%}", *apart, *on_device])
     between = summary["step_seconds"] - sum(phase["seconds"] for phase in summary["phases"].values())
-    rows.append(["(the profiler)", _ms(between), f"{between / summary['step_seconds']:.1%}", *[""] * (2 + device)])
-    head = ["phase", "ms per step", "share", "least of a rank", "most of a rank", *["on the device"] * device]
-    return Table(head, rows, words=1)
+    rows.append(
+        ["(the profiler)", _ms(between), f"{between / summary['step_seconds']:.1%}", *[""] * (2 * several + device)]
+    )
+    apart = ["least of a rank", "most of a rank"] * several
+    return Table(["phase", "ms per step", "share", *apart, *["on the device"] * device], rows, words=1)
 
 
 def _operators(summary: dict[str, Any], device: bool) -> Table:
