@@ -17,6 +17,7 @@ from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.validate import transfer_problems, world_problems
 from gpt1_ds.parallel import launch
 from gpt1_ds.plan.dryrun import describe
+from gpt1_ds.verbs import draw_profile
 
 if TYPE_CHECKING:
     from gpt1_ds.tasks.reading import TaskData
@@ -35,7 +36,9 @@ def finetune(options: argparse.Namespace) -> int:
         for line in _plan(config, world, data):
             print(line)
         return 0
-    return launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
+    code = launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
+    draw_profile(config)
+    return code
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load, to_yaml, world_problems
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.parallel import launch
@@ -32,7 +34,9 @@ def pretrain(options: argparse.Namespace) -> int:
         return 0
     config = with_embedded_corpus(config)
     check_data(config)
-    return launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
+    code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
+    draw_profile(config)
+    return code
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -130,6 +134,22 @@ def _with_fitting_micro_batch(config: Config, world: int) -> Config:
     data_ranks = max(1, world // (config.parallel.tensor * config.parallel.pipeline))
     micro = math.gcd(config.train.micro_batch, config.train.global_batch // data_ranks) or 1
     return replace(config, train=replace(config.train, micro_batch=micro))
+
+
+def draw_profile(config: Config) -> None:
+    """The page of what `train.profile` found, by the rank that speaks; a run does not fail for want of it."""
+    run_dir = RunDir(Path(config.run.dir) / config.run.name)
+    summary, page = run_dir.profile / "summary.json", run_dir.profile / "summary.html"
+    if config.train.profile is None or os.environ.get("RANK", "0") != "0" or not summary.exists():
+        return
+    if page.exists() and page.stat().st_mtime >= summary.stat().st_mtime:
+        return  # by an earlier segment of the run
+    from gpt1_ds.report.profile_page import write_profile
+
+    try:
+        say(f"{write_profile(run_dir.path)}: where the time of a step goes")
+    except (UserError, OSError) as problem:
+        say(f"{page}: not written: {problem}")
 
 
 def with_embedded_corpus(config: Config) -> Config:

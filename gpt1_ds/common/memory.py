@@ -1,7 +1,8 @@
-"""How much memory this machine, or the control group this process lives in, still has."""
+"""How much memory this machine, or the control group this process lives in, still has, and how much it holds."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,14 @@ def available_bytes() -> int:
     except (OSError, KeyError, ValueError):
         return 0
     return max(0, min([free, *_left_in_groups()]))
+
+
+def resident_bytes() -> int:
+    """Of this process, now; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _left_in_groups() -> Iterator[int]:

@@ -31,6 +31,7 @@ class RunDir:
         self.wandb = path / "wandb"
         self.evaluation = path / "eval.json"
         self.report = path / "report.html"
+        self.profile = path / "profile"  # traces, their summary and its page
         self.done = path / "DONE"
         self.stop = path / "STOP"
         self.save = path / "SAVE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,6 +23,13 @@ class TrainConfig:
     log_every: int = 10  # steps between lines in metrics.jsonl
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
     eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
+    profile: str | None = None  # START:STOP: a trace and a summary of steps START to STOP - 1 in <run>/profile/
+
+    @property
+    def profiled(self) -> range:
+        """The steps to profile, numbered from 1; what lies behind the last step of the run does not come."""
+        start, _, stop = (self.profile or "0:0").partition(":")
+        return range(int(start), int(stop))
 
     def problems(self) -> Iterator[str]:
         for key in ("global_batch", "micro_batch", "log_every"):
@@ -39,6 +47,10 @@ class TrainConfig:
                 f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
                 f"use train.micro_batch={_largest_divisor(self.global_batch, self.micro_batch)}"
             )
+        if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
+            yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"
+        elif self.profile is not None and not (self.profiled.start and len(self.profiled)):
+            yield f"train.profile={self.profile} names no step; write START:STOP with 1 <= START < STOP"
 
 
 def _largest_divisor(number: int, at_most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import deepspeed
 import torch
@@ -26,7 +27,8 @@ class DenseEngine(Engine):
     def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
         self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
         model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence), head)
-        self.loss, self.head = model.loss, head
+        self.loss, self.head = self.announced(model.loss), head
+        model.loss = self.loss
         if config.train.compile == "on":
             compile_blocks(model)
         self._veto: Callable[[float], bool] = _never
@@ -36,6 +38,7 @@ class DenseEngine(Engine):
                 model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
             )
         economise(self.deepspeed, grid.layout.data)
+        self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
@@ -48,7 +51,7 @@ class DenseEngine(Engine):
             self.progress(f"backward of micro-batch {number}")
             self.deepspeed.backward(loss)
             self.micro_losses.append(loss.detach())
-            self.progress("gradients and update")
+            self.progress("update")
             if self.zero == 0 and number == len(batches) - 1:
                 norm = self._clip_gradients()
             self.deepspeed.step()
@@ -74,6 +77,15 @@ class DenseEngine(Engine):
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         parts = (*batch.inputs, *batch.labels)
         return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
+
+    def _heard(self, reduce: Callable[..., None]) -> Callable[..., None]:
+        """DeepSpeed reduces gradients inside its backward pass."""
+
+        def run(*arguments: Any, **keywords: Any) -> None:
+            self.progress("reduction of gradients")
+            reduce(*arguments, **keywords)
+
+        return run
 
     def _mean(self, losses: list[torch.Tensor]) -> float:
         """Of the micro-batches of all data-parallel ranks."""

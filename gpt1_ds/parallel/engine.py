@@ -53,6 +53,17 @@ def _unheard(_: str) -> None:
     """Nobody listens to an engine's progress."""
 
 
+class AnnouncedLoss:
+    """A loss that says when it begins."""
+
+    def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
+        self.loss, self.begins, self.scores = loss, begins, loss.scores
+
+    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], labels: tuple[Tensor, ...]) -> Tensor:
+        self.begins()
+        return self.loss(outputs, labels)
+
+
 class Engine(ABC):
     """A model cut over ranks, with its optimizer. `deepspeed` is the DeepSpeed engine underneath; `progress` is called
     with what the engine is about to do.
@@ -72,6 +83,9 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         """Mean of the micro-batches' weighted losses over micro-batches and data-parallel ranks, without dropout."""
+
+    def announced(self, loss: Loss) -> Loss:
+        return AnnouncedLoss(loss, lambda: self.progress("loss"))
 
     @property
     def scores(self) -> list[Tensor]:

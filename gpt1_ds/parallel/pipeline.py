@@ -50,7 +50,7 @@ class PipelineEngine(Engine):
         self.grid = grid
         self.micro_losses = []
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
-        self.loss, self.head = make_loss(head, tensor), head
+        self.loss, self.head = self.announced(make_loss(head, tensor)), head
         layout = grid.layout
         outputs, language = (head.outputs, head.lm_coefficient > 0) if head else (0, True)
         model = BalancedPipeline(
@@ -130,8 +130,14 @@ class PipelineEngine(Engine):
 
 
 _HEARD = {
+    schedule.LoadMicroBatch: "load of micro-batch {}",
+    schedule.RecvActivation: "receiving activations of micro-batch {}",
     schedule.ForwardPass: "forward of micro-batch {}",
+    schedule.SendActivation: "sending activations of micro-batch {}",
+    schedule.RecvGrad: "receiving gradients of micro-batch {}",
     schedule.BackwardPass: "backward of micro-batch {}",
+    schedule.SendGrad: "sending gradients of micro-batch {}",
+    schedule.ReduceTiedGrads: "reduction of tied gradients",
     schedule.ReduceGrads: "reduction of gradients",
     schedule.OptimizerStep: "update",
 }

@@ -11,6 +11,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.report import evolution, figures
+from gpt1_ds.report.profile_page import read_view
 from gpt1_ds.report.runs import RunStory, read
 
 CAPTIONS = {
@@ -42,6 +43,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         summaries=[_summary(story) for story in stories],
         figures=[(CAPTIONS[name], figures.as_svg(figure)) for name, figure in drawn.items()],
         stories=stories,
+        profiles=[(story.name, read_view(folder)) for story, folder in zip(stories, folders, strict=True)],
         version=__version__,
     )
     write_atomic(out / "report.html", page)

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -66,7 +66,7 @@ class BeatFile:
         os.pwrite(self._descriptor, b" " * (2 * HALF), 0)
 
     def write(self, part: Progress | Presence) -> None:
-        text = json.dumps(asdict(part)).encode()[:HALF].ljust(HALF)
+        text = json.dumps(vars(part)).encode()[:HALF].ljust(HALF)
         os.pwrite(self._descriptor, text, 0 if isinstance(part, Progress) else HALF)
 
     def flush(self) -> None:

@@ -41,6 +41,7 @@ def live(config: Config, open_objective: Open) -> int:
         begin, reason = time.monotonic(), mirrored.FAILED
         try:
             outcome = train(run)
+            run.profile.end()
             if not run.is_saved:
                 raise TrainingError(f"{run_dir.path}: its last state could not be saved; free some space and run again")
             if outcome.reason == DONE:
@@ -49,6 +50,7 @@ def live(config: Config, open_objective: Open) -> int:
             code, reason = _finish(run, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
             run.finish_save()
+            run.profile.end()
             _record(grid, run_dir, "failed", run.step, reason=str(failure))
             if _job() and grid.rank == 0:
                 write_json(run_dir.outcome(_job()), {"code": EXIT_FAILURE, "reason": str(failure), "step": run.step})

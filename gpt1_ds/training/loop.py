@@ -23,6 +23,7 @@ def train(run: Run) -> Outcome:
     run.clock.lap()  # what was before does not count
     while run.step < run.steps:
         step = run.step + 1
+        run.profile.at(step)
         with run.clock.waiting():
             batch = run.batch(step)
         result = run.engine.step(batch.micro_batches, run.learning_rate(step))

@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "train.log_every",
     "train.eval_every",
     "train.eval_batches",
+    "train.profile",
     "checkpoint.",
     "guard.",
     "tracking.",

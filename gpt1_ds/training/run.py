@@ -6,12 +6,8 @@ import hashlib
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
-import torch.distributed as dist
 
 from gpt1_ds.checkpoint.publish import Contents
 from gpt1_ds.checkpoint.store import Store
@@ -23,11 +19,13 @@ from gpt1_ds.config import to_yaml
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine, StepResult
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
-from gpt1_ds.tracking.throughput import Stopwatch, peak_process_gib, peak_tflops
+from gpt1_ds.tracking.throughput import Stopwatch
 from gpt1_ds.training import incident, schedule
 from gpt1_ds.training.build import batch_shape
+from gpt1_ds.training.device import peak_memory_gib, peak_tflops
 from gpt1_ds.training.guard import NORM_NOT_FINITE, Guard
 from gpt1_ds.training.objective import Objective, StepBatch
+from gpt1_ds.training.profile import Profile
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.stop import Decision, Requests
@@ -78,6 +76,8 @@ class Run:
         self._saved_step = -1
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[int, Future[StepBatch]] | None = None
+        self.peak_tflops = peak_tflops(engine.device)
+        self.profile = Profile(self)
 
     def batch(self, step: int) -> StepBatch:
         """The batch of `step`; the next one is read meanwhile."""
@@ -154,6 +154,7 @@ class Run:
             self._log(result, decision)
 
     def _log(self, result: StepResult, decision: Decision) -> None:
+        self.watch.beat("log")
         speed = self.clock.lap()
         model_tflops = speed.tokens_per_second * self.objective.flops_per_token / self.grid.world / 1e12
         record = TrainRecord(
@@ -168,7 +169,7 @@ class Run:
             data_wait_seconds=speed.data_wait_seconds,
             model_tflops_per_rank=model_tflops,
             mfu=model_tflops / self.peak_tflops if self.peak_tflops else None,
-            peak_memory_gib=self._peak_memory_gib(),
+            peak_memory_gib=peak_memory_gib(self.engine),
             batch_fingerprint=decision.fingerprint,
             loss_scale=result.loss_scale if self.config.train.precision == "fp16" else None,
         )
@@ -285,16 +286,3 @@ class Run:
     def _veto(self, loss: float, norm: float) -> bool:
         self._spike = self.guard.problem(loss, norm)
         return self._spike is not None
-
-    def _peak_memory_gib(self) -> float:
-        cuda = self.engine.device.type == "cuda"
-        here = torch.cuda.max_memory_allocated() / 2**30 if cuda else peak_process_gib()
-        most = torch.tensor(here, dtype=torch.float64)
-        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.grid.control_group)
-        return float(most)
-
-    @cached_property
-    def peak_tflops(self) -> float | None:
-        if self.engine.device.type != "cuda":
-            return None
-        return peak_tflops(torch.cuda.get_device_name())

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -45,6 +46,7 @@ class Watch:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="watch", daemon=True)
         self._seen: tuple[int, float] = (-1, self._beaten)  # count of the next rank, and when it was first seen
+        self.listener: Callable[[str], None] | None = None  # is told of every phase that begins
 
     def __enter__(self) -> Watch:
         self._main = threading.current_thread()
@@ -72,6 +74,8 @@ class Watch:
             self.step = step
             self._began = step if self._began is None else self._began
         self.phase = phase
+        if self.listener is not None:
+            self.listener(phase)
         self.count += 1
         self._beaten = time.monotonic()
         with contextlib.suppress(OSError):

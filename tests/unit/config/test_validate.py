@@ -14,6 +14,12 @@ REFUSED = [
         "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.micro_batch=2",
     ),
     (["train.steps=0"], "train.steps=0 must be above 0"),
+    (["train.profile=5"], "train.profile=5 is not START:STOP; write 20:25 for steps 20 to 24"),
+    (["train.profile=a:b"], "train.profile=a:b is not START:STOP"),
+    (["train.profile=5:-1"], "is not START:STOP"),
+    (["train.profile=9:3"], "train.profile=9:3 names no step; write START:STOP with 1 <= START < STOP"),
+    (["train.profile=4:4"], "names no step"),
+    (["train.profile=0:4"], "names no step"),
     (["parallel.tensor=3"], "parallel.tensor=3 does not divide model.heads=4"),
     (["parallel.tensor=2", "model.ffn=33"], "does not divide model.ffn=33"),
     (["parallel.pipeline=3"], "parallel.pipeline=3 leaves ranks without a layer"),
@@ -54,3 +60,9 @@ def test_the_world_must_fit() -> None:
     (line,) = world_problems(load([], ["train.global_batch=16", "train.micro_batch=8"]), 4)
     assert "train.global_batch=16 does not split into 4 data-parallel ranks x train.micro_batch=8" in line
     assert list(world_problems(load([], ["parallel.tensor=2", "model.layers=2", "parallel.pipeline=2"]), 8)) == []
+
+
+def test_the_steps_of_a_profile() -> None:
+    assert list(load([], ["train.profile=20:25"]).train.profiled) == [20, 21, 22, 23, 24]
+    assert not load([], ["train.profile=null"]).train.profiled
+    assert not load([]).train.profiled

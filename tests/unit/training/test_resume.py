@@ -8,7 +8,15 @@ from gpt1_ds.training import resume
 def test_what_may_change_and_what_not() -> None:
     before = load([], ["train.steps=10"])
     allowed = load(
-        [], ["train.tokens=5M", "parallel.tensor=2", "train.micro_batch=4", "checkpoint.every=7", "run.dir=x"]
+        [],
+        [
+            "train.tokens=5M",
+            "parallel.tensor=2",
+            "train.micro_batch=4",
+            "checkpoint.every=7",
+            "run.dir=x",
+            "train.profile=2:4",
+        ],
     )
     changed = resume.changes(before, allowed)
     assert set(changed) == {
@@ -18,6 +26,7 @@ def test_what_may_change_and_what_not() -> None:
         "train.micro_batch",
         "checkpoint.every",
         "run.dir",
+        "train.profile",
     }
     resume.check("runs/x", changed)
     other = load([], ["train.steps=10", "model.layers=3", "optimizer.lr=1", "data.path=y", "run.seed=9"])
