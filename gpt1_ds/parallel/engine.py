@@ -17,7 +17,7 @@ from gpt1_ds.parallel.grid import Grid
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass's rows: S positions, B rows. Weights are those of losses.token_loss; `task` holds the rest of
+    """One forward pass's rows: S positions, B rows. Weights are those of losses.LanguageLoss; `task` holds the rest of
     losses.TaskLoss's labels.
     """
 
