@@ -10,9 +10,7 @@ Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +21,6 @@ from gpt1_ds.plan.count import chunk_tokens
 
 BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # fp32 logits held at once
 HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
-_LOWEST = torch.finfo(torch.float32).min
 
 
 def head_loss(
@@ -46,7 +43,7 @@ class _HeadLoss(torch.autograd.Function):
         grad_weight_VD = None
         for tokens in _chunks(len(hidden_TD), weight_VD):
             logits_CV = torch.mm(hidden_TD[tokens], weight_VD.t())
-            logits_CV[:, real:].fill_(-math.inf)
+            logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
             softmax = Softmax(logits_CV, labels_T[tokens], weights_T[tokens], tensor)
             loss += softmax.loss(ctx.unit if differentiate else None)
             if grad_hidden_TD is None:
@@ -83,24 +80,26 @@ class Softmax:
 
     def loss(self, unit: float | None) -> Tensor:
         """The chunk's share; the gradient, times `unit`, is written over the logits unless that is None."""
-        logits_CV = self.logits_CV
+        logits_CV, alone = self.logits_CV, self.tensor.size == 1
         predicted_C1 = logits_CV.gather(1, self.column_C1).float().masked_fill_(~self.here_C1, 0.0)
         logsumexp_C1 = torch.empty_like(predicted_C1)
-        alone = self.tensor.size == 1
         for rows, block_RV in _row_blocks(logits_CV):
-            maximum_R1 = block_RV.amax(-1, keepdim=True).clamp_(min=_LOWEST)  # a rank may hold nothing but padding
-            total_R1 = block_RV.sub_(maximum_R1).exp_().sum(-1, keepdim=True)
-            torch.add(total_R1.log(), maximum_R1, out=logsumexp_C1[rows])
+            probability_RV = torch.softmax(block_RV, -1)
+            # at the largest logit, where the probability is well above 0
+            torch.sub(block_RV.amax(-1, True), probability_RV.amax(-1, True).log_(), out=logsumexp_C1[rows])
             if alone and unit is not None:
-                self._write(block_RV.div_(total_R1), rows, unit)
+                self._write(probability_RV, rows, self.weights_C1[rows] * unit)
         if not alone:
+            here_C1 = logsumexp_C1
             logsumexp_C1, predicted_C1 = _over_ranks(logsumexp_C1, predicted_C1, self.tensor)
-            for rows, block_RV in _row_blocks(logits_CV) if unit is not None else ():
-                self._write(block_RV.sub_(logsumexp_C1[rows]).exp_(), rows, unit)
+            share_C1 = (here_C1 - logsumexp_C1).exp_()  # of all ranks' probability
+            if unit is not None:
+                for rows, block_RV in _row_blocks(logits_CV):
+                    probability_RV = torch.softmax(block_RV, -1).mul_(share_C1[rows])
+                    self._write(probability_RV, rows, self.weights_C1[rows] * unit)
         return ((logsumexp_C1 - predicted_C1) * self.weights_C1).sum()
 
-    def _write(self, probability_RV: Tensor, rows: slice, unit: Any) -> None:
-        weight_R1 = self.weights_C1[rows] * unit
+    def _write(self, probability_RV: Tensor, rows: slice, weight_R1: Tensor) -> None:
         probability_RV.mul_(weight_R1)
         probability_RV.scatter_add_(1, self.column_C1[rows], -weight_R1 * self.here_C1[rows])
         self.logits_CV[rows].copy_(probability_RV)
