@@ -6,7 +6,7 @@
 `cached`  one or a few new positions against a key/value cache (sampling; no dropout)
 
 The probabilities are never held as a whole: a block is a few heads times a few rows, sized to stay in the processor's
-cache, and the backward pass computes it again from the saved log-sum-exp.
+cache, and the backward pass computes it again.
 
 Shapes: G = B rows x N local heads, S positions, T keys, H head width, R rows of a block.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -70,25 +71,18 @@ class _Exact(torch.autograd.Function):
     def forward(ctx, q, k, v, key_G, second_G, limit, scale):  # type: ignore[no-untyped-def]
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out_GSH = torch.empty_like(q)
-        logsumexp_GS = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         for heads, rows in _blocks(q):
-            scores_GRT = _scores(q, k, heads, rows)
-            _fill_future(scores_GRT, rows, -math.inf)
-            maximum_GR1 = scores_GRT.amax(-1, keepdim=True)
-            weights_GRT = scores_GRT.sub_(maximum_GR1).exp_()
-            total_GR1 = weights_GRT.sum(-1, keepdim=True)
-            logsumexp_GS[heads, rows] = maximum_GR1.add_(total_GR1.log()).squeeze(-1)
+            weights_GRT = _probabilities(q, k, heads, rows)
             if key_G is not None:
-                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
-            weights_GRT.mul_(scale / total_GR1)
+                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit)).mul_(scale)
             torch.bmm(weights_GRT.to(v.dtype), v[heads, : rows.stop], out=out_GSH[heads, rows])
-        ctx.save_for_backward(q, k, v, logsumexp_GS, key_G, second_G)
+        ctx.save_for_backward(q, k, v, key_G, second_G)
         ctx.limit, ctx.scale = limit, scale
         return out_GSH
 
     @staticmethod
     def backward(ctx, grad_GSH):  # type: ignore[no-untyped-def]
-        q, k, v, logsumexp_GS, key_G, second_G = ctx.saved_tensors
+        q, k, v, key_G, second_G = ctx.saved_tensors
         grad_GSH = grad_GSH.contiguous()
         grad_q = torch.empty_like(q)
         many = q.shape[1] > ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
@@ -98,8 +92,7 @@ class _Exact(torch.autograd.Function):
         write = Tensor.add_ if many else Tensor.copy_
         for heads, rows in _blocks(q):
             keys = slice(0, rows.stop)
-            probability_GRT = _scores(q, k, heads, rows).sub_(logsumexp_GS[heads, rows].unsqueeze(-1)).exp_()
-            _fill_future(probability_GRT, rows, 0.0)
+            probability_GRT = _probabilities(q, k, heads, rows)
             grad_GRT = torch.bmm(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2)).float()
             weights_GRT = probability_GRT
             if key_G is not None:
@@ -107,9 +100,8 @@ class _Exact(torch.autograd.Function):
                 weights_GRT = probability_GRT * keep_GRT
                 grad_GRT.mul_(keep_GRT)
             write(grad_v[heads, keys], torch.bmm(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows]))
-            grad_GRT.mul_(probability_GRT)
-            grad_GRT.addcmul_(probability_GRT, grad_GRT.sum(-1, keepdim=True), value=-1).mul_(_inverse_root(q))
-            grad_scores_GRT = grad_GRT.to(q.dtype)
+            grad_GRT = torch._softmax_backward_data(grad_GRT, probability_GRT, -1, torch.float32)
+            grad_scores_GRT = grad_GRT.mul_(_inverse_root(q)).to(q.dtype)
             torch.bmm(grad_scores_GRT, k[heads, keys], out=grad_q[heads, rows])
             write(grad_k[heads, keys], torch.bmm(grad_scores_GRT.transpose(1, 2), q[heads, rows]))
         return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
@@ -127,16 +119,19 @@ def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
     return blocks
 
 
-def _scores(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
-    """fp32 [g, R, T] scaled scores, of keys after their query too; T ends at the block's last row."""
-    return torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
+def _probabilities(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
+    """fp32 [g, R, T]: the causal softmax of the scaled scores; T ends at the block's last row. (torch's softmax is one
+    pass over memory; maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
+    """
+    scores_GRT = torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
+    scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
+    return torch.softmax(scores_GRT, -1)
 
 
-def _fill_future(block_GRT: Tensor, rows: slice, value: float) -> None:
-    """Where a key lies after its query, which happens in the block's last square only."""
-    square = block_GRT[..., rows]
-    after = torch.ones(square.shape[1:], dtype=torch.bool, device=square.device).triu(1)
-    square.masked_fill_(after, value)
+@lru_cache(maxsize=16)
+def _future(length: int, device: torch.device) -> Tensor:
+    """[R, R]: -inf where a key lies after its query, which happens in a block's last square only; 0 elsewhere."""
+    return torch.full((length, length), -math.inf, device=device).triu_(1)
 
 
 def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:

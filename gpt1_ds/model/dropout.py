@@ -79,11 +79,17 @@ def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtyp
     type that it is multiplied with, because torch is four times slower with a mask of booleans.
     """
     bits = counter + key
+    shifted = torch.empty_like(bits)  # written again and again: fresh memory costs more than the arithmetic
+
+    def xor_shifted(shift: int) -> Tensor:
+        torch.bitwise_right_shift(bits, shift, out=shifted)
+        return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - shift)) - 1))
+
     for shift, factor in zip((16, 13), _MIX_32, strict=True):
-        bits.bitwise_xor_(_shift_right(bits, shift, 32)).mul_(_signed(factor, 32))
+        xor_shifted(shift).mul_(_signed(factor, 32))
         if shift == 16:
             bits.bitwise_xor_(second_key)
-    bits.bitwise_xor_(_shift_right(bits, 16, 32))
+    xor_shifted(16)
     lanes = bits.view(torch.int16)  # signed: the same order, shifted by half the range
     return torch.ge(lanes, limit - _LANES // 2, out=torch.empty_like(lanes, dtype=dtype))
 

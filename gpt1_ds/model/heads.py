@@ -46,6 +46,15 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
             embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
         return embedded_SBD, keys_B
 
+    def projection(self, hidden_SBD: Tensor) -> tuple[Tensor, Tensor]:
+        """What the loss makes logits of: (states of all positions [S, B, D], the weights [V, D])."""
+        if self.tensor.sequence:
+            hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(hidden_SBD, group=self.tensor.group)
+        else:
+            hidden_SBD = tensor_parallel.copy_to_tensor_model_parallel_region(hidden_SBD, group=self.tensor.group)
+        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
+        return hidden_SBD, self.weight.view_as(self.weight)
+
     def logits(self, hidden_SBD: Tensor) -> Tensor:
         """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
         logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]

@@ -39,8 +39,9 @@ class Stage:
 
 
 def stage_list(config: Config, vocab_size: int, tensor: TensorParallel, head: HeadSpec | None = None) -> list[Stage]:
-    """The stages in order. The first takes (token ids [S, B], keys [B]); the last gives logits [S, B, V], with a task's
-    `head` (logits, scores [S, B, O]), or (hidden [S, B, D], scores) where the language model's loss counts nothing.
+    """The stages in order. The first takes (token ids [S, B], keys [B]); the last gives what the loss asks for: the
+    head's projection, with a task's `head` also its scores [S, B, O], or (hidden [S, B, D], scores) where the language
+    model's loss counts nothing.
     """
     tokens = Stage(TokenEmbedding, (config.model, vocab_size, tensor), tied=True)
     stages = [tokens, *_body(config, tensor)]
@@ -67,13 +68,13 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile(dynamic=False)
 
 
-def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> Tensor:
-    return tokens.logits(inputs[0])
+def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    return tokens.projection(inputs[0])
 
 
-def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     hidden_SBD, scores_SBO = inputs
-    return tokens.logits(hidden_SBD), scores_SBO
+    return (*tokens.projection(hidden_SBD), scores_SBO)
 
 
 class DenseModel(nn.Module):
@@ -87,7 +88,7 @@ class DenseModel(nn.Module):
         self.positions = next((one for one in built if isinstance(one, PositionEmbedding)), None)
         self.blocks = nn.ModuleList(one for one in built if isinstance(one, Block | Lstm))
         self.head = next((one for one in built if isinstance(one, TaskHead)), None)
-        self.loss = make_loss(head, tensor)
+        self.loss = make_loss(head, vocab_size, tensor)
 
     def forward(self, tokens_SB: Tensor, keys_B: Tensor, *labels: Tensor) -> Tensor:
         """fp32 scalar loss of one micro-batch; `labels` are those of the loss (see model/losses.py)."""
@@ -110,7 +111,7 @@ class DenseModel(nn.Module):
 
     def logits(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Cache] | None = None) -> Tensor:
         """[S, B, V] of the language model."""
-        return language_head(self.tokens, self.hidden(tokens_SB, keys_B, caches))
+        return self.tokens.logits(self.hidden(tokens_SB, keys_B, caches)[0])
 
     def scores(self, tokens_SB: Tensor, extract_B: Tensor) -> Tensor:
         """fp32 [E, K]: of each example's classes or choices, before the softmax."""

@@ -17,7 +17,7 @@ from gpt1_ds.parallel.grid import Grid
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass's rows: S positions, B rows. Weights are those of losses.token_loss; `task` holds the rest of
+    """One forward pass's rows: S positions, B rows. Weights are those of losses.LanguageLoss; `task` holds the rest of
     losses.TaskLoss's labels.
     """
 
@@ -59,7 +59,7 @@ class AnnouncedLoss:
     def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
         self.loss, self.begins, self.scores = loss, begins, loss.scores
 
-    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], labels: tuple[Tensor, ...]) -> Tensor:
+    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         self.begins()
         return self.loss(outputs, labels)
 

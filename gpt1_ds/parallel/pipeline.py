@@ -50,7 +50,7 @@ class PipelineEngine(Engine):
         self.grid = grid
         self.micro_losses = []
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
-        self.loss, self.head = self.announced(make_loss(head, tensor)), head
+        self.loss, self.head = self.announced(make_loss(head, vocab_size, tensor)), head
         layout = grid.layout
         outputs, language = (head.outputs, head.lm_coefficient > 0) if head else (0, True)
         model = BalancedPipeline(

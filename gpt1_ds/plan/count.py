@@ -14,6 +14,9 @@ import math
 
 from gpt1_ds.config import ModelConfig
 
+CHUNK_BYTES = {"cpu": 96 << 20, "cuda": 1 << 30}  # about the most that a chunk's logits may take
+TILE = 128  # tokens, of which matrix products like whole multiples
+
 
 def padded_vocabulary(vocab_size: int, multiple: int, tensor_size: int) -> int:
     """Embedding rows: the smallest number >= vocab_size that `multiple` and the tensor-parallel size both divide."""
@@ -94,3 +97,12 @@ def stage_flops(
         body = [0.0, *([float(2 * (4 * width * width + 2 * width * model.ffn_width) + attention)] * model.layers)]
     head = [2.0 * width * outputs] if outputs else []
     return [0.0, *body, *head, *([2.0 * width * vocab_size] if language else [])]
+
+
+def chunk_tokens(tokens: int, row_bytes: int, device: str) -> int:
+    """Tokens whose logits the loss holds at once, of all that a micro-batch has: chunks of about equal length, in whole
+    tiles of a matrix product.
+    """
+    chunks = math.ceil(tokens / max(1, CHUNK_BYTES[device] // row_bytes))
+    length = math.ceil(tokens / chunks)
+    return min(tokens, math.ceil(length / TILE) * TILE) if length > TILE else length

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpt1_ds.config import Config
+from gpt1_ds.plan.count import chunk_tokens
 from gpt1_ds.plan.shares import Share, shares
 
 BUCKET = 25_000_000  # elements of a reduction or a gather (parallel/ds_config.py)
@@ -46,8 +47,8 @@ class RankMemory:
     gradients: int
     optimizer: int  # masters and moments
     buffers: int  # of communication, and what libraries take
-    activations: int  # of all micro-batches in flight, the logits included
-    logits: int  # of one micro-batch
+    activations: int  # of all micro-batches in flight, and a chunk's logits
+    logits: int  # of one chunk
     in_flight: int  # micro-batches
     host: int  # while the run starts: parameters are made in fp32 on the host, each drawn at its full size
     instants: dict[str, int]
@@ -87,7 +88,8 @@ class _Rank:
         self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # as it lies between blocks
         self.parameters = share.parameters
         self.matrix = share.embedding * self.type
-        self.logits = share.head * train.micro_batch * model.context * share.columns * self.type
+        row = share.columns * self.type
+        self.logits = share.head * row * chunk_tokens(train.micro_batch * model.context, max(1, row), device)
         self.in_flight = min(parallel.pipeline - share.stage, self.micro_batches)
 
     def memory(self) -> RankMemory:
@@ -99,7 +101,7 @@ class _Rank:
             gradients=self._gradients(),
             optimizer=self._optimizer(),
             buffers=self._buffers(),
-            activations=self.in_flight * self._activations(),
+            activations=self.in_flight * self._activations() + self.logits,
             logits=self.logits,
             in_flight=self.in_flight,
             host=4 * self.parameters + self._drawn(),
@@ -132,12 +134,12 @@ class _Rank:
         return LIBRARIES[self.device] + self._received() + (bucket if self.zero == 3 else 0)
 
     def _received(self) -> int:
-        """What a pipeline keeps of its last micro-batches: inputs and their gradients, on the last stage logits."""
+        """What a pipeline keeps of its last micro-batches: inputs and their gradients, on the last stage states."""
         if not self.pipelined:
             return 0
         kept = max(2, self.in_flight) if self.micro_batches > 1 else 1
         inputs = 0 if self.share.tokens else (kept + 1) * self.hidden
-        return inputs + (kept * self.logits if self.share.head else 0)
+        return inputs + (kept * self.hidden if self.share.head else 0)
 
     def _held(self) -> float:
         return (
@@ -154,7 +156,7 @@ class _Rank:
         return (4 + masks) * self.hidden + copies * self.state / self.tensor
 
     def _ends(self) -> int:
-        """Saved before the first block and behind the last, without the logits."""
+        """Saved before the first block and behind the last."""
         mask = self.share.tokens and self.config.model.embedding_dropout > 0
         return (mask + self.share.head) * self.hidden
 
@@ -162,7 +164,7 @@ class _Rank:
         return self.hidden if self.config.train.recompute == "block" else self._block()
 
     def _activations(self) -> int:
-        return round(self.share.blocks * self._kept_block() + self._ends() + self.logits)
+        return round(self.share.blocks * self._kept_block() + self._ends())
 
     # A step's instants
 
@@ -183,10 +185,6 @@ class _Rank:
         """The last forward and the first backward pass with `flight` micro-batches alive."""
         others = start + (flight - 1) * self._activations()
         instants = {"end of the forward pass": others + self._activations() + self._workspace()}
-        if self.pipelined and self.share.head:
-            others -= self.logits  # of an earlier micro-batch, replaced by now
-        head = self.matrix + self.hidden if self.share.head else 0
-        instants["gradient of the head"] = others + self._activations() + head
         return instants | self._backward(others, existing)
 
     def _backward(self, before: float, existing: bool) -> dict[str, float]:
@@ -226,8 +224,10 @@ class _Rank:
         return self.type * min(self.parameters, LIVE_LIMIT)
 
     def _workspace(self) -> float:
-        """Of the loss's blocks; behind a gather on a processor, what gloo copies."""
-        size = 4 * BLOCK_ELEMENTS[self.device] if self.share.head else 0
+        """Of the loss, whose gradients come with it; behind a gather on a processor, what gloo copies."""
+        size = 0.0
+        if self.share.head:
+            size = self.matrix + self.state + self.logits + 4 * BLOCK_ELEMENTS[self.device]
         if self.zero == 3 and self.data > 1 and self.device == "cpu":
             size += round(0.75 * min(BUCKET, self.parameters) * self.type)
         return size

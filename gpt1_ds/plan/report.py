@@ -25,7 +25,7 @@ def machine_line(machine: Machine) -> str:
 
 def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machine) -> Iterator[str]:
     """A table of stages, and what makes the peak of the one that needs most."""
-    yield "memory of one rank, GiB (activations of all micro-batches in flight, logits included):"
+    yield "memory of one rank, GiB (activations of all micro-batches in flight, a chunk's logits included):"
     titles = ("stage", "parameters", "weights", "gradients", "optimizer", "activations", "in flight", "buffers", "peak")
     yield "  " + " ".join(f"{title:>11}" for title in titles)
     for rank in ranks:

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.common.memory import available_bytes
-from gpt1_ds.model import attention, dropout, losses
+from gpt1_ds.model import attention, dropout
+from gpt1_ds.model.cross_entropy import Softmax
 from gpt1_ds.parallel import launch
 from gpt1_ds.parallel.grid import connect
 from gpt1_ds.plan.machine import Link, Machine, Speeds
@@ -174,15 +175,9 @@ class _Bench:
         tokens, columns = (128, 8192) if not self.cuda else (4096, 40576)
         logits_TV = self._random(tokens, columns, dtype=dtype)
         labels_T = torch.zeros(tokens, dtype=torch.int64, device=self.device)
-        one = _OneRank()
-
-        def loss() -> None:
-            logits_TV.requires_grad_()
-            value = losses._CrossEntropy.apply(logits_TV.unsqueeze(1), labels_T.unsqueeze(1), one)
-            value.sum().backward()
-            logits_TV.grad = None
-
-        return tokens * columns / self.seconds(loss)
+        weights_T = torch.ones(tokens, device=self.device)
+        softmax = Softmax(logits_TV, labels_T, weights_T, _OneRank())  # type: ignore[arg-type]
+        return tokens * columns / self.seconds(lambda: softmax.loss(1.0))
 
     def _memory(self) -> float:
         """Bytes per second of adding one tensor to another, as gradients are."""

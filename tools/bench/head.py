@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpt1_ds.model.heads import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.losses import token_loss
+from gpt1_ds.model.losses import LanguageLoss
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.plan.count import padded_vocabulary
 from gpt1_ds.training.session import keep_memory
@@ -43,7 +43,8 @@ class Head:
     weights_SB: Tensor
 
     def ours(self) -> Tensor:
-        return token_loss(self.tokens.logits(self.hidden_SBD), self.labels_SB, self.weights_SB, self.tensor)
+        loss = LanguageLoss(self.tokens.vocab_size, self.tensor)
+        return loss(self.tokens.projection(self.hidden_SBD), (self.labels_SB, self.weights_SB))
 
     def plain(self) -> Tensor:
         weight = self.tokens.weight[: self.tokens.vocab_size]

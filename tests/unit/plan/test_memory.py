@@ -91,13 +91,18 @@ def test_the_peak_is_the_largest_instant_not_the_sum() -> None:
     found = first(gpt1("train.precision=fp32", "parallel.zero=0"), 1)
     assert found.peak == max(found.instants.values()) == found.instants[found.peak_at]
     held = found.weights + found.optimizer
-    # 8 micro-batches: the last one finds all gradients; then the head's are made
+    # 8 micro-batches: the last one finds all gradients; with its loss come the head's
     rows = 8 * 512
-    matrix, state = 40576 * 768 * 4, rows * 768 * 4
-    assert found.peak_at == "end of the forward pass", (
-        "the loss's blocks of fp32 logits are larger than the head's gradient"
-    )
-    assert found.instants["gradient of the head"] == held + found.gradients + found.activations + matrix + state
+    matrix, state, block = 40576 * 768 * 4, rows * 768 * 4, 4 << 26
+    assert found.logits == rows * 40576 * 4, "less than a chunk"
+    assert found.peak_at == "end of the forward pass"
+    assert found.peak == held + found.gradients + found.activations + matrix + state + block
+
+
+def test_no_more_than_a_chunk_of_logits_is_there() -> None:
+    some, many = (first(gpt1(f"train.micro_batch={rows}"), 1) for rows in (16, 64))
+    assert some.logits == 16 * 512 * 40576 * 2
+    assert many.logits == 86 * 128 * 40576 * 2, "three chunks of about a GiB"
 
 
 def test_early_stages_keep_more_micro_batches() -> None:

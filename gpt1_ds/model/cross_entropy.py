@@ -1,0 +1,130 @@
+"""The tied head and its cross-entropy as one operation, a chunk of tokens at a time.
+
+Logits are by far the largest tensor of a small model. Here only a chunk's are there at once; their gradient is written
+over them and multiplied out at once, so the backward pass has nothing left to do but to scale its result. (The loss is
+the end of the graph, so its gradient is one number.) Within a chunk the softmax goes a few rows at a time, so that its
+fp32 numbers stay in the processor's cache.
+
+Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary columns on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.plan.count import chunk_tokens
+
+BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # fp32 logits held at once
+HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
+
+
+def head_loss(
+    hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
+) -> Tensor:
+    """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T`.
+
+    Columns are cut over the tensor-parallel ranks; those behind the `real` first ones of this rank are padding. The
+    gradient of `hidden_TD` is this rank's part of a sum over the ranks.
+    """
+    return _HeadLoss.apply(hidden_TD, weight_VD, labels_T, weights_T, real, tensor, torch.is_grad_enabled())  # type: ignore[no-any-return]
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_TD, weight_VD, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
+        loss = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
+        ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
+        grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
+        grad_weight_VD = None
+        for tokens in _chunks(len(hidden_TD), weight_VD):
+            logits_CV = torch.mm(hidden_TD[tokens], weight_VD.t())
+            logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
+            softmax = Softmax(logits_CV, labels_T[tokens], weights_T[tokens], tensor)
+            loss += softmax.loss(ctx.unit if differentiate else None)
+            if grad_hidden_TD is None:
+                continue
+            torch.mm(logits_CV, weight_VD, out=grad_hidden_TD[tokens])
+            if grad_weight_VD is None:
+                grad_weight_VD = torch.mm(logits_CV.t(), hidden_TD[tokens])
+            else:
+                grad_weight_VD.addmm_(logits_CV.t(), hidden_TD[tokens])
+        ctx.gradients = (grad_hidden_TD, grad_weight_VD)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "the graph of a loss is walked back once"
+        factor = grad / ctx.unit
+        if grad.device.type != "cpu" or float(factor) != 1.0:  # to look at it would make a GPU wait
+            for gradient in gradients:
+                gradient.mul_(factor)
+        return (*gradients, None, None, None, None, None)
+
+
+class Softmax:
+    """The softmax of one chunk's logits [C, V], which become their gradient."""
+
+    def __init__(self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, tensor: TensorParallel) -> None:
+        self.logits_CV, self.tensor = logits_CV, tensor
+        self.weights_C1 = weights_C.unsqueeze(1)
+        column_C1 = labels_C.unsqueeze(1) - tensor.rank * logits_CV.shape[1]
+        self.here_C1 = (column_C1 >= 0) & (column_C1 < logits_CV.shape[1])
+        self.column_C1 = column_C1.clamp(0, logits_CV.shape[1] - 1)
+
+    def loss(self, unit: float | None) -> Tensor:
+        """The chunk's share; the gradient, times `unit`, is written over the logits unless that is None."""
+        logits_CV, alone = self.logits_CV, self.tensor.size == 1
+        predicted_C1 = logits_CV.gather(1, self.column_C1).float().masked_fill_(~self.here_C1, 0.0)
+        logsumexp_C1 = torch.empty_like(predicted_C1)
+        for rows, block_RV in _row_blocks(logits_CV):
+            probability_RV = torch.softmax(block_RV, -1)
+            # at the largest logit, where the probability is well above 0
+            torch.sub(block_RV.amax(-1, True), probability_RV.amax(-1, True).log_(), out=logsumexp_C1[rows])
+            if alone and unit is not None:
+                self._write(probability_RV, rows, self.weights_C1[rows] * unit)
+        if not alone:
+            here_C1 = logsumexp_C1
+            logsumexp_C1, predicted_C1 = _over_ranks(logsumexp_C1, predicted_C1, self.tensor)
+            share_C1 = (here_C1 - logsumexp_C1).exp_()  # of all ranks' probability
+            if unit is not None:
+                for rows, block_RV in _row_blocks(logits_CV):
+                    probability_RV = torch.softmax(block_RV, -1).mul_(share_C1[rows])
+                    self._write(probability_RV, rows, self.weights_C1[rows] * unit)
+        return ((logsumexp_C1 - predicted_C1) * self.weights_C1).sum()
+
+    def _write(self, probability_RV: Tensor, rows: slice, weight_R1: Tensor) -> None:
+        probability_RV.mul_(weight_R1)
+        probability_RV.scatter_add_(1, self.column_C1[rows], -weight_R1 * self.here_C1[rows])
+        self.logits_CV[rows].copy_(probability_RV)
+
+
+def _chunks(tokens: int, weight_VD: Tensor) -> Iterator[slice]:
+    length = chunk_tokens(tokens, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
+    for first in range(0, tokens, length):
+        yield slice(first, min(first + length, tokens))
+
+
+def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
+    tokens, columns = logits_CV.shape
+    height = min(tokens, max(1, BLOCK_ELEMENTS[logits_CV.device.type] // columns))
+    memory_RV = torch.empty(height, columns, dtype=torch.float32, device=logits_CV.device)
+    for first in range(0, tokens, height):
+        rows = slice(first, min(first + height, tokens))
+        yield rows, memory_RV[: rows.stop - first].copy_(logits_CV[rows])
+
+
+def _over_ranks(logsumexp_C1: Tensor, predicted_C1: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
+    """Both over the columns of all ranks, from those over this rank's."""
+    maximum_C1 = logsumexp_C1.clone()
+    torch.distributed.all_reduce(maximum_C1, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
+    sums_2C1 = torch.stack([(logsumexp_C1 - maximum_C1).exp_(), predicted_C1])
+    torch.distributed.all_reduce(sums_2C1, group=tensor.group)
+    return sums_2C1[0].log_().add_(maximum_C1), sums_2C1[1]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpt1_ds.model import cross_entropy
+from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.parallel.grid import connect_alone
+from gpt1_ds.plan import count
+
+TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
+
+
+def posed(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """States, head weights with pad rows, labels and token weights, some of them 0."""
+    generator = torch.Generator().manual_seed(3)
+    hidden_TD = torch.randn(TOKENS, WIDTH, generator=generator).to(dtype).requires_grad_()
+    weight_VD = (0.3 * torch.randn(ROWS, WIDTH, generator=generator)).to(dtype)
+    weight_VD[REAL:] = 0
+    labels_T = torch.randint(REAL, (TOKENS,), generator=generator)
+    weights_T = torch.rand(TOKENS, generator=generator) / TOKENS
+    weights_T[::5] = 0
+    return hidden_TD, weight_VD.requires_grad_(), labels_T, weights_T
+
+
+def plain(dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, ...]:
+    """Loss and gradients in float64, of the same rounded numbers."""
+    hidden, weight, labels, weights = posed(dtype)
+    hidden_TD, weight_VD = (x.detach().double().requires_grad_() for x in (hidden, weight))
+    nats_T = F.cross_entropy(hidden_TD @ weight_VD[:REAL].T, labels, reduction="none")
+    loss = (nats_T * weights.double()).sum()
+    (scale * loss).backward()
+    assert hidden_TD.grad is not None
+    assert weight_VD.grad is not None
+    return loss.detach(), hidden_TD.grad, weight_VD.grad
+
+
+@pytest.mark.parametrize("chunk", [1, 7, TOKENS])
+@pytest.mark.parametrize(
+    ("dtype", "scale", "tolerance"),
+    [(torch.float32, 1.0, 1e-5), (torch.float32, 0.3, 1e-5), (torch.bfloat16, 1.0, 2e-2), (torch.float16, 2e4, 5e-3)],
+)
+def test_equals_the_plain_path(
+    dtype: torch.dtype, scale: float, tolerance: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, labels, weights = posed(dtype)
+    monkeypatch.setitem(count.CHUNK_BYTES, "cpu", chunk * ROWS * hidden.element_size())
+    monkeypatch.setitem(cross_entropy.BLOCK_ELEMENTS, "cpu", 3 * ROWS)
+    loss = head_loss(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()))
+    (scale * loss).backward()
+    for found, expected in zip((loss.detach(), hidden.grad, weight.grad), plain(dtype, scale), strict=True):
+        assert found is not None
+        error = (found.double() - expected).abs().max() / expected.abs().max()
+        assert error <= tolerance
+    assert not weight.grad[REAL:].any(), "padding never learns"
+
+
+def test_evaluation_gives_the_same_loss_and_no_gradient() -> None:
+    hidden, weight, labels, weights = posed(torch.float32)
+    tensor = TensorParallel(connect_alone())
+    trained = head_loss(hidden, weight, labels, weights, REAL, tensor)
+    with torch.no_grad():
+        evaluated = head_loss(hidden, weight, labels, weights, REAL, tensor)
+    assert torch.equal(trained.detach(), evaluated)
+    assert not evaluated.requires_grad
