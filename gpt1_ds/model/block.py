@@ -55,15 +55,18 @@ class Attention(nn.Module):
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GSH, v_GSH, self._mask(keys_B, site, heads))
         else:
-            probability = self.probability if self.training else 0.0
-            out_GSH = attention.fused(q_GSH, k_GSH, v_GSH, probability, self._seed(keys_B, site))
+            out_GSH = self._fused(q_GSH, k_GSH, v_GSH, keys_B, site)
         out_SBD = out_GSH.view(rows, heads, positions, -1).permute(2, 0, 1, 3).reshape(positions, rows, -1)
         return self.out(out_SBD)  # type: ignore[no-any-return]
 
-    def _seed(self, keys_B: Tensor, site: Tensor) -> int:
-        """Of (seed, step, first row, layer, this rank's heads), for attention that draws its own dropout."""
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a seed that the compiler sees is a graph for each of its values
+    def _fused(self, q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, keys_B: Tensor, site: Tensor) -> Tensor:
+        """Its dropout is seeded with (seed, step, first row, layer, this rank's heads)."""
+        if not self.training or self.probability == 0.0:
+            return attention.fused(q_GSH, k_GSH, v_GSH, 0.0)
         key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)
-        return (int(key_B1) & 0xFFFFFFFF) << 31 | int(second_B1) & 0x7FFFFFFF
+        seed = (int(key_B1) & 0xFFFFFFFF) << 31 | int(second_B1) & 0x7FFFFFFF
+        return attention.fused(q_GSH, k_GSH, v_GSH, self.probability, seed)
 
     def _mask(self, keys_B: Tensor, site: Tensor, heads: int) -> attention.Mask | None:
         if not self.training or self.probability == 0.0:
