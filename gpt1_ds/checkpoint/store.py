@@ -68,6 +68,7 @@ class Store:
         """
         assert self._under_way is None, "one save at a time"
         loss = probe.probe_loss(self.engine, self.config.model)
+        self.engine.progress("save")  # the probe was an evaluation; what follows may take as long as a save
         if not math.isfinite(loss):
             self._give_up(contents.step, None, UserError("the weights are not finite; the last checkpoint is kept"))
             return

@@ -121,6 +121,27 @@ def stop_in(config, place: str, name: str) -> int:  # type: ignore[no-untyped-de
     return pretrain.pretrain(config)
 
 
+def test_a_slow_save_has_the_time_of_a_save(tiny_data: Path, tmp_path: Path) -> None:
+    limits = ["guard.step_timeout=3", "guard.save_timeout=60", "train.steps=6", "checkpoint.background=off"]
+    config = runs.configuration([*words(tiny_data, tmp_path), *limits])
+    launch.launch("tests.faults.test_watch:save_slowly", (config,), 2)
+    assert runs.folder(words(tiny_data, tmp_path)).done.exists()
+
+
+def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
+    from gpt1_ds.checkpoint.store import Store
+    from gpt1_ds.training import pretrain
+
+    write = Store._write
+
+    def slow(store: Store, *arguments):  # type: ignore[no-untyped-def]
+        time.sleep(6)
+        return write(store, *arguments)
+
+    Store._write = slow  # type: ignore[method-assign]
+    return pretrain.pretrain(config)
+
+
 def test_a_run_that_was_asleep_goes_on(tiny_data: Path, tmp_path: Path) -> None:
     """Ctrl-Z, or a laptop that was closed: all processes stop together and go on together."""
     run = runs.Background([*words(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
