@@ -14,6 +14,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,15 +54,12 @@ def main() -> int:
     failed = []
     for number in wanted:
         print(f"row {number}", file=sys.stderr, flush=True)
-        row = _measure_apart(number, options)
+        row = _measure_apart(number, options, out)
         if row is None:
             failed.append(number)
             continue
         rows = [other for other in rows if other.number != number] + [row]
         table.save(out, machine, rows)
-        module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
-        if hasattr(module, "draw"):  # a plot of its own
-            module.draw(out.with_name(f"{ROWS[number][0]}.png"), row)
     print(table.markdown(machine, sorted(rows, key=lambda row: row.number)) if rows else "nothing was measured")
     if failed:
         print(f"rows {failed} failed", file=sys.stderr)
@@ -84,13 +82,13 @@ def _arguments() -> tuple[Options, list[int], Path]:
     options = Options(given.device, given.threads, rounds, given.quick, tuple(given.text), given.bpe)
     wanted = given.row or [number for number, (_, devices) in ROWS.items() if given.device in devices]
     if given.into is not None:
-        given.into.write_text(json.dumps(asdict(_measure(wanted[0], options))))
+        _measure(wanted[0], options, given.into)
         sys.exit(0)
     default = Path(tempfile.gettempdir()) / "bench-quick.json" if given.quick else RESULTS / f"{given.device}.json"
     return options, wanted, given.out or default
 
 
-def _measure(number: int, options: Options) -> Row:
+def _measure(number: int, options: Options, into: Path) -> None:
     module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
     if not getattr(module, "APART", False):  # else only the processes that it starts need the libraries
         from gpt1_ds.parallel import libraries
@@ -100,10 +98,13 @@ def _measure(number: int, options: Options) -> Row:
 
         torch.set_num_threads(options.threads)
     row: Row = module.measure(options)
-    return row
+    into.write_text(json.dumps(asdict(row)))
+    if hasattr(module, "draw"):  # a plot of its own
+        module.draw(into.with_suffix(".png"), row)
 
 
-def _measure_apart(number: int, options: Options) -> Row | None:
+def _measure_apart(number: int, options: Options, out: Path) -> Row | None:
+    """In a process of its own; its plot, if it draws one, lies beside `out`."""
     words = [sys.executable, __file__, "--row", str(number), "--device", options.device]
     words += ["--rounds", str(options.rounds), "--threads", str(options.threads)] + ["--quick"] * options.quick
     words += ["--text", *options.text] * bool(options.text) + ["--bpe", str(options.bpe)] * bool(options.bpe)
@@ -116,6 +117,9 @@ def _measure_apart(number: int, options: Options) -> Row | None:
         if ended.returncode:
             return None
         found = json.loads(into.read_text())
+        if into.with_suffix(".png").exists():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(into.with_suffix(".png"), out.with_name(f"{ROWS[number][0]}.png"))
     return Row(**{**found, "ratios": [Ratio(**one) for one in found["ratios"]]})
 
 
