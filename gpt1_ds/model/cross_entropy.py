@@ -41,8 +41,8 @@ class _HeadLoss(torch.autograd.Function):
         ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
         grad_weight_VD = None
-        for tokens in _chunks(len(hidden_TD), weight_VD):
-            logits_CV = torch.mm(hidden_TD[tokens], weight_VD.t())
+        for tokens, logits_CV in _chunks(hidden_TD, weight_VD):
+            torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
             logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
             softmax = Softmax(logits_CV, labels_T[tokens], weights_T[tokens], tensor)
             loss += softmax.loss(ctx.unit if differentiate else None)
@@ -105,10 +105,14 @@ class Softmax:
         self.logits_CV[rows].copy_(probability_RV)
 
 
-def _chunks(tokens: int, weight_VD: Tensor) -> Iterator[slice]:
-    length = chunk_tokens(tokens, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
-    for first in range(0, tokens, length):
-        yield slice(first, min(first + length, tokens))
+def _chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(tokens, room for their logits [C, V], which the next chunk takes over)."""
+    count = len(hidden_TD)
+    length = chunk_tokens(count, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
+    room_CV = hidden_TD.new_empty(length, len(weight_VD))
+    for first in range(0, count, length):
+        tokens = slice(first, min(first + length, count))
+        yield tokens, room_CV[: tokens.stop - first]
 
 
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
