@@ -65,7 +65,7 @@ def test_the_failing_rank_is_shown_and_the_others_end(kind: str, words: str) -> 
         launch.run(f"{HERE}:misbehave", (kind, 1), 3)
     assert words in str(caught.value)
     assert str(caught.value).count("failed:") == 1
-    assert time.monotonic() - began < 60, "not the minutes that a collective waits"
+    assert time.monotonic() - began < 10
     assert not [p for p in psutil.Process().children(recursive=True) if "rank-" in p.name()]
 
 
