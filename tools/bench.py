@@ -4,8 +4,8 @@
                           [--text PATH ...] [--bpe DIR]
 
 Prints a table and writes FILE.json, FILE.md and FILE.png; rows that FILE.json has already are replaced. Every row runs
-in a process of its own. A row without its peer's library is left out and says so. Only ratios count on a processor
-that others use too.
+in a process of its own. A row whose peer's library is missing fails and says which. Only ratios count on a
+processor that others use too.
 """
 
 from __future__ import annotations

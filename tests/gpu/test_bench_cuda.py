@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on
 
 
 def test_every_row_of_a_gpu(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     out = tmp_path / "cuda.json"
     command = [sys.executable, str(PROGRAM), "--device", "cuda", "--quick", "--rounds", "1", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)

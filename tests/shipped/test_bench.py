@@ -23,7 +23,6 @@ ON_GPU = ("gpu_training", "micro_step", "dropout_tax", "attention")  # what they
 
 @pytest.mark.slow
 def test_every_row_of_a_processor(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     out = tmp_path / "cpu.json"
     words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", *map(str, ON_CPU)]
     command = [sys.executable, str(PROGRAM), *words]
@@ -41,7 +40,6 @@ def test_every_row_of_a_processor(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_rows_of_a_gpu_run_on_a_processor() -> None:
-    pytest.importorskip("transformers")
     (rows,) = launch.run("tests.shipped.test_bench:measure", (ON_GPU,), 1)
     assert [row.number for row in rows] == [1, 3, 4, 6]
     assert all(figures and min(figures) > 0 for row in rows for figures in row.series.values())
