@@ -69,7 +69,9 @@ class TaskLoss:
         loss_E = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
         loss = (loss_E * weights_E).sum()
         if self.spec.lm_coefficient:
-            loss = loss + self.spec.lm_coefficient * self.language(tuple(language), tuple(tokens))
+            labels_SB, weights_SB = tokens
+            # in the weights, not behind the sum: a loss whose gradient is 1 has nothing to scale on its way back
+            loss = loss + self.language(tuple(language), (labels_SB, self.spec.lm_coefficient * weights_SB))
         return loss
 
     def at_extract(self, scores_SBO: Tensor, extract_B: Tensor) -> Tensor:
