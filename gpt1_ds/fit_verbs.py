@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.units import count, parse_count
 from gpt1_ds.scaling.fitting import fit_file, write_fit
 from gpt1_ds.scaling.predict import Question, answer, read_fit
@@ -25,6 +25,8 @@ def fit(options: argparse.Namespace) -> int:
     if options.from_csv is not None and options.out is None:
         raise ConfigError("--from-csv: say with --out DIR where fit.json goes")
     file = Path(options.from_csv) if options.from_csv else study_folder(options.study) / "results.csv"
+    if not options.from_csv and not file.exists():
+        raise DataError(f"{file}: is not here; make it with gpt1-ds scaling run, or with scaling collect")
     out = Path(options.out) if options.out else file.parent
     record, rows = fit_file(file, options.form, options.loss, options.draws, _given(options.at), options.seed)
     write_fit(out, record, rows)

@@ -43,6 +43,8 @@ def evaluate(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find
 
     folder = find(Path(options.checkpoint))
+    if options.out is not None and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
+        raise ConfigError(f"{options.out}: no file can be there; choose another --out")
     if options.points is not None and not options.every:
         raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]

@@ -20,6 +20,7 @@ if [ -n "$tasks" ]; then
     for name in sst2 cola cosmosqa copa winograd; do ln -sfn "$tasks/$name" "data/$name"; done
     for cell in runs/books_ladder/l?w*M-seed1; do
         case $cell in *-u*) continue ;; esac # repeated data are another question
+        mkdir -p "$cell/tasks/zeroshot"
         gpt1 evaluate --checkpoint "$cell" -c evaluate/zeroshot --out "$cell/tasks/zeroshot/eval.json"
         [ -e "$cell/tasks/sst2/DONE" ] || gpt1 finetune -c finetune/sst2 checkpoint.init_from="$cell" \
             run.dir="$cell/tasks" run.name=sst2 task.path=data/sst2 task.train_examples=3000 \

@@ -176,6 +176,9 @@ def test_what_people_get_wrong(
         assert error.count("\n") == 1, error
         assert says in error
     assert Path("x.txt").read_text() == "a\n"
+    for out in ("no/where.json", "lm"):
+        assert main(["evaluate", "--checkpoint", single, "--out", out]) == 2
+        assert capsys.readouterr().err == f"gpt1-ds: {out}: no file can be there; choose another --out\n"
 
 
 @pytest.mark.parametrize("shape", ["single", "regression", "choice"])

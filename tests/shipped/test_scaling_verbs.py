@@ -167,6 +167,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
         ({}, ["submit", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
         ({}, ["plan", "FILE", "model.widht=3"], "Key 'widht' not in 'ModelConfig'"),
         ({"arms": [{"name": "one", "layers": [2], "tokens": ["4K"]}]}, ["plan", "FILE"], "cannot identify"),
+        ({}, ["fit", "FILE"], "results.csv: is not here; make it with gpt1-ds scaling run"),
     ],
 )
 def test_mistakes_are_one_line(
