@@ -2,7 +2,8 @@
 
 A step of GPT-1 on few tokens is bound by memory: on 500 tokens these passes were 40 % of it. Here gradients are written
 as fp32 once instead of zeroed and added to, forgotten instead of zeroed, clipped inside the fused update
-instead of before it, and not reduced where there is nobody to reduce with.
+instead of before it, not reduced where there is nobody to reduce with, and on a processor new weights are rounded to
+bf16 while they are still in its cache.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.utils import all_gather_dp_groups
 
 from gpt1_ds.parallel.norm import square_sum
+from gpt1_ds.parallel.optimizer import AdamW
 
 
 def economise(engine: Any, data_size: int) -> None:
@@ -25,6 +28,8 @@ def economise(engine: Any, data_size: int) -> None:
     optimizer.clear_hp_grads = MethodType(_clear_hp_grads, optimizer)
     optimizer.clear_lp_grads = MethodType(_clear_lp_grads, optimizer)
     optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, optimizer)
+    if isinstance(optimizer.optimizer, AdamW) and optimizer.fp32_groups_flat_partition[0].device.type == "cpu":
+        _round_in_update(optimizer)
     if data_size == 1:
         engine.buffered_allreduce_fallback = _nobody_else
 
@@ -75,6 +80,24 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
     scale = ((norm + 1e-6) / optimizer.clip_grad).clamp(min=1.0)  # DeepSpeed's and torch's eps
     optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)
     return []
+
+
+def _round_in_update(optimizer: Any) -> None:
+    """The update writes the bf16 weights, so what DeepSpeed does after it is left with the gather."""
+    groups = optimizer.real_dp_process_group
+    partitions = zip(optimizer.fp32_groups_flat_partition, optimizer.bf16_partitioned_groups, groups, strict=True)
+    optimizer.optimizer.copies = {master: parts[group.rank()] for master, parts, group in partitions}
+    optimizer.update_lp_params = MethodType(_gather, optimizer)
+
+
+def _gather(optimizer: Any) -> None:
+    all_gather_dp_groups(
+        optimizer.bf16_groups_flat,
+        optimizer.bf16_partitioned_groups,
+        optimizer.real_dp_process_group,
+        optimizer.nccl_start_alignment_factor,
+        optimizer.allgather_bucket_size,
+    )
 
 
 def _nobody_else(**_: Any) -> None:

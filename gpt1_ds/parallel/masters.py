@@ -113,7 +113,7 @@ def publish(engine: Engine) -> None:
     """Copy the masters into the weights that the model computes with. Every rank calls this."""
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
     if stage in (1, 2):
-        optimizer.update_lp_params()
+        type(optimizer).update_lp_params(optimizer)  # DeepSpeed's own, which economy.py may have shortened for steps
     elif stage == 3:
         optimizer._partition_all_parameters()
         for group in range(len(optimizer.fp16_groups)):

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpt1_ds.config.optimizer import OptimizerConfig
+
+BLOCK = 1 << 19  # elements that an update on a processor takes at once: what it writes is still in the cache after it
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -30,10 +32,53 @@ def make_optimizer(module: nn.Module, settings: OptimizerConfig) -> torch.optim.
     arguments: dict[str, Any] = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
     if settings.name == "adam2018":
         return Adam2018(groups, **arguments)
-    return torch.optim.AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
+    return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
 
 
-class Adam2018(torch.optim.AdamW):
+class AdamW(torch.optim.AdamW):
+    """torch's fused AdamW. On a processor it can do two things more while a block of a parameter is in the cache: write
+    the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
+    torch's own kernel would write back to memory.
+    """
+
+    grad_scale: Tensor | None = None
+
+    def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
+        super().__init__(params, **arguments)
+        self.copies: dict[Tensor, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "closures are not used"
+        if not self.copies:
+            super().step()
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        state, scale = self.state[parameter], self.grad_scale
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        if scale is not None and float(scale) == 1.0:
+            scale = None
+        room = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
+        constants = {key: group[key] for key in ("lr", "eps", "weight_decay")}
+        constants["beta1"], constants["beta2"] = group["betas"]
+        tensors = (parameter, grad, state["exp_avg"], state["exp_avg_sq"], self.copies[parameter])
+        for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
+            if scale is not None:
+                gradient = torch.div(gradient, scale, out=room[: len(gradient)])
+            states = [master], [gradient], [mean], [square], [], [state["step"]]
+            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)  # type: ignore[call-overload]
+            copy.copy_(master)
+
+
+class Adam2018(AdamW):
     """The update of GPT-1's published code (openai/finetune-transformer-lm, opt.py), `lr` being lr * schedule:
 
         lr_t = lr * sqrt(1 - b2^t) / (1 - b1^t)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.parallel import optimizer as optimizers
 from gpt1_ds.parallel.optimizer import make_optimizer, parameter_groups
 
 
@@ -44,3 +45,28 @@ def test_matrices_decay_and_the_rest_does_not(name: str) -> None:
     optimizer.step()
     moved = {key: not torch.equal(p, before[key]) for key, p in module.named_parameters()}
     assert moved == {"0.weight": True, "0.bias": False, "1.weight": False, "1.bias": False}
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+@pytest.mark.parametrize("scale", [None, 1.0, 2.5])
+def test_an_update_in_blocks_is_the_whole_update(
+    name: str, scale: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizers, "BLOCK", 64)
+    torch.manual_seed(0)
+    values = torch.randn(7, 29)  # 203: three blocks and a rest
+    whole, blocked = (torch.nn.ParameterList([torch.nn.Parameter(values.clone())]) for _ in range(2))
+    copy = torch.empty(7 * 29, dtype=torch.bfloat16)
+    plain, ours = (make_optimizer(one, OptimizerConfig(name=name, lr=0.01)) for one in (whole, blocked))  # type: ignore[arg-type]
+    ours.copies = {blocked[0]: copy}  # type: ignore[attr-defined]
+    for _ in range(3):
+        gradient = torch.randn(7, 29)
+        whole[0].grad, blocked[0].grad = gradient / (scale or 1.0), gradient.clone()
+        ours.grad_scale = None if scale is None else torch.tensor(scale)  # type: ignore[attr-defined]
+        plain.step()
+        ours.step()
+        assert torch.equal(whole[0], blocked[0])
+        assert torch.equal(copy, whole[0].detach().bfloat16().view(-1))
+        assert torch.equal(blocked[0].grad, gradient), "it is left as it was"
+    for key, state in plain.state[whole[0]].items():
+        assert torch.equal(state, ours.state[blocked[0]][key]), key
