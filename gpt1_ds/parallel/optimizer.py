@@ -73,8 +73,8 @@ class AdamW(torch.optim.AdamW):
         for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
             if scale is not None:
                 gradient = torch.div(gradient, scale, out=room[: len(gradient)])
-            states = [master], [gradient], [mean], [square], [], [state["step"]]
-            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)  # type: ignore[call-overload]
+            states = [[master], [gradient], [mean], [square], list[Tensor](), [state["step"]]]
+            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
             copy.copy_(master)
 
 

@@ -1,22 +1,23 @@
-"""Row 11: two pipeline stages on two processes with a thread each, beside what one such process makes possible.
+"""Row 11: GPT-1 as two pipeline stages on two processes of a thread each, beside what one such process makes possible.
 
-The model has GPT-1's proportions, so that the head weighs as much as four blocks. Two stages that are balanced and
-never wait reach p m / (m + p - 1) times the rate of one process (p stages, m micro-batches). What the machine itself
-takes off when both cores work is measured apart: two such processes at once that know nothing of each other.
+Two stages that are balanced and never wait reach p m / (m + p - 1) times the rate of one process (p stages, m
+micro-batches). What the machine itself takes off when both cores work is measured apart: two such processes at once
+that know nothing of each other.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from tools.bench.ranks import Ranks, started
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
 APART = True  # torch is imported by other processes
-STAGES, MICRO_BATCHES, ROWS = 2, 8, 4  # rows of a micro-batch
-SIZE = {"layers": 12, "width": 384, "heads": 6, "context": 256}  # GPT-1's halves, and half its vocabulary
-VOCABULARY = 20239
+STAGES, MICRO_BATCHES = 2, 8  # micro-batches of one sequence
+SIZE = {"layers": 12, "width": 768, "heads": 12, "context": 512}
+VOCABULARY = 40478
 QUICK = {"layers": 4, "width": 64, "heads": 2, "context": 64}
 IDEAL = STAGES * MICRO_BATCHES / (MICRO_BATCHES + STAGES - 1)
 LOSS, NORM = 2e-3, 5e-2  # relative differences that bf16 leaves between layouts
@@ -27,7 +28,24 @@ TENSOR, DATA = "tensor parallel 2", "data parallel 2"
 TRAINER, STOCK_TRAINER = "tools.bench.ranks:trainer", "tools.bench.pipeline:stock_trainer"
 
 
-def stock_trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, float]]:
+@dataclass
+class Team:
+    """The processes of one engine, and (loss, norm) of its steps so far."""
+
+    ranks: Ranks
+    steps: list[tuple[float, float]] = field(default_factory=list)
+
+    def begin(self, threads: int) -> None:
+        self.ranks.tell(len(self.steps), threads)
+
+    def end(self) -> float:
+        """Seconds of the step."""
+        answers = self.ranks.hear()
+        self.steps.append((answers[-1]["loss"], answers[-1]["norm"]))
+        return float(max(answer["seconds"] for answer in answers))
+
+
+def stock_trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
     """The same engine, its layers cut as DeepSpeed's PipelineModule does by itself."""
     from deepspeed.pipe import PipelineModule
 
@@ -42,51 +60,47 @@ def stock_trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str
 
 
 def measure(options: Options) -> Row:
-    vocabulary, rows = (2000, 2) if options.quick else (VOCABULARY, ROWS)
-    size = QUICK if options.quick else SIZE
-    tokens = rows * MICRO_BATCHES * size["context"]
+    vocabulary, size = (2000, QUICK) if options.quick else (VOCABULARY, SIZE)
+    tokens = MICRO_BATCHES * size["context"]
     words = [f"model.{key}={value}" for key, value in size.items()]
-    words += [f"train.global_batch={rows * MICRO_BATCHES}", f"train.micro_batch={rows}", "train.precision=bf16"]
+    words += [f"train.global_batch={MICRO_BATCHES}", "train.micro_batch=1", "train.precision=bf16"]
 
     with contextlib.ExitStack() as stack:
 
-        def ranks(extra: str = "", number: int = 2, threads: int = 1, target: str = TRAINER) -> Ranks:
-            arguments = ([*words, *extra.split()], vocabulary)
-            return stack.enter_context(started(target, arguments, number, threads))
+        def team(extra: str = "", ranks: int = 2, target: str = TRAINER) -> Team:
+            return Team(stack.enter_context(started(target, ([*words, *extra.split()], vocabulary), ranks)))
 
-        teams = {
-            OURS: [ranks("parallel.pipeline=2")],
-            STOCK: [ranks("parallel.pipeline=2", target=STOCK_TRAINER)],
-            ONE: [ranks(number=1)],
-            TENSOR: [ranks("parallel.tensor=2")],
-            DATA: [ranks()],
-            THREADS: [ranks(number=1, threads=2)],
-            TWO: [ranks(number=1), ranks(number=1)],
+        one, another = team(ranks=1), team(ranks=1)
+        contenders = {
+            OURS: [team("parallel.pipeline=2")],
+            STOCK: [team("parallel.pipeline=2", target=STOCK_TRAINER)],
+            ONE: [one],
+            TENSOR: [team("parallel.tensor=2")],
+            DATA: [team()],
+            THREADS: [one],
+            TWO: [one, another],
         }
-        steps: dict[str, list[tuple[float, float]]] = {name: [] for name in teams}
 
         def turn(name: str) -> Callable[[], float]:
-            return lambda: len(teams[name]) * tokens / _step(teams[name], len(steps[name]), steps[name])
+            return lambda: len(contenders[name]) * tokens / _step(contenders[name], 2 if name == THREADS else 1)
 
-        series = take_turns({name: turn(name) for name in teams}, options.rounds)
+        series = take_turns({name: turn(name) for name in contenders}, options.rounds)
     return Row(
         number=11,
-        title="two pipeline stages, a thread each",
+        title="GPT-1 as two pipeline stages, a thread each",
         unit="tokens/s",
         series=series,
         ratios=_ratios(series),
-        configuration={**size, "vocabulary": vocabulary, "rows": rows, "micro_batches": MICRO_BATCHES},
-        checks={"losses": _agree(steps)},
+        configuration={**size, "vocabulary": vocabulary, "micro_batches": MICRO_BATCHES},
+        checks={"losses": _agree(one, contenders)},
     )
 
 
-def _step(team: list[Ranks], number: int, found: list[tuple[float, float]]) -> float:
-    """One step of all processes of a team at once; the seconds of the slowest."""
-    for ranks in team:
-        ranks.tell(number)
-    answers = [answer for ranks in team for answer in ranks.hear()]
-    found.append((answers[-1]["loss"], answers[-1]["norm"]))
-    return max(answer["seconds"] for answer in answers)
+def _step(teams: list[Team], threads: int) -> float:
+    """One step of all teams at once; the seconds of the slowest."""
+    for team in teams:
+        team.begin(threads)
+    return max([team.end() for team in teams])
 
 
 def _ratios(series: dict[str, list[float]]) -> list[Ratio]:
@@ -102,11 +116,10 @@ def _ratios(series: dict[str, list[float]]) -> list[Ratio]:
     ]
 
 
-def _agree(steps: dict[str, list[tuple[float, float]]]) -> list[float]:
-    """The losses, which every layout must find alike."""
-    expected = steps[THREADS]
-    for name, found in steps.items():
-        for (loss, norm), (right, right_norm) in zip(found, expected, strict=True):
+def _agree(one: Team, contenders: dict[str, list[Team]]) -> list[float]:
+    """The losses of one process, which every layout must find alike in as many steps as it made."""
+    for name, (team, *_) in contenders.items():
+        for (loss, norm), (right, right_norm) in zip(team.steps, one.steps, strict=False):
             close = abs(loss / right - 1) < LOSS and abs(norm / right_norm - 1) < NORM
             assert close, f"{name} trains something else: loss {loss}, not {right}; norm {norm}, not {right_norm}"
-    return [loss for loss, _ in expected]
+    return [loss for loss, _ in one.steps]

@@ -81,11 +81,12 @@ def serve(target: str, arguments: tuple[Any, ...], threads: int, pipes: Sequence
         pipe.send(act(*words))
 
 
-def trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, float]]:
-    """Build the engine that `words` describe on this rank. Told a step's number it trains that step and answers with
-    its seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
+def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]]:
+    """Build the engine that `words` describe on this rank. Told a step's number (and its threads) it trains that step
+    and answers with its seconds (of all ranks), loss and gradient norm; every layout is given the same tokens.
     """
     import numpy as np
+    import torch
     import torch.distributed as dist
 
     from gpt1_ds.config import load
@@ -101,7 +102,8 @@ def trainer(words: list[str], vocabulary: int) -> Callable[[int], dict[str, floa
     engine = build_engine(config, vocabulary, grid)
     shape = config.train.global_batch, config.model.context + 1
 
-    def step(number: int) -> dict[str, float]:
+    def step(number: int, threads: int = 1) -> dict[str, float]:
+        torch.set_num_threads(threads)
         drawn = np.random.default_rng(number).random(shape) ** 3 * vocabulary  # small ids are frequent: to be learnt
         rows = [Rows(drawn.astype(np.int64)[part], part) for part in batch_shape(config, grid).rows()]
         batches = training_batches(rows, config.run.seed, number)
