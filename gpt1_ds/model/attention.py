@@ -24,7 +24,7 @@ from torch import Tensor
 from gpt1_ds.model import dropout
 
 ROWS = 128  # query rows of a block; keys right of its last row are skipped, as causality allows
-BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # probabilities held at once
+BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}  # probabilities held at once
 
 
 @dataclass(frozen=True)

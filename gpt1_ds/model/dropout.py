@@ -90,8 +90,20 @@ def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtyp
         if shift == 16:
             bits.bitwise_xor_(second_key)
     xor_shifted(16)
-    lanes = bits.view(torch.int16)  # signed: the same order, shifted by half the range
-    return torch.ge(lanes, limit - _LANES // 2, out=torch.empty_like(lanes, dtype=dtype))
+    lanes = bits.view(torch.int16)
+    return torch.ge(lanes, _signed_limit(limit), out=torch.empty_like(lanes, dtype=dtype))
+
+
+def is_kept(element: Tensor, key: Tensor, second_key: Tensor, limit: int) -> Tensor:
+    """The same mask as booleans, of int32 elements numbered from 0: each hashes its pair's counter by itself. Twice the
+    arithmetic, but a compiler fuses all of it, where a change of type within a tensor stops it.
+    """
+    bits = (element >> 1) * _signed(_COUNTER_32, 32) + key
+    bits = (bits ^ _shift_right(bits, 16, 32)) * _signed(_MIX_32[0], 32) ^ second_key
+    bits = (bits ^ _shift_right(bits, 13, 32)) * _signed(_MIX_32[1], 32)
+    bits = bits ^ _shift_right(bits, 16, 32)
+    lane = torch.where((element & 1) == 1, bits >> 16, (bits << 16) >> 16)
+    return lane >= _signed_limit(limit)
 
 
 def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: float, first_position: int = 0) -> Tensor:
@@ -99,12 +111,22 @@ def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: floa
     if probability == 0.0:
         return x_SBD
     positions, rows, channels = x_SBD.shape
-    pairs = (channels + 1) // 2
+    pairs, limit = (channels + 1) // 2, threshold(probability)
     key_B1, second_B1 = site_keys(keys_B, site)
-    counter_SC = counters(first_position * pairs, positions * pairs, x_SBD.device).view(positions, 1, pairs)
     key, second_key = key_B1.view(1, rows, 1), second_B1.view(1, rows, 1)
-    keep_SBD = keep_mask(counter_SC, key, second_key, threshold(probability), x_SBD.dtype)
+    if torch.compiler.is_compiling():
+        position_S = torch.arange(first_position, first_position + positions, dtype=torch.int32, device=x_SBD.device)
+        channel_D = torch.arange(channels, dtype=torch.int32, device=x_SBD.device)
+        element_SD = position_S[:, None] * (2 * pairs) + channel_D
+        return torch.where(is_kept(element_SD[:, None], key, second_key, limit), x_SBD * scale(probability), 0.0)
+    counter_SC = counters(first_position * pairs, positions * pairs, x_SBD.device).view(positions, 1, pairs)
+    keep_SBD = keep_mask(counter_SC, key, second_key, limit, x_SBD.dtype)
     return (x_SBD * keep_SBD[..., :channels]).mul_(scale(probability))
+
+
+def _signed_limit(limit: int) -> int:
+    """For a half of the hash read as a signed number: the same order, shifted by half the range."""
+    return limit - _LANES // 2
 
 
 def _shift_right(x: Tensor, shift: int, width: int) -> Tensor:

@@ -58,10 +58,13 @@ class TensorParallel:
 
 
 class ColumnParallel(tensor_parallel.ColumnParallelLinear):
-    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
+    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks. With `skip_bias_add` its bias [O] is left to the
+    caller.
+    """
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
-        super().__init__(inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, tp_group=tensor.group)
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, skip_bias_add: bool = False) -> None:
+        arguments = {"config": tensor.config, "init_method": nn.init.zeros_, "tp_group": tensor.group}
+        super().__init__(inputs, outputs, skip_bias_add=skip_bias_add, **arguments)
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]

@@ -33,7 +33,8 @@ BUCKET = 25_000_000  # elements of a reduction or a gather (parallel/ds_config.p
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
 LIVE_LIMIT = 1_000_000_000  # gathered elements that ZeRO 3 keeps (DeepSpeed's stage3_max_live_parameters)
 ROWS = 128  # of attention's blocks
-BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # of attention's and the loss's blocks (model/)
+SCORES = {"cpu": 1 << 19, "cuda": 1 << 26}  # elements of attention's blocks (model/attention.py)
+LOGITS = {"cpu": 1 << 18, "cuda": 1 << 26}  # and of the loss's (model/cross_entropy.py)
 LIBRARIES = {"cpu": 56 << 20, "cuda": 0}  # what libraries take once a step has run, behind their import
 
 
@@ -215,7 +216,7 @@ class _Rank:
         if model.attention == "fused":
             return 0.0
         scores = train.micro_batch * model.heads // self.tensor * min(ROWS, model.context) * model.context
-        return min(scores, BLOCK_ELEMENTS[self.device]) * (16 + 2 * self.type)
+        return min(scores, SCORES[self.device]) * (16 + 2 * self.type)
 
     def _gathered(self) -> float:
         """Weights that ZeRO 3 gathers for a pass and keeps until the backward pass is through."""
@@ -227,7 +228,7 @@ class _Rank:
         """Of the loss, whose gradients come with it; behind a gather on a processor, what gloo copies."""
         size = 0.0
         if self.share.head:
-            size = self.matrix + self.state + self.logits + 4 * BLOCK_ELEMENTS[self.device]
+            size = self.matrix + self.state + self.logits + 4 * LOGITS[self.device]
         if self.zero == 3 and self.data > 1 and self.device == "cpu":
             size += round(0.75 * min(BUCKET, self.parameters) * self.type)
         return size

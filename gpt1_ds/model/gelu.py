@@ -1,0 +1,56 @@
+"""A linear layer's bias and the GELU behind it, as one operation.
+
+    gelu(u) = u / 2 (1 + tanh(sqrt(2 / pi) (u + c u^3))) = u sigmoid(u w)    (Hendrycks & Gimpel 2016)
+    slope   = s + u s (1 - s) (3 w - 2 k)    with k = 2 sqrt(2 / pi), c = 0.044715, w = k + k c u^2, s = sigmoid(u w)
+
+A processor computes a sigmoid in a quarter of the time of a tanh. The slope is made along with the value, while a block
+of the input is in the cache, and kept in its place: the backward pass is one multiplication.
+
+Shapes: F features; all other axes are rows, R of them in a block.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 62}  # in work at once
+_CUBE = 0.044715
+_RATE = 2 * math.sqrt(2 / math.pi)
+
+
+def bias_gelu(x_F: Tensor, bias_F: Tensor) -> Tensor:
+    """gelu(x + bias), of x's shape [..., F] and type, computed in fp32."""
+    if torch.compiler.is_compiling():
+        u_F = x_F.float() + bias_F
+        return (u_F * torch.sigmoid(u_F * (_RATE + _RATE * _CUBE * u_F * u_F))).to(x_F.dtype)
+    return _BiasGelu.apply(x_F, bias_F, torch.is_grad_enabled())  # type: ignore[no-any-return]
+
+
+class _BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_F, bias_F, differentiate):  # type: ignore[no-untyped-def]
+        out_F = torch.empty_like(x_F)
+        slope_F = torch.empty_like(x_F) if differentiate else None
+        features, wide_bias_F = x_F.shape[-1], bias_F.float()
+        height = max(1, BLOCK_ELEMENTS[x_F.device.type] // features)
+        tensors = [x_F, out_F] if slope_F is None else [x_F, out_F, slope_F]
+        for x_RF, out_RF, *slope_RF in zip(*(one.view(-1, features).split(height) for one in tensors), strict=True):
+            u_RF = x_RF.to(torch.float32, copy=True).add_(wide_bias_F)
+            w_RF = (u_RF * u_RF).mul_(_RATE * _CUBE).add_(_RATE)
+            s_RF = (u_RF * w_RF).sigmoid_()
+            out_RF.copy_(u_RF.mul_(s_RF))
+            for slope in slope_RF:
+                u_RF.mul_(1 - s_RF)
+                slope.copy_(s_RF.addcmul_(u_RF, w_RF, value=3).add_(u_RF, alpha=-2 * _RATE))
+        ctx.save_for_backward(slope_F)
+        return out_F
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_F):  # type: ignore[no-untyped-def]
+        (slope_F,) = ctx.saved_tensors
+        grad_x_F = grad_F * slope_F
+        return grad_x_F, grad_x_F.flatten(0, -2).sum(0), None
