@@ -83,8 +83,20 @@ def _devices() -> Iterator[Finding]:
         amx = "with" if torch.cpu._is_amx_tile_supported() else "without"
         fast = "fast" if amx == "with" or torch.cpu._is_avx512_bf16_supported() else "slower than fp32"
         yield Finding("note", f"CPU kernels: {capability} {amx} AMX: train.precision=bf16 is {fast} here")
-    if "OMP_NUM_THREADS" not in os.environ:
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is None:
         yield Finding("ok", f"threads: {cores} cores are shared out over local ranks (OMP_NUM_THREADS overrides)")
+    else:
+        yield Finding("ok", f"threads: {threads} per rank (OMP_NUM_THREADS)")
+    yield _allocator()
+
+
+def _allocator() -> Finding:
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        return Finding("note", f"memory: LD_PRELOAD={preloaded}; nothing was found to be faster than glibc as set here")
+    if platform.libc_ver()[0] != "glibc":
+        return Finding("note", "memory: not glibc, which training tells to keep freed memory: steps may be slower")
+    return Finding("ok", "memory: glibc, told to keep what is freed (as fast as tcmalloc and jemalloc when measured)")
 
 
 def _backends() -> Iterator[Finding]:
