@@ -74,8 +74,8 @@ class _Exact(torch.autograd.Function):
         for heads, rows in _blocks(q):
             weights_GRT = _probabilities(q, k, heads, rows)
             if key_G is not None:
-                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit)).mul_(scale)
-            torch.bmm(weights_GRT.to(v.dtype), v[heads, : rows.stop], out=out_GSH[heads, rows])
+                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
+            _product(weights_GRT.to(v.dtype), v[heads, : rows.stop], scale, out_GSH[heads, rows])
         ctx.save_for_backward(q, k, v, key_G, second_G)
         ctx.limit, ctx.scale = limit, scale
         return out_GSH
@@ -84,7 +84,7 @@ class _Exact(torch.autograd.Function):
     def backward(ctx, grad_GSH):  # type: ignore[no-untyped-def]
         q, k, v, key_G, second_G = ctx.saved_tensors
         grad_GSH = grad_GSH.contiguous()
-        grad_q = torch.empty_like(q)
+        grad_q, scale, root = torch.empty_like(q), ctx.scale, _inverse_root(q)
         many = q.shape[1] > ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
         grad_k, grad_v = (
             torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
@@ -93,17 +93,17 @@ class _Exact(torch.autograd.Function):
         for heads, rows in _blocks(q):
             keys = slice(0, rows.stop)
             probability_GRT = _probabilities(q, k, heads, rows)
-            grad_GRT = torch.bmm(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2)).float()
+            grad_GRT = _product(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
             weights_GRT = probability_GRT
             if key_G is not None:
-                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit).mul_(ctx.scale)
+                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit)
                 weights_GRT = probability_GRT * keep_GRT
                 grad_GRT.mul_(keep_GRT)
-            write(grad_v[heads, keys], torch.bmm(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows]))
+            write(grad_v[heads, keys], _product(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale))
             grad_GRT = torch._softmax_backward_data(grad_GRT, probability_GRT, -1, torch.float32)
-            grad_scores_GRT = grad_GRT.mul_(_inverse_root(q)).to(q.dtype)
-            torch.bmm(grad_scores_GRT, k[heads, keys], out=grad_q[heads, rows])
-            write(grad_k[heads, keys], torch.bmm(grad_scores_GRT.transpose(1, 2), q[heads, rows]))
+            grad_scores_GRT = grad_GRT.to(q.dtype)
+            _product(grad_scores_GRT, k[heads, keys], root, grad_q[heads, rows])
+            write(grad_k[heads, keys], _product(grad_scores_GRT.transpose(1, 2), q[heads, rows], root))
         return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
 
 
@@ -123,9 +123,16 @@ def _probabilities(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
     """fp32 [g, R, T]: the causal softmax of the scaled scores; T ends at the block's last row. (torch's softmax is one
     pass over memory; maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
     """
-    scores_GRT = torch.bmm(q[heads, rows], k[heads, : rows.stop].transpose(1, 2)).float().mul_(_inverse_root(q))
+    scores_GRT = _product(q[heads, rows], k[heads, : rows.stop].transpose(1, 2), _inverse_root(q)).float()
     scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
     return torch.softmax(scores_GRT, -1)
+
+
+def _product(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None = None) -> Tensor:
+    """factor x a b, into `out` if it is given: a factor costs nothing before the sums are rounded, a pass after it."""
+    if out_GMN is None:
+        out_GMN = a_GMK.new_empty(len(a_GMK), a_GMK.shape[1], b_GKN.shape[2])
+    return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
 
 
 @lru_cache(maxsize=16)

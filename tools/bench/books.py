@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gpt1_ds.config import Config, load
+from tools.bench import matrix
 from tools.bench.loop import Loop
 from tools.bench.ours import TINY, Ours, Text, can_compile, tokens_per_step
 from tools.bench.peers import Plain, compare
@@ -37,14 +38,20 @@ def measure(options: Options) -> Row:
         name: rate(one, tokens, device, repeats)
         for name, one in {**{n: o.step for n, o in ours.items()}, **steps}.items()
     }
-    series = take_turns(work, options.rounds)
+    products = matrix.step_seconds(matrix.of_model(config.model, config.train.micro_batch), device)
+    micro_batch = config.train.micro_batch * config.model.context
+    series = take_turns({**work, "matrix products": lambda: micro_batch / products()}, options.rounds)
     best, (rival,) = fastest(series, ours), steps
     return Row(
         number=17,
         title="the books model, whole step",
         unit="tokens/s",
         series=series,
-        ratios=[Ratio("ours / plain PyTorch", ratio(series, best, rival), 1.5)],
+        ratios=[
+            Ratio("ours / plain PyTorch", ratio(series, best, rival), 1.5),
+            Ratio("ours / its matrix products alone", ratio(series, best, "matrix products")),
+            Ratio("plain PyTorch / its matrix products alone", ratio(series, rival, "matrix products")),
+        ],
         configuration={
             "rows": config.train.global_batch,
             "micro-batch": config.train.micro_batch,

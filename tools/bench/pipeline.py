@@ -8,11 +8,11 @@ that know nothing of each other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tools.bench.ranks import Ranks, started
-from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
+from tools.bench.rows import Options, Ratio, Row, Series, ratio, take_turns
 
 APART = True  # torch is imported by other processes
 STAGES, MICRO_BATCHES = 2, 8  # micro-batches of one sequence
@@ -24,6 +24,7 @@ LOSS, NORM = 2e-3, 5e-2  # relative differences that bf16 leaves between layouts
 
 OURS, STOCK, ONE = "pipeline, cut by FLOPs", "pipeline, cut by parameters (DeepSpeed)", "one process, one thread"
 TWO, THREADS = "two processes apart", "one process, two threads"
+REFERENCE = "one process, two threads, beside these"
 TENSOR, DATA = "tensor parallel 2", "data parallel 2"
 TRAINER, STOCK_TRAINER = "tools.bench.ranks:trainer", "tools.bench.pipeline:stock_trainer"
 
@@ -61,30 +62,12 @@ def stock_trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, 
 
 def measure(options: Options) -> Row:
     vocabulary, size = (2000, QUICK) if options.quick else (VOCABULARY, SIZE)
-    tokens = MICRO_BATCHES * size["context"]
     words = [f"model.{key}={value}" for key, value in size.items()]
     words += [f"train.global_batch={MICRO_BATCHES}", "train.micro_batch=1", "train.precision=bf16"]
-
-    with contextlib.ExitStack() as stack:
-
-        def team(extra: str = "", ranks: int = 2, target: str = TRAINER) -> Team:
-            return Team(stack.enter_context(started(target, ([*words, *extra.split()], vocabulary), ranks)))
-
-        one, another = team(ranks=1), team(ranks=1)
-        contenders = {
-            OURS: [team("parallel.pipeline=2")],
-            STOCK: [team("parallel.pipeline=2", target=STOCK_TRAINER)],
-            ONE: [one],
-            TENSOR: [team("parallel.tensor=2")],
-            DATA: [team()],
-            THREADS: [one],
-            TWO: [one, another],
-        }
-
-        def turn(name: str) -> Callable[[], float]:
-            return lambda: len(contenders[name]) * tokens / _step(contenders[name], 2 if name == THREADS else 1)
-
-        series = take_turns({name: turn(name) for name in contenders}, options.rounds)
+    series: Series = {}
+    for names in (TENSOR, DATA, REFERENCE), (OURS, STOCK, ONE, TWO, THREADS):  # all at once need more memory
+        found, losses = _compare(names, words, vocabulary, MICRO_BATCHES * size["context"], options.rounds)
+        series |= found
     return Row(
         number=11,
         title="GPT-1 as two pipeline stages, a thread each",
@@ -92,8 +75,37 @@ def measure(options: Options) -> Row:
         series=series,
         ratios=_ratios(series),
         configuration={**size, "vocabulary": vocabulary, "micro_batches": MICRO_BATCHES},
-        checks={"losses": _agree(one, contenders)},
+        checks={"losses": losses},
     )
+
+
+def _compare(
+    names: Sequence[str], words: list[str], vocabulary: int, tokens: int, rounds: int
+) -> tuple[Series, list[float]]:
+    """Tokens/s of contenders in turns, and the losses, on which all agree."""
+    with contextlib.ExitStack() as stack:
+
+        def team(extra: str = "", ranks: int = 2, target: str = TRAINER) -> Team:
+            return Team(stack.enter_context(started(target, ([*words, *extra.split()], vocabulary), ranks)))
+
+        one = team(ranks=1)
+        build = {
+            OURS: lambda: [team("parallel.pipeline=2")],
+            STOCK: lambda: [team("parallel.pipeline=2", target=STOCK_TRAINER)],
+            ONE: lambda: [one],
+            TENSOR: lambda: [team("parallel.tensor=2")],
+            DATA: lambda: [team()],
+            TWO: lambda: [one, team(ranks=1)],
+        }
+        teams = {name: build.get(name, build[ONE])() for name in names}
+
+        def turn(name: str) -> Callable[[], float]:
+            threads = 2 if name in (THREADS, REFERENCE) else 1
+            return lambda: len(teams[name]) * tokens / _step(teams[name], threads)
+
+        series = take_turns({name: turn(name) for name in names}, rounds)
+        _check(one, teams)
+    return series, [loss for loss, _ in teams[names[0]][0].steps]
 
 
 def _step(teams: list[Team], threads: int) -> float:
@@ -112,14 +124,14 @@ def _ratios(series: dict[str, list[float]]) -> list[Ratio]:
         Ratio("cut by FLOPs / cut by parameters", share(OURS, STOCK), 1.15),
         Ratio("two stages / ideal of two processes at once", share(OURS, TWO, IDEAL / STAGES)),
         Ratio("two processes at once / twice one", share(TWO, ONE, STAGES)),
-        *(Ratio(f"{name} / one process, two threads", share(name, THREADS)) for name in (OURS, TENSOR, DATA)),
+        Ratio(f"{OURS} / {THREADS}", share(OURS, THREADS)),
+        *(Ratio(f"{name} / {THREADS}", share(name, REFERENCE)) for name in (TENSOR, DATA)),
     ]
 
 
-def _agree(one: Team, contenders: dict[str, list[Team]]) -> list[float]:
-    """The losses of one process, which every layout must find alike in as many steps as it made."""
-    for name, (team, *_) in contenders.items():
+def _check(one: Team, teams: dict[str, list[Team]]) -> None:
+    """Every layout finds the losses of one process, in as many steps as it made."""
+    for name, (team, *_) in teams.items():
         for (loss, norm), (right, right_norm) in zip(team.steps, one.steps, strict=False):
             close = abs(loss / right - 1) < LOSS and abs(norm / right_norm - 1) < NORM
             assert close, f"{name} trains something else: loss {loss}, not {right}; norm {norm}, not {right_norm}"
-    return [loss for loss, _ in one.steps]
