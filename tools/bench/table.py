@@ -31,26 +31,33 @@ def save(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
 
 
 def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
-    where = machine["device"] or f"{machine['processor']}, {machine['cores']} cores, {machine['matrix_units']}"
-    packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "deepspeed", "megatron-core", "transformers"))
-    quick = ["tiny sizes: these figures say nothing about speed", ""] * machine["quick"]
-    lines = [
-        f"{where}; {packages}; {machine['date']}",
-        "",
-        *quick,
-        "| row | measured | ratio | target |",
-        "|---|---|---|---|",
-    ]
+    """The brief table, then what each contender reached."""
+    lines = [brief(machine, rows), "| row | median of the rounds |", "|---|---|"]
     for row in rows:
         figures = "; ".join(f"{name} {_figure(values)} {row.unit}" for name, values in row.series.items())
         note = f" ({row.note})" if row.note else ""
-        lines.append(f"| {row.number} {row.title} | {figures}{note} | | |")
-        lines += [f"| | {one.name} | {spread(one.values)} | {_target(one)} |" for one in row.ratios]
+        lines.append(f"| {row.number} | {figures}{note} |")
+    return "\n".join(lines) + "\n"
+
+
+def brief(machine: dict[str, Any], rows: list[Row]) -> str:
+    """Where, with what, and every ratio: median (least to most of the rounds) beside its target."""
+    where = machine["device"] or f"{machine['processor']}, {machine['cores']} cores, {machine['matrix_units']}"
+    packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "deepspeed", "megatron-core", "transformers"))
+    quick = ["tiny sizes: these figures say nothing about speed", ""] * machine["quick"]
+    lines = [f"{where}; {packages}; {machine['date']}", "", *quick, "| row | | ratio | target |", "|---|---|---|---|"]
+    for row in rows:
+        title = f"{row.number} {row.title}"
+        for one in row.ratios:
+            lines.append(f"| {title} | {one.name} | {spread(one.values)} | {_target(one)} |")
+            title = ""
     return "\n".join(lines) + "\n"
 
 
 def spread(values: list[float]) -> str:
     """Median (least to most)."""
+    if len(values) == 1:
+        return _figure(values)
     return f"{_figure(values)} ({min(values):.3g} to {max(values):.3g})"
 
 
