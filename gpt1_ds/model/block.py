@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import attention, dropout, names
-from gpt1_ds.model.gelu import bias_gelu
-from gpt1_ds.model.layers import ColumnParallel, LayerNorm, RowParallel, TensorParallel
+from gpt1_ds.model.layers import ColumnParallel, ColumnParallelGelu, LayerNorm, RowParallel, TensorParallel
 
 SITES = 3  # dropout sites of a block: attention probabilities, attention output, mlp output
 
@@ -79,11 +78,11 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.up = ColumnParallel(model.width, model.ffn_width, tensor, skip_bias_add=True)
+        self.up = ColumnParallelGelu(model.width, model.ffn_width, tensor)
         self.down = RowParallel(model.ffn_width, model.width, tensor)
 
     def forward(self, x_SBD: Tensor) -> Tensor:
-        return self.down(bias_gelu(self.up(x_SBD), self.up.bias))  # type: ignore[no-any-return]
+        return self.down(self.up(x_SBD))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):

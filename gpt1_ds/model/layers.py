@@ -14,6 +14,8 @@ from megatron.core.model_parallel_config import ModelParallelConfig
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from gpt1_ds.model.gelu import bias_gelu
+
 
 @dataclass(frozen=True)
 class TensorParallel:
@@ -58,9 +60,7 @@ class TensorParallel:
 
 
 class ColumnParallel(tensor_parallel.ColumnParallelLinear):
-    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks. With `skip_bias_add` its bias [O] is left to the
-    caller.
-    """
+    """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
 
     def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, skip_bias_add: bool = False) -> None:
         arguments = {"config": tensor.config, "init_method": nn.init.zeros_, "tp_group": tensor.group}
@@ -68,6 +68,16 @@ class ColumnParallel(tensor_parallel.ColumnParallelLinear):
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
+
+
+class ColumnParallelGelu(ColumnParallel):
+    """x [S, B, D] -> gelu(what ColumnParallel makes of it)."""
+
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+        super().__init__(inputs, outputs, tensor, skip_bias_add=True)
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        return bias_gelu(*super(ColumnParallel, self).forward(x_SBD))
 
 
 class RowParallel(tensor_parallel.RowParallelLinear):

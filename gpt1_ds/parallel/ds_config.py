@@ -25,7 +25,7 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
             "overlap_comm": False,
         },
-        "zero_allow_untested_optimizer": True,  # adam2018
+        "zero_allow_untested_optimizer": True,  # ours (parallel/optimizer.py)
         # reentrant checkpointing and partitioned activations are the traps that run and are wrong
         "pipeline": {"use_reentrant": False, "pipe_partitioned": False, "grad_partitioned": False},
         "timers": {"throughput": {"enabled": False}},  # it synchronises the device twice per micro-step

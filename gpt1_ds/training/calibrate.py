@@ -21,8 +21,10 @@ from torch import Tensor
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.model import attention, dropout
 from gpt1_ds.model.cross_entropy import Softmax
+from gpt1_ds.model.gelu import bias_gelu
 from gpt1_ds.parallel import launch
 from gpt1_ds.parallel.grid import connect
+from gpt1_ds.parallel.optimizer import AdamW
 from gpt1_ds.plan.machine import Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops
 from gpt1_ds.training.session import keep_memory, share_cores
@@ -102,7 +104,7 @@ class _Bench:
             _both_ways(torch.nn.functional.layer_norm(x_SBD + x_SBD, (width,), weight, weight), x_SBD)
 
         def gelu() -> None:
-            _both_ways(torch.nn.functional.gelu(x_SBD, approximate="tanh"), x_SBD)
+            _both_ways(bias_gelu(x_SBD, weight), x_SBD)
 
         def drop() -> None:
             _both_ways(dropout.dropout(x_SBD, keys_B, 1, 0.1), x_SBD)
@@ -119,7 +121,7 @@ class _Bench:
             "loss": self._loss(dtype),
             "stream": stream / self.seconds(lambda: y.copy_(x_SBD.detach())),
             "memory": self._memory(),
-            "update": self._update(),
+            "update": self._update(dtype),
             "launch": self._launch(dtype),
         }
 
@@ -196,11 +198,13 @@ class _Bench:
 
         return self.seconds(chain, synchronise=False) / (2 * length)
 
-    def _update(self) -> float:
+    def _update(self, dtype: torch.dtype) -> float:
         count = LARGE
         parameter = torch.nn.Parameter(torch.zeros(count, device=self.device))
         parameter.grad = torch.ones_like(parameter)
-        optimizer = torch.optim.AdamW([parameter], fused=True)
+        optimizer = AdamW([parameter], fused=True)
+        if dtype != torch.float32 and not self.cuda:  # as parallel/economy.py sets it
+            optimizer.copies = {parameter: torch.empty(count, dtype=dtype)}
 
         def update() -> None:
             torch.linalg.vector_norm(parameter.grad)

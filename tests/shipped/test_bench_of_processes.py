@@ -51,7 +51,7 @@ def test_the_layouts_of_a_row_train_alike(rows: dict[int, dict[str, Any]]) -> No
     losses = rows[11]["checks"]["losses"]  # the row ends with an error where another layout has other ones
     assert len(losses) == 2
     assert all(abs(loss - math.log(2000)) < 0.5 for loss in losses), losses
-    assert len(rows[11]["series"]) == 7
+    assert len(rows[11]["series"]) == 8
     sums = rows[12]["checks"]["TP2 tiny"]
     assert sums["gloo"]["calls"] == sums["shared memory"]["calls"] > 10
 

@@ -67,7 +67,7 @@ def test_a_table_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     text = path.with_suffix(".md").read_text()
     assert text.index("| 1 first |") < text.index("| 3 a race |")
-    assert "| 3 | hare 2 ms; tortoise 3 ms |" in text
+    assert "| 3 a race | hare 2 ms; tortoise 3 ms |" in text
     assert "| 3 a race | hare / tortoise | 0.67 (0.33 to 1.33) | <= 0.5: falls short |" in text
     assert "|  | tortoise / hare | 1.5 (0.75 to 3) | >= 1.5: reached |" in text
     assert "|  | nobody asked | 1 |  |" in text

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tools.bench.books import plain_steps
+from tools.bench.books import plain_steps, try_out
 from tools.bench.gpu_training import KINDS, ROWS, STEPS, ours_config
 from tools.bench.ours import Ours, Text, can_compile, tokens_per_step
 from tools.bench.rows import Options, Ratio, Row, rate, ratio, take_turns
@@ -23,9 +23,9 @@ def measure(options: Options) -> Row:
         for kind in KINDS:
             config = ours_config(options, rows, kind, compiled, *words)
             steps[f"{kind} {share}"] = Ours(config, Text(config), device).step
-        found, _ = plain_steps(config, Text(config), options, compiled, ("sdpa",))
-        steps[f"plain {share}"] = next(iter(found.values()))
-    tokens = tokens_per_step(config)
+        tokens = tokens_per_step(config)
+        plain = plain_steps(config, Text(config), options, compiled, ("sdpa",))
+        steps[f"plain {share}"] = plain[try_out(plain, tokens, options)[0]]
     work = {name: rate(step, tokens, device, 1 if options.quick else STEPS) for name, step in steps.items()}
     series = take_turns(work, options.rounds)
     taxes = {kind: ratio(series, f"{kind} 0", f"{kind} 0.1") for kind in (*KINDS, "plain")}

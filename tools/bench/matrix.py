@@ -1,6 +1,6 @@
 """Row 0: what the machine's matrix products reach, of the shapes that full-size GPT-1 multiplies and of a square one.
 
-Every training step consists of these products and of what surrounds them; rows 5 and 13 are measured against them.
+Every training step consists of these products and of what surrounds them; rows 5, 13 and 17 are measured against them.
 """
 
 from __future__ import annotations

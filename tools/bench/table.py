@@ -36,7 +36,7 @@ def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
     for row in rows:
         figures = "; ".join(f"{name} {_figure(values)} {row.unit}" for name, values in row.series.items())
         note = f" ({row.note})" if row.note else ""
-        lines.append(f"| {row.number} | {figures}{note} |")
+        lines.append(f"| {row.number} {row.title} | {figures}{note} |")
     return "\n".join(lines) + "\n"
 
 

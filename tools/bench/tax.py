@@ -17,7 +17,7 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.stages import DenseModel, compile_blocks
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
-from gpt1_ds.parallel.optimizer import make_optimizer
+from gpt1_ds.parallel.optimizer import parameter_groups
 from tools.bench.loop import Loop
 from tools.bench.ours import (
     LEARNING_RATE,
@@ -119,11 +119,9 @@ def stock_engine(config: Config, device: str) -> Any:
         "zero_optimization": {"stage": 1},
     }
     with quiet():
-        engine, *_ = deepspeed.initialize(
-            model=model, optimizer=make_optimizer(model, config.optimizer), config=settings
-        )
-    for group in engine.optimizer.param_groups:
-        group["lr"] = LEARNING_RATE
+        groups, arguments = parameter_groups(model, config.optimizer.weight_decay), config.optimizer
+        optimizer = torch.optim.AdamW(groups, LEARNING_RATE, tuple(arguments.betas), arguments.eps, fused=True)
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     return engine
 
 

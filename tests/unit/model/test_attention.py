@@ -51,6 +51,25 @@ def test_bf16_is_as_close_as_bf16_can_be() -> None:
     assert (found.float() - plain(q, k, v, None, 0)).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("width", [16, 32])  # whose roots are and are not exact in bf16
+def test_bf16_with_dropout_is_as_close_both_ways(width: int) -> None:
+    torch.manual_seed(0)
+    keys = torch.from_numpy(dropout.row_keys(3, 4, np.arange(1)))
+    key, second = dropout.site_keys(keys, 5, heads=2)
+    mask = attention.Mask(key.flatten(), second.flatten(), dropout.threshold(0.1), dropout.scale(0.1))
+    half = [torch.randn(2, 130, width).bfloat16().requires_grad_() for _ in range(3)]
+    wide = [one.detach().double().requires_grad_() for one in half]
+    row = reference.row_key(3, 4, 0)
+    masks = np.stack([reference.keep(130, 130, reference.site_keys(row, 5, head), 0.1) for head in range(2)])
+    gradient = torch.randn(2, 130, width).bfloat16()
+    wanted = plain(*wide, masks, 0.1)
+    found = attention.exact(*half, mask)
+    wanted_gradients = torch.autograd.grad(wanted, wide, gradient.double())
+    found_gradients = torch.autograd.grad(found, half, gradient)
+    for got, want in zip((found, *found_gradients), (wanted, *wanted_gradients), strict=True):
+        assert (got.double() - want).norm() < 2**-7 * want.norm()
+
+
 def test_cached_attention_goes_on_where_it_stopped() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 9, 8) for _ in range(3))

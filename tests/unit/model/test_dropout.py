@@ -57,3 +57,14 @@ def test_a_shard_of_the_sequence_has_its_part_of_the_mask() -> None:
 def test_off_is_the_same_tensor() -> None:
     x = torch.randn(2, 2, 2)
     assert dropout.dropout(x, torch.zeros(2, dtype=torch.int64), 0, 0.0) is x
+
+
+@pytest.mark.parametrize(("positions", "channels", "first"), [(4, 8, 0), (5, 7, 3), (1, 1, 11), (9, 34, 1)])
+def test_the_form_for_compilers_is_the_same_mask(
+    positions: int, channels: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = torch.from_numpy(dropout.row_keys(3, 4, np.arange(3)))
+    ones = torch.ones(positions, 3, channels)
+    eager = dropout.dropout(ones, keys, 6, 0.3, first)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.equal(dropout.dropout(ones, keys, 6, 0.3, first), eager)

@@ -9,10 +9,12 @@ from gpt1_ds.model import gelu
 PRECISION = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of numbers up to 1, and times them
 
 
+@pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize("block", [40, 1 << 19])
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_equals_torch(dtype: torch.dtype, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gelu.BLOCK_ELEMENTS, "cpu", block)
+def test_equals_torch(dtype: torch.dtype, block: int, compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)  # the form that a compiler is given
+    monkeypatch.setattr(gelu, "BLOCK_ELEMENTS", block)
     torch.manual_seed(0)
     x = (3 * torch.randn(7, 3, 16)).to(dtype).requires_grad_()
     bias = torch.randn(16).to(dtype).requires_grad_()
