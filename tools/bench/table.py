@@ -40,8 +40,8 @@ def markdown(machine: dict[str, Any], rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def brief(machine: dict[str, Any], rows: list[Row]) -> str:
-    """Where, with what, and every ratio: median (least to most of the rounds) beside its target."""
+def brief(machine: dict[str, Any], rows: list[Row], judged: bool = False) -> str:
+    """Where, with what, and the ratios (or those with a target alone): median (least to most of the rounds)."""
     where = machine["device"] or f"{machine['processor']}, {machine['cores']} cores, {machine['matrix_units']}"
     packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "deepspeed", "megatron-core", "transformers"))
     quick = ["tiny sizes: these figures say nothing about speed", ""] * machine["quick"]
@@ -49,6 +49,8 @@ def brief(machine: dict[str, Any], rows: list[Row]) -> str:
     for row in rows:
         title = f"{row.number} {row.title}"
         for one in row.ratios:
+            if judged and one.target is None:
+                continue
             lines.append(f"| {title} | {one.name} | {spread(one.values)} | {_target(one)} |")
             title = ""
     return "\n".join(lines) + "\n"
