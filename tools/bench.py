@@ -78,6 +78,8 @@ def _arguments() -> tuple[Options, list[int], Path]:
     parser.add_argument("--bpe", metavar="DIR", help="the 2018 release's vocabulary and merges, for row 15")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a row's own process
     given = parser.parse_args()
+    if wrong := _mistake(given):
+        parser.error(wrong)
     rounds = min(given.rounds, 2) if given.quick else given.rounds
     options = Options(given.device, given.threads, rounds, given.quick, tuple(given.text), given.bpe)
     wanted = given.row or [number for number, (_, devices) in ROWS.items() if given.device in devices]
@@ -86,6 +88,27 @@ def _arguments() -> tuple[Options, list[int], Path]:
         sys.exit(0)
     default = Path(tempfile.gettempdir()) / "bench-quick.json" if given.quick else RESULTS / f"{given.device}.json"
     return options, wanted, given.out or default
+
+
+def _mistake(given: argparse.Namespace) -> str | None:
+    """Why nothing can be measured so."""
+    for name in ("rounds", "threads"):
+        if getattr(given, name) < 1:
+            return f"--{name} {getattr(given, name)}: use at least 1"
+    for number in given.row or ():
+        if given.device not in ROWS[number][1]:
+            return f"--row {number} is measured with --device {' or '.join(ROWS[number][1])}"
+    for place in (*given.text, given.bpe):
+        if place and place != "python-docs" and not Path(place).exists():
+            return f"{place}: no such file or folder"
+    if given.out and not os.access(given.out.absolute().parent, os.W_OK):
+        return f"--out {given.out}: its folder is not there or cannot be written"
+    if given.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            return "--device cuda: torch sees no GPU here"
+    return None
 
 
 def _measure(number: int, options: Options, into: Path) -> None:

@@ -38,6 +38,21 @@ def test_every_row_of_a_processor(tmp_path: Path) -> None:
     assert done.stdout.strip() == out.with_suffix(".md").read_text().strip()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rounds", "0"], "--rounds 0: use at least 1"),
+        (["--row", "1"], "--row 1 is measured with --device cuda"),
+        (["--row", "15", "--text", "nowhere"], "nowhere: no such file or folder"),
+        (["--out", "nowhere/cpu.json"], "--out nowhere/cpu.json: its folder is not there or cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM), *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == f"bench.py: error: {said}"
+
+
 @pytest.mark.slow
 def test_the_rows_of_a_gpu_run_on_a_processor() -> None:
     (rows,) = launch.run("tests.shipped.test_bench:measure", (ON_GPU,), 1)
