@@ -70,8 +70,8 @@ def scale(probability: float) -> float:
 @lru_cache(maxsize=16)
 def counters(first: int, count: int, device: torch.device) -> Tensor:
     """int32[count]: the hash's starting points first .. first + count - 1, spread by a multiplication."""
-    counter = torch.arange(first, first + count, dtype=torch.int64, device=device)
-    return (counter * _COUNTER_32).to(torch.int32)
+    counter = torch.arange(first, first + count, dtype=torch.int32, device=device)
+    return counter.mul_(_signed(_COUNTER_32, 32))
 
 
 def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtype: torch.dtype) -> Tensor:
