@@ -91,6 +91,7 @@ def draw(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
         axes.barh(place, middle, color="#2a7f62" if one.reached else "#c4722b")
         axes.plot([shares[0], shares[-1]], [place, place], color="black", linewidth=1)
         axes.text(max(shares[-1], middle) + 0.03, place, f"{one.median:.3g}", va="center", fontsize=8)
+    axes.margins(x=0.1, y=0.02)  # room for the figures
     axes.axvline(1, color="black", linestyle=":", linewidth=1)
     axes.set_yticks(range(len(judged)), [f"{row.number}  {one.name}" for row, one in reversed(judged)], fontsize=8)
     axes.set_xlabel("share of the target (right is better; the line is least to most of the rounds)")
