@@ -66,7 +66,7 @@ def measure(options: Options) -> Row:
             Ratio("2018 data build / as published", ratio(series, OURS, PUBLISHED)),
         ]
     configuration = {
-        "text": list(options.text) or "python-docs",
+        "text": [Path(one).name for one in options.text] or "python-docs",
         "bytes": size,
         "documents": len(texts),
         "unit": "1e6 B",
