@@ -62,22 +62,28 @@ class TensorParallel:
 class ColumnParallel(tensor_parallel.ColumnParallelLinear):
     """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, skip_bias_add: bool = False) -> None:
-        arguments = {"config": tensor.config, "init_method": nn.init.zeros_, "tp_group": tensor.group}
-        super().__init__(inputs, outputs, skip_bias_add=skip_bias_add, **arguments)
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+        super().__init__(inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, tp_group=tensor.group)
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
 
 
-class ColumnParallelGelu(ColumnParallel):
-    """x [S, B, D] -> gelu(what ColumnParallel makes of it)."""
+class ColumnParallelGelu(tensor_parallel.ColumnParallelLinear):
+    """x [S, B, D] -> [S, B, O]: ColumnParallel and GELU, which adds the bias itself."""
 
     def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
-        super().__init__(inputs, outputs, tensor, skip_bias_add=True)
+        super().__init__(
+            inputs,
+            outputs,
+            config=tensor.config,
+            init_method=nn.init.zeros_,
+            skip_bias_add=True,
+            tp_group=tensor.group,
+        )
 
     def forward(self, x_SBD: Tensor) -> Tensor:
-        return bias_gelu(*super(ColumnParallel, self).forward(x_SBD))
+        return bias_gelu(*super().forward(x_SBD))
 
 
 class RowParallel(tensor_parallel.RowParallelLinear):

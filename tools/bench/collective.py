@@ -134,7 +134,7 @@ def measure(options: Options) -> Row:
             ratios += judged
     return Row(
         number=12,
-        title="sums over two processes of a host",
+        title="sums over two processes of a host, by gloo and by a prototype",
         unit="ms",
         series=series,
         ratios=ratios,
