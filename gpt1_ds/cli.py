@@ -7,13 +7,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from gpt1_ds import __version__, verb_options
-from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -47,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(error, EXIT_USAGE)
     except TrainingError as error:
         return _explain(UserError(str(error)), EXIT_FAILURE)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now: pressing again changes nothing
+        return _explain(UserError(": ".join(["interrupted", *map(str, interrupt.args)])), EXIT_INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE

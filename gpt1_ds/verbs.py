@@ -121,10 +121,12 @@ def build_data(options: argparse.Namespace) -> int:
     from gpt1_ds.data.build import build
     from gpt1_ds.data.progress import shown
 
-    with shown() as progress:
-        dataset = build(
-            options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap, progress
-        )
+    arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
+    try:
+        with shown() as progress:
+            dataset = build(*arguments, progress)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     for name in dataset.splits:
         split = dataset.split(name)
         print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text")

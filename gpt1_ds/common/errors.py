@@ -10,6 +10,7 @@ from collections.abc import Iterable
 EXIT_USAGE = 2  # wrong usage, configuration or data
 EXIT_CONTINUE = 75  # EX_TEMPFAIL: everything is saved, run me again to go on
 EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 
 class UserError(Exception):

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -39,7 +41,7 @@ def run(task: Callable[[Item], Result], items: Sequence[Item], workers: int) -> 
         for _ in range(min(workers, len(items))):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, task), daemon=True)
-            with _blocked_interrupts():
+            with _interrupts_deferred():
                 process.start()
             theirs.close()
             processes[ours] = process
@@ -70,13 +72,24 @@ def parent_is_alive() -> bool:
 
 
 @contextlib.contextmanager
-def _blocked_interrupts() -> Iterator[None]:
-    """Ctrl-C reaches the whole group, but the parent decides: workers that start in here never notice it."""
+def _interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C reaches the whole process group, but only the parent answers it: workers started in here inherit the
+    blocked signal, and the parent sees a Ctrl-C of this moment when the worker has all that it needs to start.
+    """
+    resource_tracker.ensure_running()  # its first start unblocks the signal, so that has to come before
+    asked: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    # another thread (a progress bar's) may take the signal, and Python then interrupts the main thread: hence a handler
+    handler = signal.signal(signal.SIGINT, lambda number, _: asked.append(number)) if in_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+        if asked:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _hand_over(connection: Connection, waiting: deque[Item], busy: dict[Connection, Item]) -> None:
