@@ -7,12 +7,12 @@ once.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.units import parse_count
-from gpt1_ds.config.data import DataSource
-from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.train import LENGTH_KEYS
 from gpt1_ds.config.validate import problems
+from gpt1_ds.config.values import NULLS, leaves_of, refuse_resolvers
 
 SHIPPED = next(
     folder
@@ -36,8 +34,7 @@ SHIPPED = next(
 )  # in the wheel, in a checkout
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
 MAX_FILE_BYTES = 1 << 20
-_RESOLVER = re.compile(r"\$\{[^}]*:")
-_NULLS = ("null", "none", "~", "")
+_WRONG = (OmegaConfBaseException, ValueError, TypeError)  # what a value that does not fit raises
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     layers = [] if model_of is None else [_model_section(model_of)]
     layers += [read_file(name) for name in files]
     layers.append(_read_words(overrides, found))
-    merged = OmegaConf.structured(Config)
+    merged = copy.deepcopy(_defaults())
     for layer in layers:
         merged = _merge(merged, layer, found)
     ConfigError.raise_all(found)
@@ -74,6 +71,14 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     return config
 
 
+@cache
+def _defaults() -> DictConfig:
+    """Copied, as building it takes three times as long."""
+    config = OmegaConf.structured(Config)
+    assert isinstance(config, DictConfig), "sections are mappings"
+    return config
+
+
 def default_name(files: Sequence[str]) -> str:
     """Of a run that is not named: the last file's."""
     return re.sub(r"[^\w.-]", "-", Path(files[-1]).stem) if files else "run"
@@ -85,7 +90,7 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
     for layer in [*map(read_file, files), _read_words(overrides, [])]:
         values = layer.values.get(section)
         if isinstance(values, Mapping) and isinstance(values.get(key), str):
-            found = None if values[key].lower() in _NULLS else values[key]
+            found = None if values[key].lower() in NULLS else values[key]
     return found
 
 
@@ -180,109 +185,37 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
     """`config` with `layer` on top. Adds problems to `found` and leaves out what is wrong."""
     for section, keys in EXCLUSIVE:
         given = layer.values.get(section)
-        named = [key for key in keys if isinstance(given, dict) and str(given.get(key, "")).lower() not in _NULLS]
+        named = [key for key in keys if isinstance(given, dict) and str(given.get(key, "")).lower() not in NULLS]
         if len(named) > 1:
             both = " and ".join(f"{section}.{key}" for key in named)
             found.append(f"{layer.origin}: {both} exclude each other; keep one")
         if named:
-            config = _on_top(config, {section: dict.fromkeys(keys)})
-    for key, value in _leaves(Config, layer.values):
-        nested: Any = value
-        for part in reversed(key):
-            nested = {part: nested}
+            config = _on_top(config, [((section, key), None) for key in keys])
+    leaves = list(leaves_of(Config, layer.values))
+    try:
+        return _on_top(config, leaves)
+    except _WRONG:  # one by one, so that all that is wrong is named
+        pass
+    for key, value in leaves:
         try:
-            refuse_resolvers(value)
-            config = _on_top(config, nested)
-        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            config = _on_top(config, [(key, value)])
+        except _WRONG as error:
             found.append(f"{layer.origin}: {'.'.join(key)}: {first_line(error)}")
     return config
 
 
-def _on_top(config: DictConfig, values: Any) -> DictConfig:
-    merged = OmegaConf.merge(config, values)
+def _on_top(config: DictConfig, leaves: Sequence[tuple[tuple[str, ...], Any]]) -> DictConfig:
+    """`config`, which is used up, with these values set."""
+    nested: dict[str, Any] = {}
+    for key, value in leaves:
+        refuse_resolvers(value)
+        node = nested
+        for part in key[:-1]:
+            node = node.setdefault(part, {})
+        node[key[-1]] = value
+    merged = OmegaConf.unsafe_merge(config, nested)
     assert isinstance(merged, DictConfig), "sections are mappings"
     return merged
-
-
-def _leaves(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
-    section = next((option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)), None)
-    if isinstance(kind, types.UnionType) and section is not None and isinstance(values, dict):
-        kind = section
-    if dataclasses.is_dataclass(kind) and isinstance(values, dict):
-        hints = typing.get_type_hints(kind)
-        for key, value in values.items():
-            yield from _leaves(hints.get(key), value, (*prefix, str(key)))
-        return
-    yield prefix, _typed(kind, values)
-
-
-def _typed(kind: Any, value: Any) -> Any:
-    """`value` as its field wants it where OmegaConf alone would not know: counts, nulls, sources, free mappings."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if type(None) in options and isinstance(value, str) and value.lower() in _NULLS:
-        return None
-    if int in options and isinstance(value, str) and "${" not in value:
-        return count_or_text(value)
-    if value == "" and typing.get_origin(kind) in (dict, list):
-        return typing.get_origin(kind)()  # a key whose lines below are all comments
-    if kind == list[DataSource]:
-        listed = value if isinstance(value, list) else [value]
-        return [{"path": item} if isinstance(item, str) else item for item in listed]
-    if kind == list[ProbeConfig]:
-        listed, hints = value if isinstance(value, list) else [value], typing.get_type_hints(ProbeConfig)
-        return [
-            {key: _typed(hints.get(key), one) for key, one in item.items()}
-            if isinstance(item, dict)
-            else {"name": item}
-            for item in listed
-        ]
-    if typing.get_origin(kind) is dict and typing.get_args(kind)[1] is not str:
-        return _plain(value)
-    return value
-
-
-def count_or_text(text: Any) -> Any:
-    """A count as people write it, as an int; null and what is no count as it stands."""
-    if not isinstance(text, str):
-        return text
-    if text.lower() in _NULLS:
-        return None
-    try:
-        return parse_count(text)
-    except ValueError:
-        return text  # OmegaConf's type error names the field
-
-
-def _plain(value: Any) -> Any:
-    """A free-form mapping's strings as the JSON values they look like."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if value.lower() in _NULLS:
-        return None
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return value
-
-
-def refuse_resolvers(value: Any) -> None:
-    """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints."""
-    for text in (value,) if isinstance(value, str) else ():
-        if _RESOLVER.search(text):
-            raise ValueError(f"{text!r}: resolvers are off; write the value itself")
-    if isinstance(value, Mapping):
-        for item in value.values():
-            refuse_resolvers(item)
-    elif isinstance(value, list):
-        for item in value:
-            refuse_resolvers(item)
 
 
 def first_line(error: Exception) -> str:

@@ -26,7 +26,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.load import first_line, read_file, refuse_resolvers
+from gpt1_ds.config.load import first_line, read_file
+from gpt1_ds.config.values import refuse_resolvers
 
 LSTM = "LSTM"
 TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them

@@ -1,0 +1,104 @@
+"""The values that a layer of the configuration sets, each as its field wants it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from gpt1_ds.common.units import parse_count
+from gpt1_ds.config.data import DataSource
+from gpt1_ds.config.probes import ProbeConfig
+
+NULLS = ("null", "none", "~", "")
+_RESOLVER = re.compile(r"\$\{[^}]*:")
+
+
+def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
+    section = next((option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)), None)
+    if isinstance(kind, types.UnionType) and section is not None and isinstance(values, dict):
+        kind = section
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(values, dict):
+        hints = _hints(kind)
+        for key, value in values.items():
+            yield from leaves_of(hints.get(key), value, (*prefix, str(key)))
+        return
+    yield prefix, _typed(kind, values)
+
+
+@cache
+def _hints(section: type) -> dict[str, Any]:
+    return typing.get_type_hints(section)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """`value` as its field wants it where OmegaConf alone would not know: counts, nulls, sources, free mappings."""
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(None) in options and isinstance(value, str) and value.lower() in NULLS:
+        return None
+    if int in options and isinstance(value, str) and "${" not in value:
+        return count_or_text(value)
+    if value == "" and typing.get_origin(kind) in (dict, list):
+        return typing.get_origin(kind)()  # a key whose lines below are all comments
+    if kind == list[DataSource]:
+        listed = value if isinstance(value, list) else [value]
+        return [{"path": item} if isinstance(item, str) else item for item in listed]
+    if kind == list[ProbeConfig]:
+        listed, hints = value if isinstance(value, list) else [value], _hints(ProbeConfig)
+        return [
+            {key: _typed(hints.get(key), one) for key, one in item.items()}
+            if isinstance(item, dict)
+            else {"name": item}
+            for item in listed
+        ]
+    if typing.get_origin(kind) is dict and typing.get_args(kind)[1] is not str:
+        return _plain(value)
+    return value
+
+
+def count_or_text(text: Any) -> Any:
+    """A count as people write it, as an int; null and what is no count as it stands."""
+    if not isinstance(text, str):
+        return text
+    if text.lower() in NULLS:
+        return None
+    try:
+        return parse_count(text)
+    except ValueError:
+        return text  # OmegaConf's type error names the field
+
+
+def _plain(value: Any) -> Any:
+    """A free-form mapping's strings as the JSON values they look like."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value.lower() in NULLS:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def refuse_resolvers(value: Any) -> None:
+    """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints."""
+    for text in (value,) if isinstance(value, str) else ():
+        if _RESOLVER.search(text):
+            raise ValueError(f"{text!r}: resolvers are off; write the value itself")
+    if isinstance(value, Mapping):
+        for item in value.values():
+            refuse_resolvers(item)
+    elif isinstance(value, list):
+        for item in value:
+            refuse_resolvers(item)
