@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.helpers import schedule
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PATH"] += ":/usr/sbin:/sbin"  # where Debian has slurmctld and ip
@@ -19,12 +23,25 @@ main.__spec__ = None
 main.__dict__.pop("__file__", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    schedule.in_order(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.ByFile:
+    return schedule.scheduler(config, log)
+
+
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small real dataset: some of Python's own documentation, 500 pieces."""
+    """A small real dataset: some of Python's own documentation, 500 pieces. One for all workers; nobody writes to it."""
     from tools.layouts import make_data
 
-    return make_data(tmp_path_factory.mktemp("tiny"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return make_data(folder)
 
 
 @pytest.fixture
