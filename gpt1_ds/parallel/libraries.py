@@ -25,7 +25,10 @@ def load() -> None:
         import deepspeed
         import deepspeed.ops
         import deepspeed.runtime.pipe.engine
-        import megatron.core.tensor_parallel
+
+        with _nothing_compiled():
+            import deepspeed.runtime.zero.muon.original_muon  # every engine asks whether its optimizer is this one
+            import megatron.core.tensor_parallel
         from deepspeed.utils import logger
     # DeepSpeed collects garbage up to six times for an optimizer: 0.3 s each while the libraries' objects are looked at
     gc.freeze()
@@ -48,6 +51,21 @@ def quiet() -> Iterator[None]:
     """Send what a library prints to standard output into the log."""
     with contextlib.redirect_stdout(_LogWriter()):  # type: ignore[type-var]
         yield
+
+
+@contextlib.contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """Megatron and DeepSpeed mark functions, which are not used here, for torch.compile; that alone loads the whole
+    compiler, a third of what starting costs.
+    """
+    import torch
+
+    real = torch.compile
+    torch.compile = lambda function=None, **_: function or (lambda inner: inner)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = real
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,17 +36,17 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Numbers = dict[str, Any]
 
 
-def calibrate(burst: float = BURST) -> Machine:
+def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
     """This node, with one rank and with as many as it has devices (cores on a node without GPUs); `burst` are the
-    seconds of one measurement, about.
+    seconds of one measurement, about; no matrix product is larger than `largest` (square; default: all of SIZES).
     """
-    here = launch.run("gpt1_ds.training.calibrate:measure", (burst,), 1)[0]
+    here = launch.run("gpt1_ds.training.calibrate:measure", (burst, largest), 1)[0]
     most = here["devices"]
     counts = sorted({1, *(n for n in (2, 4, 8) if n <= most), most})
     if here["device"] == "cpu":
         counts = sorted({*counts, 2, 4})  # more ranks than cores are how layouts are tried out
     runs = {1: [here]}
-    runs |= {n: launch.run("gpt1_ds.training.calibrate:measure", (burst,), n) for n in counts if n > 1}
+    runs |= {n: launch.run("gpt1_ds.training.calibrate:measure", (burst, largest), n) for n in counts if n > 1}
     speeds = {name: tuple(_speeds(n, runs[n], name) for n in counts) for name in PRECISIONS}
     link = _link(runs.get(2, []))
     peaks = {name: max(rate for one in of for _, rate in one.gemm) / 1e12 for name, of in speeds.items()}
@@ -67,12 +67,12 @@ def calibrate(burst: float = BURST) -> Machine:
     )
 
 
-def measure(burst: float) -> Numbers:
+def measure(burst: float, largest: int | None = None) -> Numbers:
     """One rank's numbers, all ranks measuring the same at once."""
     share_cores()
     keep_memory()
     device = connect(300)
-    bench = _Bench(device, burst)
+    bench = _Bench(device, burst, [size for size in SIZES[device.type] if size <= (largest or size)])
     cuda = device.type == "cuda"
     found: Numbers = {
         "device": device.type,
@@ -90,8 +90,8 @@ LARGE = 1 << 24  # numbers: more than caches hold
 
 
 class _Bench:
-    def __init__(self, device: torch.device, burst: float) -> None:
-        self.device, self.cuda, self.burst = device, device.type == "cuda", burst
+    def __init__(self, device: torch.device, burst: float, sizes: Sequence[int]) -> None:
+        self.device, self.cuda, self.burst, self.sizes = device, device.type == "cuda", burst, sizes
 
     def speeds(self, dtype: torch.dtype) -> Numbers:
         tokens, width = (512, 512) if not self.cuda else (8192, 1024)
@@ -112,7 +112,7 @@ class _Bench:
         y = torch.empty_like(x_SBD)
         stream = 2 * elements * x_SBD.element_size()
         return {
-            "gemm": [self._product(size, dtype) for size in SIZES[self.device.type]],
+            "gemm": [self._product(size, dtype) for size in self.sizes],
             "exact": self._attention(dtype, attention.exact),
             "fused": self._attention(dtype, None),
             "gelu": elements / self.seconds(gelu),
