@@ -33,7 +33,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.ByF
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small real dataset: some of Python's own documentation, 500 pieces. One for all workers; nobody writes to it."""
+    """A small real dataset: some of Python's own documentation, 500 pieces. One for all workers, to be read only."""
     from tools.layouts import make_data
 
     base = tmp_path_factory.getbasetemp()

@@ -39,26 +39,29 @@ BF16_LAYOUTS = [layout for layout in LAYOUTS if "zero0" not in layout.name]  # i
 QUIET = ["train.eval_every=0", "checkpoint.every=0", "train.eval_batches=1", f"train.steps={SAVED}"]
 
 
-def save_on(layout: Layout, data: Path, folder: Path, precision: str) -> Path:
-    """Train ten steps with the product's own command; its checkpoint."""
+def save_on(layout: Layout, data: Path, folder: Path, precision: str, steps: int = SAVED) -> Path:
+    """Train `steps` steps with the product's own command; its checkpoint."""
     name = layout.name.replace(" ", "-")
     words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
+    words += [f"train.steps={steps}"]
     config = load([], [*words, f"train.precision={precision}"])
     assert launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), layout.ranks) == 0
     return find(folder / name)
 
 
-def resume_on(layout: Layout, data: Path, checkpoints: list[Path], precision: str) -> list[tuple[list[float], str]]:
-    """Per checkpoint: the five losses after it, and the name of a tensor that was not restored to the bit, or ''."""
+def resume_on(
+    layout: Layout, data: Path, checkpoints: list[Path], precision: str, saved: int = SAVED, more: int = MORE
+) -> list[tuple[list[float], str]]:
+    """Per checkpoint: the `more` losses after it, and the name of a tensor that was not restored to the bit, or ''."""
     words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}"]
-    ranks = launch.run("tools.resume_matrix:resume_here", (words, checkpoints), layout.ranks)
+    ranks = launch.run("tools.resume_matrix:resume_here", (words, checkpoints, saved, more), layout.ranks)
     return [
         (ranks[0][number][0], next((rank[number][1] for rank in ranks if rank[number][1]), ""))
         for number in range(len(checkpoints))
     ]
 
 
-def resume_here(overrides: list[str], checkpoints: list[Path]) -> list[tuple[list[float], str]]:
+def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more: int) -> list[tuple[list[float], str]]:
     """Runs on every rank: one engine that is loaded with one checkpoint after the other."""
     import torch
     import torch.distributed as dist
@@ -83,9 +86,9 @@ def resume_here(overrides: list[str], checkpoints: list[Path]) -> list[tuple[lis
         store.load(checkpoint)
         wrong = _not_restored(engine, checkpoint)
         losses = []
-        for step in range(SAVED + 1, SAVED + MORE + 1):
+        for step in range(saved + 1, saved + more + 1):
             batch = data.training.batch(step, shape)
-            rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, SAVED + MORE)
+            rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, saved + more)
             losses.append(engine.step(training_batches(batch.micro_batches, config.run.seed, step), rate).loss)
         results.append((losses, wrong))
     dist.destroy_process_group()

@@ -16,6 +16,7 @@ from tests.helpers.program import Result
 
 ROOT = Path(__file__).parents[2]
 STEPS = 40
+BARE = ["slurm.launcher=srun"]  # where torchrun is not what is tested: each of its agents loads torch, too
 NODES = ["slurm.nodes=2", "slurm.cpus_per_task=1", "slurm.time=0:20:00", "train.global_batch=8", "train.micro_batch=4"]
 
 

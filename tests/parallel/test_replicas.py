@@ -20,7 +20,7 @@ LAYOUTS = {
     "tp2-sequence-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"]),
     "dp2-zero0": (2, ["parallel.zero=0"]),
 }
-STEPS = 200
+STEPS = 50
 MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "optimizer.clip=0.1"]
 
 

@@ -1,63 +1,57 @@
-"""The rows of the performance table that run in processes of their own, in tiny sizes through the command line."""
+"""The rows of the performance table that run in processes of their own, in tiny sizes."""
 
 from __future__ import annotations
 
-import json
+import importlib
 import math
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpt1_ds.parallel import launch
 from tests.helpers.shared_data import ROOT as SHARED_DATA
+from tools.bench import growth
+from tools.bench.rows import Options, Row
 
-ROOT = Path(__file__).parents[2]
-ROWS = [11, 12, 15, 16, 18]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results file of all these rows, measured once."""
-    out = tmp_path_factory.mktemp("bench") / "quick.json"
-    words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", *map(str, ROWS)]
-    if (SHARED_DATA / "gpt1_bpe").exists():
-        words += ["--bpe", str(SHARED_DATA / "gpt1_bpe")]
-    command = [sys.executable, str(ROOT / "tools" / "bench.py"), *words]
-    done = subprocess.run(command, cwd=out.parent, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return out
+ROWS = {11: "pipeline", 12: "collective", 15: "tokenization", 16: "startup", 18: "growth"}
 
 
 @pytest.fixture(scope="module")
-def rows(results: Path) -> dict[int, dict[str, Any]]:
-    return {row["number"]: row for row in json.loads(results.read_text())["rows"]}
+def row() -> Callable[[int], Row]:
+    """Each row is measured once, from this process, whose ranks start at once."""
+
+    @cache
+    def measured(number: int) -> Row:
+        bpe = str(SHARED_DATA / "gpt1_bpe") if (SHARED_DATA / "gpt1_bpe").exists() else None
+        options = Options(threads=1, rounds=1, quick=True, bpe=bpe)
+        found: Row = importlib.import_module(f"tools.bench.{ROWS[number]}").measure(options)
+        return found
+
+    return measured
 
 
-def test_every_row_measures_all_its_contenders(rows: dict[int, dict[str, Any]], results: Path) -> None:
-    assert sorted(rows) == ROWS
-    for row in rows.values():
-        assert all(len(values) == 1 and values[0] > 0 for values in row["series"].values()), row["series"]
-        assert all(math.isfinite(value) for ratio in row["ratios"] for value in ratio["values"]), row["ratios"]
-        assert f"| {row['number']} {row['title']} |" in results.with_suffix(".md").read_text()
-    assert results.with_suffix(".png").exists()
-    assert results.with_name("growth.png").exists()
+@pytest.mark.parametrize("number", ROWS)
+def test_every_row_measures_all_its_contenders(number: int, row: Callable[[int], Row]) -> None:
+    found = row(number)
+    assert found.number == number
+    assert found.series
+    assert all(len(values) == 1 and values[0] > 0 for values in found.series.values()), found.series
+    assert all(math.isfinite(value) for ratio in found.ratios for value in ratio.values), found.ratios
 
 
-def test_the_layouts_of_a_row_train_alike(rows: dict[int, dict[str, Any]]) -> None:
-    losses = rows[11]["checks"]["losses"]  # the row ends with an error where another layout has other ones
+def test_the_layouts_of_a_row_train_alike(row: Callable[[int], Row]) -> None:
+    losses = row(11).checks["losses"]  # the row ends with an error where another layout has other ones
     assert len(losses) == 2
     assert all(abs(loss - math.log(2000)) < 0.5 for loss in losses), losses
-    assert len(rows[11]["series"]) == 8
-    sums = rows[12]["checks"]["TP2 tiny"]
+    assert len(row(11).series) == 8
+    sums = row(12).checks["TP2 tiny"]
     assert sums["gloo"]["calls"] == sums["shared memory"]["calls"] > 10
 
 
-def test_growth_counts_what_the_planner_counts(rows: dict[int, dict[str, Any]]) -> None:
-    checks = rows[18]["checks"]
+def test_growth_counts_what_the_planner_counts(row: Callable[[int], Row], tmp_path: Path) -> None:
+    checks = row(18).checks
     found = [point for point in checks["points"].values() if "peak_mib" in point]
     assert found
     assert all(abs(point["planned_mib"] / point["peak_mib"] - 1) < 0.5 for point in found), found
@@ -65,6 +59,8 @@ def test_growth_counts_what_the_planner_counts(rows: dict[int, dict[str, Any]]) 
         points = [checks["points"][name] for name in names]
         assert [point[axis] for point in points] == sorted(point[axis] for point in points)
         assert [point["operations"] for point in points] == sorted(point["operations"] for point in points)
+    growth.draw(tmp_path / "growth.png", row(18))
+    assert (tmp_path / "growth.png").stat().st_size > 1000
 
 
 def sums_differ(lengths: list[int]) -> list[str]:

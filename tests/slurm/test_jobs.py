@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt1_ds.common.rundir import RunDir
 from tests.helpers import runs
-from tests.helpers.jobs import NODES, ROOT, Cluster, processes_of, rank_of
+from tests.helpers.jobs import BARE, NODES, ROOT, Cluster, processes_of, rank_of
 from tests.helpers.wandb_files import read_segments
 
 
@@ -69,10 +69,10 @@ def test_asked_to_hand_over(cluster: Cluster, uninterrupted: dict[int, float]) -
 
 def test_jobs_of_a_run_keep_their_words_and_their_turn(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     """The second is told of fewer steps while the first one waits; both do as they were told, one after the other."""
-    run_dir, job = cluster.submit("twice", "slurm.options=[--begin=now+5]")
+    run_dir, job = cluster.submit("twice", *BARE, "slurm.options=[--begin=now+5]")
     answer = cluster.program("slurm", "submit", "pretrain", *cluster.words("twice", "slurm.partition=nowhere"))
     assert answer.code == 2
-    _, second = cluster.submit("twice", "tracking.tags=[second]")
+    _, second = cluster.submit("twice", *BARE, "tracking.tags=[second]")
     assert_done(cluster, run_dir, uninterrupted)
     assert outcomes(run_dir) == [0, 0]
     assert cluster.state(job)["EndTime"] <= cluster.state(second)["StartTime"]
@@ -87,7 +87,7 @@ def test_signal_to_all_steps_is_an_orderly_stop_too(cluster: Cluster, uninterrup
 
 
 def test_stop_file_ends_without_a_successor(cluster: Cluster) -> None:
-    run_dir, job = cluster.submit("stopped")
+    run_dir, job = cluster.submit("stopped", *BARE)
     cluster.wait_for_step(run_dir, 3)
     run_dir.stop.touch()
     cluster.wait_for_end("stopped")
@@ -98,7 +98,7 @@ def test_stop_file_ends_without_a_successor(cluster: Cluster) -> None:
 
 
 def test_scancel_ends_it(cluster: Cluster) -> None:
-    run_dir, job = cluster.submit("cancelled")
+    run_dir, job = cluster.submit("cancelled", *BARE)
     cluster.wait_for_step(run_dir, 3)
     cluster.call("scancel", job)
     cluster.wait_for_end("cancelled")
@@ -107,7 +107,7 @@ def test_scancel_ends_it(cluster: Cluster) -> None:
 
 
 def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, job = cluster.submit("requeued")
+    run_dir, job = cluster.submit("requeued", *BARE)
     cluster.wait_for_step(run_dir, 8)
     cluster.call("scontrol", "requeue", job)
     assert_done(cluster, run_dir, uninterrupted)

@@ -210,7 +210,7 @@ def test_official_files(name: str, folder: str, split: str, count: int, chance: 
     found = read_probe(config(name, shared_data(folder)))
     assert (found.split, len(found.examples)) == (split, count)
     if name != "cola":
-        all_asked = questions(name, found.examples, WordTokenizer(), 512)
+        all_asked = questions(name, found.examples if name == "pdp" else found.examples[:600], WordTokenizer(), 512)
         sums = np.concatenate([question.scored for question in all_asked]) * -1.0
         scores = score(found, all_asked, sums)
         assert scores["chance"] == pytest.approx(chance)

@@ -9,7 +9,7 @@ from gpt1_ds.training.calibrate import calibrate
 
 
 def test_what_is_measured_can_be_planned_with(tmp_path: Path) -> None:
-    here = calibrate(burst=1e-4)
+    here = calibrate(burst=1e-4, largest=256)
     assert here.measured
     for precision in ("fp32", "bf16"):
         ranks = [speeds.ranks for speeds in here.speeds[precision]]
