@@ -6,7 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import pytest
 
 from tests.helpers import schedule
 
+pytest_plugins = ["pytester"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PATH"] += ":/usr/sbin:/sbin"  # where Debian has slurmctld and ip
 ROOT = Path(__file__).parents[1]
+SECONDS = pytest.StashKey[float]()  # of a test so far, with its fixtures
 # forked ranks would otherwise import pytest's own main module again
 main = sys.modules["__main__"]
 main.__spec__ = None
@@ -29,6 +31,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.ByFile:
     return schedule.scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that takes too long fails, like one that is wrong."""
+    report = yield
+    item.stash[SECONDS] = item.stash.get(SECONDS, 0.0) + report.duration
+    problem = schedule.objection(item.nodeid, item.stash[SECONDS])
+    if problem and report.when == "call" and report.passed:
+        report.outcome, report.longrepr = "failed", problem
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ if [ $# -eq 0 ]; then
   .venv/bin/ruff check .
   .venv/bin/ruff format --check --quiet .
   .venv/bin/mypy
-  [ -n "${CI:-}" ] || set -- tests --ignore=tests/slurm --ignore=tests/faults
+  cores=$(nproc) # one worker more than cores: some tests wait while others compute
+  set -- -n $((cores < 8 ? cores + 1 : 8)) tests
+  [ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
 fi
 exec .venv/bin/python -m pytest "$@"

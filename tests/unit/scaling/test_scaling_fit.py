@@ -136,7 +136,10 @@ def test_weights_are_those_of_the_seed() -> None:
 
 @pytest.mark.slow
 def test_synthetic_recovery() -> None:
-    """100 random ground truths (tools/scaling_coverage.py: as many as are asked for): each true exponent lies in its 95 % interval in 90 to 98 % of them."""
+    """100 random ground truths: each true exponent lies in its 95 % interval in 90 to 98 % of them.
+
+    tools/scaling_coverage.py does it with as many as are asked for, on laws of other kinds.
+    """
     rng = np.random.default_rng(20)
     n, d = grid(5, 5)
     inside = []
