@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FOLDERS = ("guards", "slurm", "unit", "parallel", "faults", "shipped", "golden", "gpu")
+ORDER = (
+    *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_hosts", "tests/parallel/"),
+    *("tests/slurm/", "tests/faults/", "tests/shipped/", "tests/golden/", ""),
+)
 APART: tuple[str, ...] = ()
 LONGEST = 60.0  # seconds
 LONG: dict[str, str] = {}  # file::function -> why
@@ -21,15 +24,12 @@ LONG: dict[str, str] = {}  # file::function -> why
 class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file.startswith("tests/slurm/"):
-            return "tests/slurm"  # one sandbox
         return nodeid if file in APART else file
 
 
 def in_order(items: list[pytest.Item]) -> None:
-    """Sort *items* by their folder, keeping the order within."""
-    place = {name: number for number, name in enumerate(FOLDERS)}
-    items.sort(key=lambda item: place.get(item.nodeid.split("/")[1], len(place)))
+    """Sort *items* by their place in ORDER, keeping the order within."""
+    items.sort(key=lambda item: next(place for place, start in enumerate(ORDER) if item.nodeid.startswith(start)))
 
 
 def scheduler(config: pytest.Config, log: Any) -> ByFile:

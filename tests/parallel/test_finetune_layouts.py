@@ -82,7 +82,7 @@ def assert_alike(one: tuple[list[Any], list[Any]], other: tuple[list[Any], list[
 @pytest.mark.parametrize(("shape", "layout"), CASES)
 def test_every_layout_equals_one_process(shape: str, layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
     one = fine_tuned(shape, "one", "zero3")
-    assert one[0][-1]["loss"] < one[0][0]["loss"] - 0.3, "it learns"
+    assert one[0][-1]["loss"] < one[0][0]["loss"] - 0.05, "it learns"
     assert_alike(one, fine_tuned(shape, layout, "zero3" if "tp2" in layout else "tp2"), 1e-4 * (shape == "regression"))
 
 
