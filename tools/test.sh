@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/setup.sh
-export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+export OMP_NUM_THREADS=1
 if [ $# -eq 0 ]; then
   .venv/bin/ruff check .
   .venv/bin/ruff format --check --quiet .

@@ -35,6 +35,7 @@ def words_for(layout: str, precision: str, data: Path, folder: Path) -> list[str
     return [
         *LAYOUTS[layout][1],
         *(f"train.precision={precision}", f"data.path={data}", f"run.dir={folder}", f"train.steps={STEPS}"),
+        "train.global_batch=4",
     ]
 
 
