@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -105,3 +106,18 @@ def processes_of(run_dir: RunDir) -> list[int]:
         if b"gpt1_ds" in words and str(run_dir.slurm).encode() in words:
             found.append(int(folder.name))
     return found
+
+
+def outcomes(run_dir: RunDir) -> list[int]:
+    files = sorted(run_dir.slurm.glob("outcome-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+    return [json.loads(file.read_text())["code"] for file in files]
+
+
+def tries(run_dir: RunDir) -> int:
+    return len(list(run_dir.slurm.glob("try-*.json")))
+
+
+def assert_done(cluster: Cluster, run_dir: RunDir, uninterrupted: dict[int, float]) -> None:
+    cluster.wait_for_end(run_dir.path.name)
+    assert run_dir.done.exists(), cluster.said()
+    assert runs.losses(run_dir) == uninterrupted, "bit for bit"

@@ -18,7 +18,24 @@ ORDER = (
 )
 APART: tuple[str, ...] = ()
 LONGEST = 60.0  # seconds
-LONG: dict[str, str] = {}  # file::function -> why
+TWICE = "two lives of a job, each of which loads torch on two nodes"
+LONG = {  # file::function -> why
+    "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
+    "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
+    "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
+    "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_goes_on": TWICE,
+    "tests/slurm/test_failures.py::test_lost_node": TWICE,
+    "tests/slurm/test_failures.py::test_requeued": TWICE,
+    "tests/slurm/test_failures.py::test_script_works_by_itself_and_two_jobs_share_a_host": TWICE,
+    "tests/slurm/test_hosts.py::test_a_host_that_is_cut_off_ends_the_run_and_it_goes_on_later": TWICE,
+    "tests/slurm/test_hosts.py::test_two_hosts_train_as_one": "up to six processes load torch",
+    "tests/slurm/test_jobs.py::test_asked_to_hand_over": TWICE,
+    "tests/slurm/test_jobs.py::test_jobs_of_a_run_keep_their_words_and_their_turn": TWICE,
+    "tests/slurm/test_jobs.py::test_limit_saves_and_a_successor_goes_on": "no limit of a job is shorter than a minute",
+    "tests/slurm/test_jobs.py::test_signal_to_all_steps_is_an_orderly_stop_too": TWICE,
+    "tests/slurm/test_jobs.py::test_stop_file_ends_without_a_successor": "a job of two nodes beside other tests",
+    "tests/slurm/test_scaling_array.py::test_array_with_trouble": "ten lives of jobs",
+}
 
 
 class ByFile(LoadScopeScheduling):

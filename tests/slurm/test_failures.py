@@ -1,0 +1,89 @@
+"""Jobs that are requeued, killed, lost or wrong, that others start, or that run beside one another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.helpers import runs
+from tests.helpers.jobs import BARE, ROOT, Cluster, assert_done, outcomes, processes_of, rank_of, tries
+
+
+def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+    run_dir, job = cluster.submit("requeued", *BARE)
+    cluster.wait_for_step(run_dir, 8)
+    cluster.call("scontrol", "requeue", job)
+    assert_done(cluster, run_dir, uninterrupted)
+    assert cluster.state(job)["Restarts"] == "1"
+
+
+def test_killed_rank_ends_the_job_and_the_next_goes_on(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+    run_dir, job = cluster.submit("killed", f"slurm.stage_to={cluster.place / 'node disk'}")
+    cluster.wait_for_step(run_dir, 8)
+    os.kill(rank_of(run_dir, 1), signal.SIGKILL)
+    assert_done(cluster, run_dir, uninterrupted)
+    assert outcomes(run_dir) == [0], "a killed rank leaves no word; its successor does"
+    assert cluster.state(job)["JobState"] == "FAILED"
+    assert tries(run_dir) == 2
+    assert list((cluster.place / "node disk").glob("*/.complete")), "the data were copied to the node first"
+
+
+def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, float]) -> None:
+    """slurmd and the ranks of the second node are gone at once; the run goes on when the node is back."""
+    run_dir, _ = cluster.submit("lost")
+    cluster.wait_for_step(run_dir, 8)
+    os.kill(int((sandbox / "slurmd-node2.pid").read_text()), signal.SIGKILL)
+    os.kill(rank_of(run_dir, 1), signal.SIGKILL)
+    cluster.wait(lambda: not processes_of(run_dir), seconds=90)
+    script = str(ROOT / "tools" / "slurm_sandbox.sh")
+    subprocess.run(["bash", script, "node", str(sandbox), "node2"], check=True, capture_output=True)
+    assert_done(cluster, run_dir, uninterrupted)
+
+
+def test_wrong_words_are_not_tried_again(cluster: Cluster) -> None:
+    """Given to sbatch by hand, because `submit` would not let them pass."""
+    script = str(ROOT / "launch" / "pretrain.sbatch")
+    words = cluster.words("wrong", "model.headz=3")
+    job = cluster.call("sbatch", "--parsable", "--output=wrong-%j.out", script, *words)
+    cluster.wait(lambda: cluster.state(job)["JobState"] in ("FAILED", "COMPLETED"))
+    assert cluster.state(job)["ExitCode"] == "2:0"
+    assert "Did you mean: 'heads'" in cluster.said()
+    assert not cluster.queued("pretrain")
+
+
+def test_script_works_by_itself_and_two_jobs_share_a_host(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+    script = str(ROOT / "launch" / "pretrain.sbatch")
+    for name in ("one", "two"):
+        cluster.call("sbatch", "--nodes=2", "--cpus-per-task=1", script, *cluster.words(name))
+    cluster.wait_for_end("pretrain")
+    for name in ("one", "two"):
+        assert runs.losses(cluster.run_dir(name)) == uninterrupted, cluster.said()
+
+
+def test_array_of_runs(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+    """A task that is asked to hand over is requeued, and its sibling is not."""
+    manifest = cluster.place / "runs.jsonl"
+    manifest.write_text("".join(json.dumps(["pretrain", *cluster.words(name)]) + "\n" for name in ("one", "two")))
+    script = str(ROOT / "launch" / "array.sbatch")
+    words = ["sbatch", "--parsable", "--array=0-1", "--nodes=2", "--cpus-per-task=1", script, str(manifest)]
+    job = cluster.call(*words)
+    cluster.wait_for_step(cluster.run_dir("two"), 3)
+    cluster.call("scancel", "--batch", "--signal=USR1", f"{job}_1")
+    cluster.wait_for_end("array")
+    for name in ("one", "two"):
+        assert runs.losses(cluster.run_dir(name)) == uninterrupted, cluster.said()
+    assert (tries(cluster.run_dir("one")), tries(cluster.run_dir("two"))) == (1, 2)
+
+
+def test_a_task_per_rank(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+    run_dir, _ = cluster.submit("direct", "slurm.launcher=srun", "slurm.nodes=1", "slurm.ranks_per_node=2")
+    assert_done(cluster, run_dir, uninterrupted)
+
+
+def test_health_check(cluster: Cluster) -> None:
+    answer = cluster.program("slurm", "check", "slurm.nodes=2", "slurm.cpus_per_task=1")
+    assert answer.code == 0, answer.err
+    assert "2 ranks on node1, node2 reach one another" in answer.err
