@@ -14,7 +14,7 @@ LAYOUTS: list[tuple[int, list[str]]] = [
     (2, ["parallel.tensor=2", "train.micro_batch=4"]),
     (2, ["parallel.pipeline=2", "train.micro_batch=2"]),
 ]
-RESTARTS, STEPS = 8, 20
+RESTARTS, STEPS = 6, 14
 
 
 def consumed(words: list[str]) -> list[tuple[int, int, str]]:

@@ -21,6 +21,8 @@ LONGEST = 60.0  # seconds
 TWICE = "two lives of a job, each of which loads torch on two nodes"
 LONG = {  # file::function -> why
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
+    "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
+    "tests/shipped/test_scaling_verbs.py::test_every_cell_is_run_and_collected": "ten runs, for all tests",
     "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_goes_on": TWICE,

@@ -23,10 +23,10 @@ ON_GPU = {1: "gpu_training", 3: "micro_step", 4: "dropout_tax", 6: "attention"}
 
 
 def test_the_program_prints_and_keeps_what_it_measured(tmp_path: Path) -> None:
-    """Two rows, one of them in two calls: each in a process of its own, the later one in the place of the earlier."""
+    """Two rows in two calls: each in a process of its own, the later one beside the earlier."""
     out, numbers = tmp_path / "cpu.json", [5, 15]
-    for wanted in (["5"], ["5", "15"]):
-        words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", *wanted]
+    for wanted in ("15", "5"):
+        words = ["--quick", "--rounds", "1", "--threads", "1", "--out", str(out), "--row", wanted]
         command = [sys.executable, str(PROGRAM), *words]
         done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -27,10 +27,10 @@ STUDY: dict[str, Any] = {
     "schedule": "wsd",
     "epochs_limit": 10,
     "arms": [
-        {"name": "ladder", "layers": [1, 2, 3], "tokens": ["2K", "8K", "32K"]},
-        {"name": "seeds", "layers": [1], "tokens": ["2K"], "seeds": [2]},
+        {"name": "ladder", "layers": [1, 2, 3], "tokens": ["1K", "4K", "16K"]},
+        {"name": "seeds", "layers": [1], "tokens": ["1K"], "seeds": [2]},
     ],
-    "held_out": ["l3w48-32K-seed1"],
+    "held_out": ["l3w48-16K-seed1"],
 }
 
 
@@ -61,7 +61,7 @@ def test_every_cell_is_run_and_collected(finished: tuple[str, Path]) -> None:
     found = {row["cell"]: row for row in rows(folder)}
     assert len(found) == 10
     assert {row["outcome"] for row in found.values()} == {"done"}
-    assert float(found["l3w48-32K-seed1"]["loss"]) < float(found["l1w16-2K-seed1"]["loss"])
+    assert float(found["l3w48-16K-seed1"]["loss"]) < float(found["l1w16-1K-seed1"]["loss"])
     assert not list(folder.glob("*/checkpoints/step-*")), "what was learned is not asked for"
 
 
@@ -116,12 +116,12 @@ def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> 
 def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = finished
     assert main(["scaling", "fit", file, "--draws", "50"]) == 0
-    assert "held out l3w48-32K-seed1" in capsys.readouterr().out
+    assert "held out l3w48-16K-seed1" in capsys.readouterr().out
     assert main(["scaling", "predict", file, "--params", "1M", "--tokens", "1M"]) == 0
     assert "loss at N = 1M, D = 1M" in capsys.readouterr().out
     assert main(["scaling", "report", file]) == 0
     page = (folder / "report.html").read_text()
-    assert "l3w48-32K-seed1" in page
+    assert "l3w48-16K-seed1" in page
     assert main(["scaling", "status", file]) == 0
     assert "10 done" in capsys.readouterr().out
 
@@ -129,10 +129,10 @@ def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.Captu
 def test_a_missing_run_is_waiting(finished: tuple[str, Path], tmp_path: Path, tiny_data: Path) -> None:
     _, folder = finished
     shutil.copytree(folder, tmp_path / "runs" / "small")
-    shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-8K-seed1")
+    shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-4K-seed1")
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
     outcomes = {row["cell"]: row["outcome"] for row in rows(tmp_path / "runs" / "small")}
-    assert outcomes.pop("l2w32-8K-seed1") == "waiting"
+    assert outcomes.pop("l2w32-4K-seed1") == "waiting"
     assert set(outcomes.values()) == {"done"}
 
 
@@ -141,7 +141,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
 ) -> None:
     _, folder = finished
     shutil.copytree(folder, tmp_path / "runs" / "small")
-    tasks = tmp_path / "runs" / "small" / "l2w32-8K-seed1" / "tasks" / "sst2"
+    tasks = tmp_path / "runs" / "small" / "l2w32-4K-seed1" / "tasks" / "sst2"
     tasks.mkdir(parents=True)
     entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
     (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}]))
@@ -149,7 +149,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
     with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["cell"], row["task"], row["metric"], row["value"]) == (
-        "l2w32-8K-seed1",
+        "l2w32-4K-seed1",
         "sst2/dev",
         "accuracy",
         "0.75",
@@ -166,7 +166,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
         ({}, ["submit", "FILE", "--dry-run", "slurm.nodes=2"], "nproc=1: slurm.nodes=2 has 2 ranks for each cell"),
         ({}, ["submit", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
         ({}, ["plan", "FILE", "model.widht=3"], "Key 'widht' not in 'ModelConfig'"),
-        ({"arms": [{"name": "one", "layers": [2], "tokens": ["2K"]}]}, ["plan", "FILE"], "cannot identify"),
+        ({"arms": [{"name": "one", "layers": [2], "tokens": ["1K"]}]}, ["plan", "FILE"], "cannot identify"),
         ({}, ["fit", "FILE"], "results.csv: is not here; make it with gpt1-ds scaling run"),
     ],
 )
@@ -187,7 +187,7 @@ def test_mistakes_are_one_line(
 
 
 def test_two_hundred_cells_are_planned_without_torch(tmp_path: Path, tiny_data: Path) -> None:
-    arm = {"name": "many", "layers": [1, 2, 3, 4], "tokens": ["2K", "8K", "32K"], "seeds": list(range(17))}
+    arm = {"name": "many", "layers": [1, 2, 3, 4], "tokens": ["1K", "4K", "16K"], "seeds": list(range(17))}
     file = write(tmp_path, tiny_data, arms=[arm], held_out=[])
     code = f"import sys; from gpt1_ds.cli import main; code = main(['scaling', 'plan', {file!r}]); "
     done = subprocess.run(
