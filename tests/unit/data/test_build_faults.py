@@ -92,6 +92,13 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
     return [child for child in process.children() if "spawn_main" in command_of(child)]
 
 
+def never_sees_ctrl_c(process: psutil.Process) -> bool:
+    """Whether it has the signal blocked, for as long as it lives."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    blocked = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
+    return bool(int(blocked, 16) >> (signal.SIGINT - 1) & 1)
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_ctrl_c_is_one_quiet_line_and_keeps_finished_parts(
     state: str, corpus: Path, tokenizer_folder: Path, tmp_path: Path
@@ -111,6 +118,7 @@ def test_ctrl_c_is_one_quiet_line_and_keeps_finished_parts(
     seen = psutil.Process(process.pid)
     while not STATES[state](seen, out):
         assert process.poll() is None, "the build ended before it could be interrupted"
+    assert all(map(never_sees_ctrl_c, workers_of(seen)))
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert errors == "gpt1-ds: interrupted: finished parts are kept; run the same command again\n"
