@@ -10,7 +10,7 @@ if [ $# -eq 0 ]; then
   .venv/bin/ruff check .
   .venv/bin/ruff format --check --quiet .
   .venv/bin/mypy
-  cores=$(nproc) # one worker more than cores: some tests wait while others compute
+  cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
   set -- -n $((cores < 8 ? cores + 1 : 8)) tests
   [ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
 fi
