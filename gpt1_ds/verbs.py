@@ -29,8 +29,10 @@ def pretrain(options: argparse.Namespace) -> int:
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
-        for line in describe(config, world, *found_data(config)):
+        for line in describe(config, world, *found_data(config, quietly=True)):
             print(line)
+        if not needs_embedded_corpus(config):  # it would be built first
+            check_data(config)
         return 0
     config = with_embedded_corpus(config)
     check_data(config)
@@ -106,7 +108,7 @@ def import_checkpoint(options: argparse.Namespace) -> int:
     tokenizer = Path(options.tokenizer) if options.tokenizer else None
     with tempfile.TemporaryDirectory() as scratch:
         if options.origin == "hf":
-            found, tokenizer = huggingface.read(source, tokenizer)
+            found, tokenizer = huggingface.read(source, tokenizer, Path(scratch))
         else:
             found, tokenizer = openai.read(source, tokenizer, Path(scratch), options.unverified)
         remarks = imported.publish(found, tokenizer, out, provenance())
@@ -156,9 +158,13 @@ def draw_profile(config: Config) -> None:
         say(f"{page}: not written: {problem}")
 
 
+def needs_embedded_corpus(config: Config) -> bool:
+    return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
+
+
 def with_embedded_corpus(config: Config) -> Config:
     """`python-docs` as a data source, when it is no folder of that name, is the corpus inside Python."""
-    if not any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path):
+    if not needs_embedded_corpus(config):
         return config
     from gpt1_ds.data.embedded import ensure
 
@@ -214,8 +220,10 @@ def _kept(run: Path, points: int | None) -> list[Path]:
     return folders if points is None else log_spaced(folders, points)
 
 
-def found_data(config: Config) -> tuple[int | None, int | None]:
-    """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet."""
+def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:
+    """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet,
+    which is said unless `quietly`.
+    """
     from gpt1_ds.data.dataset import Dataset
 
     vocab_size, tokens = config.model.vocab_size, None
@@ -224,6 +232,6 @@ def found_data(config: Config) -> tuple[int | None, int | None]:
         vocab_size = vocab_size or datasets[0].vocab_size
         tokens = sum(dataset.split("train").tokens for dataset in datasets)
     except DataError as error:
-        if config.data.path[0].path != EMBEDDED:
+        if config.data.path[0].path != EMBEDDED and not quietly:
             say(f"not there yet: {error}")
     return vocab_size, tokens

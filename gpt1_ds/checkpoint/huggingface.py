@@ -30,11 +30,13 @@ from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config import load as load_config
+from gpt1_ds.data.openai_bpe import import_openai
 from gpt1_ds.data.tokenizer import METADATA, copy_tokenizer, load_tokenizer, read_metadata
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.plan.count import parameter_shapes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
 PREFIX = "transformer."
 MAX_INDEX_BYTES = 16 << 20
@@ -109,10 +111,11 @@ def _masters(source: Path, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple
         yield name, reader.whole("master", ParameterInfo(name, shape, dim))
 
 
-def read(source: Path, tokenizer: Path | None) -> tuple[Foreign, Path]:
+def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Foreign, Path]:
     """The model in a folder of transformers, and the tokenizer folder to go with it. Raises CheckpointError.
 
-    `tokenizer` is needed unless the folder is an export of ours, which carries its own.
+    Unless `tokenizer` is given it is our own one inside an export of ours, else made in `scratch` of the 2018 BPE's
+    vocab.json and merges.txt, which OpenAIGPTTokenizer saves.
     """
     if not source.is_dir():
         if source.is_file():
@@ -120,7 +123,7 @@ def read(source: Path, tokenizer: Path | None) -> tuple[Foreign, Path]:
         raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}")
     files = _weight_files(source)
     model = model_config(foreign.inside(source, CONFIG))
-    tokenizer = tokenizer or _carried_tokenizer(source)
+    tokenizer = tokenizer or _carried_tokenizer(source, scratch)
     headers = {file: _header(source, file, expected) for file, expected in files.items()}
     left_out = sorted(name for header in headers.values() for name in header if name in _CHOICE_HEAD)
     wanted = {file: {n: f for n, f in header.items() if _is_weight(n)} for file, header in headers.items()}
@@ -193,16 +196,25 @@ def _tensors(source: Path, headers: dict[str, dict[str, TensorFacts]]) -> dict[s
     return found
 
 
-def _carried_tokenizer(source: Path) -> Path:
-    """The tokenizer folder inside an export of ours, its files checked to lie there."""
+def _carried_tokenizer(source: Path, scratch: Path) -> Path:
+    """The tokenizer folder inside an export of ours, its files checked to lie there, or the 2018 BPE."""
     folder = source / TOKENIZER
+    if not folder.exists() and (source / VOCABULARY).exists() and (source / MERGES).exists():
+        import_openai(*(_tokenizer_file(source, name) for name in (VOCABULARY, MERGES)), scratch / "tokenizer")
+        return scratch / "tokenizer"
     if not folder.is_dir() or folder.is_symlink():
         raise CheckpointError(
-            f"{source}: carries no tokenizer of ours; pass --tokenizer with a folder made by `gpt1-ds tokenizer`"
+            f"{source}: carries neither a tokenizer of ours nor {VOCABULARY} and {MERGES}; pass --tokenizer with a "
+            "folder made by `gpt1-ds tokenizer`"
         )
     foreign.inside(folder, METADATA)
     for name in read_metadata(folder).files:
-        path = foreign.inside(folder, name)
-        if path.stat().st_size > MAX_TOKENIZER_BYTES:
-            raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer's file")
+        _tokenizer_file(folder, name)
     return folder
+
+
+def _tokenizer_file(folder: Path, name: str) -> Path:
+    path = foreign.inside(folder, name)
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer's file")
+    return path

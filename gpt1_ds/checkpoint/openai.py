@@ -4,8 +4,7 @@ github.com/openai/finetune-transformer-lm, folder model/: `params_0.npy` .. `par
 little-endian float32 numbers cut into ten pieces; joined and split by shape it gives positions, token rows and, layer
 by layer, c_attn, c_proj, ln_1, c_fc, c_proj, ln_2, each weight (or gain) before its bias, matrices as [1, in, out].
 
-Files are known by git blob id. The ids of the first and the last piece and of the three text files are known to us; of
-the eight pieces between them type and size are checked, and finite values.
+Files are known by git blob id; type, size and finite values are checked besides.
 """
 
 from __future__ import annotations
@@ -31,6 +30,14 @@ PIECES = tuple(f"params_{number}.npy" for number in range(10))
 SHAPES = "params_shapes.json"
 BLOB_IDS = {
     PIECES[0]: "84d83ac1f1cc878f56f33b167482c184491875d2",
+    PIECES[1]: "0f19f4d4cda3d8f908e3faffd2cb2a8b9a4039da",
+    PIECES[2]: "25bc19c72fdff69505a828ec6d73b32063532148",
+    PIECES[3]: "5b2e6958d42a930966c9d602a012eb846ca67c83",
+    PIECES[4]: "87ad158987e307e6aa64952610f466d750b73bc7",
+    PIECES[5]: "74f3853316bba327229605dbedfe921996f11448",
+    PIECES[6]: "5ef44e40bc076d0c9686d1273d54cbc16c3f0980",
+    PIECES[7]: "d8d5c8d3bee9b20a677605ac1fe6c7af4df57c94",
+    PIECES[8]: "f980f4b393716f396ae5ae6401708dcf4f270dc9",
     PIECES[9]: "d389eb2074dd74754444b8062aba78b49f6a9053",
     SHAPES: "29fac299ae848d7e447be84a33345edcf1b5353c",
     VOCABULARY: "9dc3f0af5a80956e57dc8d9401e16dfadcade7c2",
@@ -105,19 +112,18 @@ def _check_listed_shapes(path: Path, arrays: Arrays) -> None:
 
 
 def _verify(paths: dict[str, Path], unverified: bool) -> list[str]:
-    """Compare blob ids; what to tell about files that could not be compared, or were not what they should be."""
-    strange = [name for name, path in paths.items() if name in BLOB_IDS and foreign.git_blob_id(path) != BLOB_IDS[name]]
+    """Compare blob ids; what to tell about the files that were, or were not, what they should be."""
+    strange = [name for name, path in paths.items() if foreign.git_blob_id(path) != BLOB_IDS[name]]
     if strange and not unverified:
         raise CheckpointError(
             f"{paths[strange[0]]}: not the released file: its git blob id is {foreign.git_blob_id(paths[strange[0]])}, "
             f"the release's {BLOB_IDS[strange[0]]}; download it again, or pass --unverified to take it as it is"
         )
-    known = [name for name in paths if name in BLOB_IDS and name not in strange]
+    known = [name for name in paths if name not in strange]
     remarks = [f"known by git blob id: {', '.join(known)}"] if known else []
     if strange:
         remarks.append(f"NOT the released files, taken as they are (--unverified): {', '.join(strange)}")
-    unknown = [name for name in paths if name not in BLOB_IDS]
-    return [*remarks, f"checked by type and size only, their blob ids are not known here: {', '.join(unknown)}"]
+    return remarks
 
 
 def _split(source: Path, pieces: list[Floats], arrays: Arrays) -> dict[str, Tensor]:

@@ -59,15 +59,14 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     merged = copy.deepcopy(_defaults())
     for layer in layers:
         merged = _merge(merged, layer, found)
-    ConfigError.raise_all(found)
     try:
         config = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise ConfigError(first_line(error)) from None
+        raise ConfigError(*found, first_line(error)) from None
     assert isinstance(config, Config)
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=default_name(files)))
-    ConfigError.raise_all(problems(config))
+    ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 
 

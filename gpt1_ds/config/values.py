@@ -15,7 +15,7 @@ from gpt1_ds.config.data import DataSource
 from gpt1_ds.config.probes import ProbeConfig
 
 NULLS = ("null", "none", "~", "")
-_RESOLVER = re.compile(r"\$\{[^}]*:")
+_RESOLVER = re.compile(r"\$\{(?!\.*[A-Za-z_][\w.]*\})")  # anything but the name of one other key: ${model.layers}
 
 
 def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -92,10 +92,12 @@ def _plain(value: Any) -> Any:
 
 
 def refuse_resolvers(value: Any) -> None:
-    """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints."""
+    """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints, also where its name is put
+    together by an interpolation within an interpolation. Raises ValueError for all but plain names of keys.
+    """
     for text in (value,) if isinstance(value, str) else ():
         if _RESOLVER.search(text):
-            raise ValueError(f"{text!r}: resolvers are off; write the value itself")
+            raise ValueError(f"{text!r}: resolvers are off, ${{section.key}} alone is read; write the value itself")
     if isinstance(value, Mapping):
         for item in value.values():
             refuse_resolvers(item)

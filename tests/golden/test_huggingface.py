@@ -19,11 +19,12 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizer import OPENAI, load_tokenizer
 from gpt1_ds.parallel import launch
 from gpt1_ds.training.inference import load_checkpoint, sample
 from gpt1_ds.training.sampling import Sampling
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master
+from tests.helpers.shared_data import shared_data
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -279,3 +280,21 @@ def test_an_import_serves_every_verb(
     assert manifest.read(find(in_folder / "runs" / "c"))["step"] == 2
     words = ["-c", "c/config.yaml", "checkpoint.resume=c", data, "run.name=resumed"]
     assert main(["pretrain", *words, "--nproc", "1"]) == 2, "only weights are there: a resume would be another run"
+
+
+def test_a_folder_of_the_hub_brings_the_2018_tokenizer(tmp_path: Path) -> None:
+    """config.json, model.safetensors, vocab.json and merges.txt, as `openai-gpt` has them."""
+    bpe = shared_data("gpt1_bpe")
+    source, out = tmp_path / "openai-gpt", tmp_path / "out"
+    settings = transformers.OpenAIGPTConfig(n_layer=1, n_embd=8, n_head=2, n_positions=16)
+    transformers.OpenAIGPTLMHeadModel(settings).save_pretrained(source)
+    shutil.copy(bpe / "encoder_bpe_40000.json", source / "vocab.json")
+    shutil.copy(bpe / "vocab_40000.bpe", source / "merges.txt")
+    assert main(["checkpoint", "import", "--from", "hf", "--source", str(source), "--out", str(out)]) == 0
+    assert load_tokenizer(out / "tokenizer").kind == OPENAI
+    theirs = transformers.OpenAIGPTTokenizer.from_pretrained(source)
+    text = "the morning was bright and still"
+    ids = load_tokenizer(out / "tokenizer").encode(text)
+    assert [int(token) for token in ids][: len(theirs.encode(text))] == theirs.encode(text)
+    (source / "vocab.json").write_text("{}")
+    assert main(["checkpoint", "import", "--from", "hf", "--source", str(source), "--out", str(out) + "2"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ def make_checkpoint(out: Path, tokenizer: Path, model: ModelConfig = SMALL, seed
 
 def import_hf(source: Path, out: Path, tokenizer: Path | None = None) -> list[str]:
     """What `checkpoint import --from hf` does in this process; its remarks."""
-    found, folder = huggingface.read(source, tokenizer)
-    return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
+    with tempfile.TemporaryDirectory() as scratch:
+        found, folder = huggingface.read(source, tokenizer, Path(scratch))
+        return imported.publish(found, folder, imported.free_place(out), PROVENANCE)
 
 
 def import_openai(source: Path, out: Path, scratch: Path, tokenizer: Path | None = None) -> list[str]:

@@ -36,6 +36,18 @@ def test_wrong_words(gpt1, words: list[str], says: list[str]) -> None:  # type: 
     assert_refused(gpt1("pretrain", *words), *says)
 
 
+def test_a_dry_run_sees_what_the_run_will_see(gpt1, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for words in ([], ["--dry-run"]):
+        assert_refused(gpt1("pretrain", "data.path=nowhere", *words), "nowhere: not a dataset")
+    assert gpt1("pretrain", "--dry-run", "--nproc", "2").code == 0
+    assert not list(tmp_path.iterdir()), "nothing is built for it"
+
+
+def test_problems_of_every_kind_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
+    words = ["model.heads=5", "optimizer.lr=-1", "schedule.kind=foo", "train.stepz=3"]
+    assert_refused(gpt1("pretrain", *words), "heads=5", "optimizer.lr=-1", "'foo'", "'stepz'", lines=4)
+
+
 def test_all_problems_are_told_at_once(gpt1) -> None:  # type: ignore[no-untyped-def]
     assert_refused(
         gpt1("pretrain", "model.heads=7", "optimizer.lr=-1", "train.steps=0"), "heads", "lr", "steps", lines=3

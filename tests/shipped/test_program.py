@@ -49,7 +49,7 @@ def test_help_is_instant_and_configuration_quick(tmp_path: Path) -> None:
 
     assert seconds("--help") < 0.3
     assert seconds("pretrain", "--print-config") < 1.0
-    assert seconds("pretrain", "--dry-run", "-c", "pretrain/gpt1_117m") < 1.0
+    assert seconds("plan", "-c", "pretrain/gpt1_117m") < 1.0
 
 
 @pytest.fixture

@@ -66,6 +66,6 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     where = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert str(site) in where.stdout, "the wheel's own code runs"
     assert "training works here" in run("doctor")
-    assert "116,534,784 parameters" in run("pretrain", "--dry-run", "-c", "pretrain/gpt1_117m")
+    assert "116,537,856 parameters" in run("plan", "-c", "pretrain/gpt1_117m")
     run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
     assert (empty / "runs" / "run" / "DONE").exists()

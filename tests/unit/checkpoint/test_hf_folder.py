@@ -148,7 +148,7 @@ def test_configurations_that_are_not_gpt1s(values: dict[str, Any], message: str,
 
 def test_what_a_configuration_carries(source: Path, tmp_path: Path) -> None:
     configure(source, resid_pdrop=0, embd_pdrop=0.3, attn_pdrop=0.4, afn="gelu_new", n_ctx=48)
-    model = huggingface.read(source, None)[0].model
+    model = huggingface.read(source, None, tmp_path)[0].model
     dropouts = {"residual_dropout": 0.0, "embedding_dropout": 0.3, "attention_dropout": 0.4}
     assert model == ModelConfig(layers=2, width=32, heads=4, context=48, vocab_size=500, **dropouts)
 
@@ -163,7 +163,7 @@ def test_links_out_of_the_folder_are_refused(name: str, source: Path, tmp_path: 
 def test_a_linked_tokenizer_folder_is_refused(source: Path, tmp_path: Path) -> None:
     (source / huggingface.TOKENIZER).rename(tmp_path / "elsewhere")
     (source / huggingface.TOKENIZER).symlink_to(tmp_path / "elsewhere")
-    assert_refused(source, tmp_path, "carries no tokenizer of ours; pass --tokenizer")
+    assert_refused(source, tmp_path, "carries neither a tokenizer of ours nor vocab.json and")
 
 
 def test_only_the_tokenizers_own_files_are_taken(source: Path, tmp_path: Path) -> None:

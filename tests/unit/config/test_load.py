@@ -97,11 +97,28 @@ def test_deepspeed_settings_pass_through_with_types() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["run.name=${oc.env:HOME}", "tracking.tags=['${oc.env:HOME}']", "parallel.deepspeed.x=${oc.decode:1}"]
+    "word",
+    [
+        "run.name=${oc.env:HOME}",
+        "tracking.tags=['${oc.env:HOME}']",
+        "parallel.deepspeed.x=${oc.decode:1}",
+        "tracking.project=${${tracking.group}:SECRETX}",
+        "tracking.project=${oc.${tracking.group}:SECRETX}",
+        "tracking.project=a${ oc.env:SECRETX}",
+        "tracking.project=${oc.env",
+        "tracking.project=\\${oc.env:SECRETX}",
+        "tracking.project=${'oc.env':SECRETX}",
+    ],
 )
-def test_resolvers_are_off(word: str) -> None:
-    (line,) = problems(word)
+def test_resolvers_are_off(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRETX", "hush")
+    (line,) = problems("tracking.group=oc.env", word)
     assert "resolvers are off" in line
+    assert "hush" not in line
+
+
+def test_another_key_may_be_named() -> None:
+    assert load([], ["run.name=r${model.layers}", "model.layers=3"]).run.name == "r3"
 
 
 def test_words_in_the_wrong_form() -> None:
