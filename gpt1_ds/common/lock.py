@@ -1,18 +1,24 @@
 """One writer per run folder.
 
-The lock is a small JSON file naming the holder (host, pid, job, heartbeat). A holder that lives on this host is known
-by its process; one on another host by its heartbeat. A stale lock is taken over, a live one is waited for.
+The lock is a small JSON file that carries a random token and names its holder. A holder in this very system (host, boot
+and pid namespace) is known by its process; any other one by its heartbeat: if that does not change while it is watched,
+the holder is gone, whatever its clock says. A stale lock is taken over, a live one is waited for. A holder reads its
+token again with every heartbeat, and ends when it is another's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +26,29 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError
 
 HEARTBEAT_SECONDS = 5.0
+STALE_SECONDS = 60.0  # a holder elsewhere whose heartbeat stands still for this long is gone
+LONG_AGO = 3600.0  # no two clocks are this far apart: a heartbeat that old needs no watching
 _SIZE = 512  # bytes of the file
-STALE_SECONDS = 60.0  # a holder on another host that has not beaten for this long is gone
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+Holder = dict[str, Any]
 
 
 class RunLock:
     """Hold `path` for the life of a run; use as a context manager."""
 
-    def __init__(self, path: Path, wait_seconds: float = 60.0) -> None:
-        self.path = path
-        self.wait_seconds = wait_seconds
+    def __init__(self, path: Path, wait_seconds: float = STALE_SECONDS) -> None:
+        self.path, self.wait_seconds = path, wait_seconds
+        self.token = secrets.token_hex(8)
+        self._seen: tuple[Any, float] = (None, 0.0)  # a holder's last heartbeat, and since when it is that one
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
+        """Raises LaunchError naming a holder that lives, or a lock that cannot be read."""
         deadline = time.monotonic() + self.wait_seconds
         while not self._take():
             holder = self._read()
-            if time.monotonic() > deadline and (holder == {} or (holder and is_live(holder))):
+            if time.monotonic() > deadline and holder is not None and not self._is_watched(holder):
                 raise LaunchError(
                     f"{self.path.parent}: another process writes this run folder: pid {holder.get('pid')} on "
                     f"{holder.get('host')}, job {holder.get('job') or '-'}; stop it or choose another run.name"
@@ -51,60 +62,100 @@ class RunLock:
         self._stop.set()
         if self._thread:
             self._thread.join(timeout=HEARTBEAT_SECONDS)
-        holder = self._read()
-        if holder and holder.get("pid") == os.getpid() and holder.get("host") == socket.gethostname():
-            self.path.unlink(missing_ok=True)
+        with self._guarded():
+            holder = self._read()
+            if holder and holder.get("token") == self.token:
+                self.path.unlink(missing_ok=True)
 
     def _take(self) -> bool:
-        """Create the lock file, after removing a stale one. True when it is ours."""
-        with open(self.path.with_name(f"{self.path.name}.guard"), "a") as guard:
-            with contextlib.suppress(OSError):  # some Lustre mounts have no flock; creating alone is then the lock
-                fcntl.flock(guard, fcntl.LOCK_EX)  # two takers of one stale lock must not remove each other's new one
+        """Put our lock there, after removing a stale one. True when it is ours."""
+        with self._guarded():  # two takers of one stale lock must not remove each other's new one
             holder = self._read()
-            if holder is not None and not is_live(holder):
+            if holder is not None:
+                if not self._is_stale(holder):
+                    return False
                 self.path.unlink(missing_ok=True)
+            return self._create()
+
+    def _create(self) -> bool:
+        """With its content from the first instant on, so that a full disk leaves no empty lock."""
+        written = self.path.with_name(f"{self.path.name}.{self.token}")
+        try:
+            with os.fdopen(os.open(written, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660), "w") as file:
+                file.write(self._content())
             try:
-                descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                os.link(written, self.path)
             except FileExistsError:
                 return False
-            with os.fdopen(descriptor, "w") as file:
-                file.write(self._content())
-        return True
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                os.rename(written, self.path)
+            return True
+        finally:
+            written.unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Any] | None:
-        """The holder, `{}` for a lock that is being written this instant, None when there is no lock."""
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        with open(self.path.with_name(f"{self.path.name}.guard"), "a") as guard:
+            with contextlib.suppress(OSError):  # some Lustre mounts have no flock; linking alone is then the lock
+                fcntl.flock(guard, fcntl.LOCK_EX)
+            yield
+
+    def _read(self) -> Holder | None:
+        """The holder, `{}` for a lock without content, None when there is no lock. Raises LaunchError for another
+        person's that may not be read."""
         try:
             text = self.path.read_text()
-            age = time.time() - self.path.stat().st_mtime
+        except PermissionError:
+            raise LaunchError(
+                f"{self.path}: is {_owner(self.path)}'s, who did not share it (run.share=group); ask for it, or choose "
+                "another run.name"
+            ) from None
         except OSError:
             return None
         try:
-            return dict(json.loads(text))
+            found = json.loads(text)
         except ValueError:
-            return {} if age < STALE_SECONDS else {"host": socket.gethostname(), "pid": 0}
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _is_stale(self, holder: Holder) -> bool:
+        if not holder:
+            return True  # of a version that could leave it empty; ours never is
+        if is_here(holder):
+            return not _is_running(holder)
+        beat = (holder.get("token"), holder.get("heartbeat"))
+        if beat != self._seen[0]:
+            self._seen = beat, time.monotonic()
+        return _age(holder) > LONG_AGO or time.monotonic() - self._seen[1] > STALE_SECONDS
+
+    def _is_watched(self, holder: Holder) -> bool:
+        """Whether it is not known yet if a holder elsewhere lives: its heartbeat has not changed so far."""
+        beat, since = self._seen
+        return not is_here(holder) and beat is not None and time.monotonic() - since > 3 * HEARTBEAT_SECONDS
 
     def _content(self) -> str:
-        text = json.dumps(
-            {
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "started": _start_time(os.getpid()),
-                "job": os.environ.get("SLURM_JOB_ID", ""),
-                "heartbeat": time.time(),
-            }
-        )
-        return text.ljust(_SIZE - 1) + "\n"
+        holder = {
+            "token": self.token,
+            **_here(),
+            "pid": os.getpid(),
+            "started": _start_time(os.getpid()),
+            "job": os.environ.get("SLURM_JOB_ID", ""),
+            "heartbeat": time.time(),
+        }
+        return json.dumps(holder).ljust(_SIZE - 1) + "\n"
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a file system in trouble must not end a run through its lock
+            with contextlib.suppress(OSError, LaunchError):  # a file system in trouble must not end a run by its lock
                 holder = self._read()
-                if holder and (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getpid()):
+                if holder and holder.get("token") != self.token:
                     self._lost(holder)
                 with open(self.path, "r+") as file:  # in place, so that a full disk does not make it look stale
                     file.write(self._content())
 
-    def _lost(self, holder: dict[str, Any]) -> None:
+    def _lost(self, holder: Holder) -> None:
         """This process was stopped for so long that another one took the folder over: two writers would destroy it."""
         log.alarm(
             f"{self.path.parent}: pid {holder.get('pid')} on {holder.get('host')} took this run folder over while this "
@@ -114,19 +165,45 @@ class RunLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a live process holds the lock at `path`."""
-    holder = RunLock(path)._read()
-    return holder is not None and is_live(holder)
-
-
-def is_live(holder: dict[str, Any]) -> bool:
-    """Whether the process that a lock names still writes."""
+    """Whether a process that seems to live holds the lock at `path`; of one elsewhere its clock is believed."""
+    try:
+        holder = RunLock(path)._read()
+    except LaunchError:
+        return True
     if not holder:
-        return True  # being written this instant
-    if holder.get("host") == socket.gethostname():
-        started = _start_time(int(holder.get("pid", 0)))
-        return started is not None and started == holder.get("started", started)
-    return time.time() - float(holder.get("heartbeat", 0)) < STALE_SECONDS
+        return False
+    return _is_running(holder) if is_here(holder) else _age(holder) < STALE_SECONDS
+
+
+def is_here(holder: Holder) -> bool:
+    """Whether a lock's holder and this process see each other's process numbers. Two containers with one host name do
+    not, nor do two boots of one host."""
+    return all(holder.get(key) == value for key, value in _here().items())
+
+
+@cache
+def _here() -> dict[str, str]:
+    boot, space = "", ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return {"host": socket.gethostname(), "boot": boot, "pid_namespace": space}
+
+
+def _is_running(holder: Holder) -> bool:
+    started = _start_time(int(holder.get("pid", 0)))
+    return started is not None and started == holder.get("started", started)
+
+
+def _age(holder: Holder) -> float:
+    """Seconds since the last heartbeat, if the holder's clock is right."""
+    return time.time() - float(holder.get("heartbeat", 0))
+
+
+def _owner(path: Path) -> str:
+    with contextlib.suppress(OSError, KeyError):
+        return path.owner()
+    return "somebody"
 
 
 def _start_time(pid: int) -> str | None:

@@ -1,15 +1,24 @@
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpt1_ds.common import lock
 from gpt1_ds.common.errors import LaunchError
-from gpt1_ds.common.lock import STALE_SECONDS, RunLock, is_live
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.lock import RunLock
+
+ROOT = Path(__file__).parents[3]
 
 
 def _hold(path: Path, ready: "multiprocessing.synchronize.Event") -> None:
@@ -47,19 +56,122 @@ def test_a_killed_holder_is_taken_over_at_once(tmp_path: Path, holder: multiproc
     assert not (tmp_path / ".lock").exists()
 
 
-def test_another_host_is_known_by_its_heartbeat() -> None:
-    elsewhere = {"host": "elsewhere", "pid": 1}
-    assert is_live({**elsewhere, "heartbeat": time.time()})
-    assert not is_live({**elsewhere, "heartbeat": time.time() - STALE_SECONDS - 1})
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
 
 
-def test_a_reused_process_number_is_not_the_holder() -> None:
-    assert not is_live({"host": socket.gethostname(), "pid": os.getpid(), "started": "1"})
+@pytest.mark.parametrize("clock", [-90.0, 0.0, 90.0])
+def test_a_holder_elsewhere_whose_heartbeat_stands_still_is_gone(clock: float, quick: None, tmp_path: Path) -> None:
+    """Whatever its clock said."""
+    path = tmp_path / ".lock"
+    path.write_text(json.dumps({"token": "t", "host": "elsewhere", "pid": 1, "heartbeat": time.time() + clock}))
+    began = time.monotonic()
+    with RunLock(path, 5):
+        assert time.monotonic() - began >= 1
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("clock", [-90.0, 0.0, 90.0])
+def test_a_holder_elsewhere_whose_heartbeat_goes_on_is_not_robbed(clock: float, quick: None, tmp_path: Path) -> None:
+    path, done = tmp_path / ".lock", threading.Event()
+
+    def beat() -> None:
+        while not done.wait(0.1):
+            holder = {"token": "t", "host": "elsewhere", "pid": 1, "heartbeat": time.time() + clock}
+            write_atomic(path, json.dumps(holder))
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    time.sleep(0.3)
+    try:
+        with pytest.raises(LaunchError, match="pid 1 on elsewhere"), RunLock(path, 2):
+            pass
+        assert json.loads(path.read_text())["token"] == "t"
+    finally:
+        done.set()
+        beating.join()
+
+
+def test_a_heartbeat_of_yesterday_needs_no_watching(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "heartbeat": time.time() - 86400}))
+    with RunLock(path, 0.3):
+        pass
+
+
+def test_two_containers_with_one_host_name_do_not_share_a_folder(tmp_path: Path) -> None:
+    """In a pid namespace of its own the holder's number means another process here, or none."""
+    code = (
+        "import sys, time; from pathlib import Path; from gpt1_ds.common.lock import RunLock\n"
+        "with RunLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", code]
+    with subprocess.Popen([*words, tmp_path / ".lock"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as inside:
+        try:
+            assert inside.stdout is not None
+            if inside.stdout.readline() != "held\n":
+                assert "CI" not in os.environ, "CI runs as root, so that this is tested there"
+                pytest.skip("a pid namespace needs root")
+            with pytest.raises(LaunchError, match="another process writes"), RunLock(tmp_path / ".lock", 0.5):
+                pass
+        finally:
+            inside.kill()
+
+
+def test_a_holder_that_finds_another_token_ends(quick: None, tmp_path: Path) -> None:
+    path, context = tmp_path / ".lock", multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=_hold, args=(path, ready))
+    process.start()
+    assert ready.wait(10)
+    holder = json.loads(path.read_text())
+    write_atomic(path, json.dumps({**holder, "token": "another"}))  # same host, same process number
+    process.join(10)
+    assert process.exitcode == 1
+
+
+def test_a_lock_without_content_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with RunLock(tmp_path / ".lock", 0.3):
+        pass
+
+
+def test_a_full_disk_leaves_no_lock(small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("64k")
+    (disk / ".lock.guard").touch()
+    with open(disk / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(OSError, match="No space left"), RunLock(disk / ".lock", 0.3):
+        pass
+    assert sorted(path.name for path in disk.iterdir()) == [".lock.guard", "filler"]
+
+
+def test_a_lock_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".lock").touch()
+
+    def refused(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(LaunchError, match=r"\.lock: is .*'s, who did not share it"), RunLock(tmp_path / ".lock", 0.3):
+        pass
+
+
+def test_a_reused_process_number_is_not_the_holder(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with RunLock(path):
+        holder = json.loads(path.read_text())
+    path.write_text(json.dumps({**holder, "started": "1"}))
+    with RunLock(path, 0.3):
+        pass
 
 
 def test_only_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1, "started": "1"}))
+    path.write_text(json.dumps({**lock._here(), "pid": 2**22 + 1, "started": "1"}))
     context = multiprocessing.get_context("fork")
     inside = context.Queue()
 
