@@ -200,7 +200,8 @@ def _carried_tokenizer(source: Path, scratch: Path) -> Path:
     """The tokenizer folder inside an export of ours, its files checked to lie there, or the 2018 BPE."""
     folder = source / TOKENIZER
     if not folder.exists() and (source / VOCABULARY).exists() and (source / MERGES).exists():
-        import_openai(*(_tokenizer_file(source, name) for name in (VOCABULARY, MERGES)), scratch / "tokenizer")
+        vocabulary, merges = (_tokenizer_file(source, name) for name in (VOCABULARY, MERGES))
+        import_openai(vocabulary, merges, scratch / "tokenizer")
         return scratch / "tokenizer"
     if not folder.is_dir() or folder.is_symlink():
         raise CheckpointError(

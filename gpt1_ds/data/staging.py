@@ -5,24 +5,43 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
+
+from gpt1_ds.data.dataset import DESCRIPTION
 
 VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/life.sh
 _COMPLETE = ".complete"
 
 
 def staged(source: str) -> Path:
-    """This node's copy of the dataset at `source` where there is a whole one, else `source` itself."""
+    """This node's copy of the dataset at `source` where there is a whole one that we made, else `source` itself."""
     place = os.environ.get(VARIABLE)
     copy = _copy_of(source, Path(place)) if place else None
-    return copy if copy is not None and (copy / _COMPLETE).exists() else Path(source)
+    if copy is None or not (copy / _COMPLETE).exists() or not _is_ours(copy):
+        return Path(source)
+    described = [(folder / DESCRIPTION).read_bytes() for folder in (copy, Path(source))]
+    return copy if described[0] == described[1] else Path(source)
+
+
+def share_to_verify(rank: int, world: int) -> tuple[int, int]:
+    """(k, n): this rank is the k-th of n that verify the data together: those of the job, or of this node where every
+    node reads a copy of its own."""
+    if VARIABLE not in os.environ:
+        return rank, world
+    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def stage(sources: Sequence[str], place: Path) -> None:
-    """Copy datasets to `place`; what is there and of the same size is kept. Raises OSError, for a full disk say."""
+    """Copy datasets to `place`; what is there and of the same size is kept. Raises OSError, for a full disk say, or a
+    folder that is another person's or that others may write to."""
     for source in sources:
         copy = _copy_of(source, place)
+        place.mkdir(parents=True, exist_ok=True)
+        copy.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(copy):
+            raise PermissionError(f"{copy}: is not yours alone to write; remove it, or choose another slurm.stage_to")
         (copy / _COMPLETE).unlink(missing_ok=True)
         for file in sorted(path for path in Path(source).rglob("*") if path.is_file()):
             target = copy / file.relative_to(source)
@@ -32,8 +51,13 @@ def stage(sources: Sequence[str], place: Path) -> None:
         (copy / _COMPLETE).touch()
 
 
+def _is_ours(folder: Path) -> bool:
+    facts = folder.lstat()
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and not facts.st_mode & 0o022
+
+
 def _copy_of(source: str, place: Path) -> Path:
     """Named by the dataset's description, so that another dataset at the same path is another copy."""
-    described = (Path(source) / "dataset.json").read_bytes() if (Path(source) / "dataset.json").exists() else b""
+    described = (Path(source) / DESCRIPTION).read_bytes() if (Path(source) / DESCRIPTION).exists() else b""
     name = hashlib.sha256(str(Path(source).resolve()).encode() + described).hexdigest()[:16]
     return place / f"{Path(source).name}-{name}"

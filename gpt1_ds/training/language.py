@@ -8,6 +8,7 @@ from typing import Any
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
@@ -63,5 +64,5 @@ def open_language(config: Config, grid: Grid, alive: Callable[[], None]) -> Lang
     data = grid.agree(lambda: open_data(config))
     if config.data.verify:
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
-        grid.agree(lambda: verify_share(streams, (grid.rank, grid.world), alive))
+        grid.agree(lambda: verify_share(streams, share_to_verify(grid.rank, grid.world), alive))
     return LanguageObjective(config, data, grid)

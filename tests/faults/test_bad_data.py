@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data import staging
+from gpt1_ds.parallel import launch
 from tests.helpers import runs
 
 
@@ -44,3 +47,23 @@ def test_no_step_is_trained_on_it(damage: Callable[[Path], None], kind: str, tin
     with pytest.raises(DataError, match=path.stem):
         runs.pretrain(words, 2)
     assert runs.last_step(runs.folder(words)) == 0
+
+
+def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:
+    """Runs on every rank: a node that has copied the data to its own disk, where on one of them a bit flips."""
+    from gpt1_ds.training.pretrain import pretrain
+
+    config, rank = runs.configuration(words), os.environ["RANK"]
+    os.environ.update({staging.VARIABLE: f"{place}/node{rank}", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
+    source = config.data.path[0].path
+    staging.stage([source], Path(place) / f"node{rank}")
+    if rank == str(damaged):
+        flip_a_bit(next(staging.staged(source).glob("train-*.bin")))
+    return pretrain(config)
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_every_nodes_own_copy_is_verified(damaged: int, tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3"]
+    with pytest.raises(DataError, match=rf"node{damaged}/.*train-00000\.bin: its sha256 differs"):
+        launch.launch("tests.faults.test_bad_data:on_a_node_of_its_own", (words, str(tmp_path), damaged), 2)

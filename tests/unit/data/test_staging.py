@@ -53,3 +53,33 @@ def test_another_dataset_at_the_same_path_is_another_copy(
     described = source / "dataset.json"
     described.write_text(described.read_text() + " ")
     assert staged(str(source)) == source
+
+
+def test_a_copy_that_others_may_write_is_not_trusted(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    stage([str(tiny_data)], tmp_path)
+    copy = staged(str(tiny_data))
+    copy.chmod(0o777)
+    assert staged(str(tiny_data)) == tiny_data
+    with pytest.raises(PermissionError, match="not yours alone to write"):
+        stage([str(tiny_data)], tmp_path)
+    copy.chmod(0o700)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert staged(str(tiny_data)) == tiny_data, "somebody else made it"
+    monkeypatch.undo()
+    copy.rename(tmp_path / "moved")
+    copy.symlink_to(tmp_path / "moved")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert staged(str(tiny_data)) == tiny_data
+
+
+def test_a_copy_that_is_described_otherwise_is_not_read(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    stage([str(tiny_data)], tmp_path)
+    described = staged(str(tiny_data)) / "dataset.json"
+    described.write_text(described.read_text().replace('"tokens"', '"tokenz"'))
+    assert staged(str(tiny_data)) == tiny_data
