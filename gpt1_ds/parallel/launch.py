@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
+from gpt1_ds.common import stop_signals
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, TrainingError, UserError
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
@@ -137,11 +138,19 @@ def server() -> multiprocessing.context.ForkServerContext:
     """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["gpt1_ds.parallel.preload"])
+    if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
+        before = stop_signals.listen(signal.SIG_IGN)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            stop_signals.restore(before)
     return context
 
 
 def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, str], pipe: Connection) -> None:
     rank, ranks, store = place
+    stop_signals.listen(signal.SIG_DFL)  # which the fork server ignores
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _die_with_parent()
     _PIPE.append(pipe)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
@@ -244,7 +253,7 @@ def _end(processes: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _forwarded_signals() -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask the ranks to save and end; a second Ctrl-C ends them."""
+    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them."""
     asked = 0
 
     def forward(number: int, _: Any) -> None:
@@ -257,12 +266,11 @@ def _forwarded_signals() -> Iterator[None]:
     if sys.platform == "win32" or not _in_main_thread():
         yield
         return
-    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = stop_signals.listen(forward)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        stop_signals.restore(before)
 
 
 def _in_main_thread() -> bool:

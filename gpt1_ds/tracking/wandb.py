@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from gpt1_ds.common import stop_signals
+
 INIT_SECONDS = 20  # for a server to answer
 GONE = "W&B is off for the rest of this run ({}); metrics.jsonl has everything"
 
@@ -139,8 +141,7 @@ def main() -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # the run says when this ends
-        signal.signal(number, signal.SIG_IGN)
+    stop_signals.listen(signal.SIG_IGN)  # the run says when this ends
     with contextlib.suppress(BrokenPipeError):
         mirror(messages, people)
 

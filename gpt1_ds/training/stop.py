@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gpt1_ds.common import stop_signals
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.parallel.grid import Grid
@@ -45,8 +46,7 @@ class Requests:
         )  # seconds since 1970; the job's limit is near
         self._signalled = False
         self._interrupts = 0
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._note)
+        stop_signals.listen(self._note)
 
     def _note(self, number: int, _: Any) -> None:
         self._interrupts += number == signal.SIGINT

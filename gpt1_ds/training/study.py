@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpt1_ds.common import log
+from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
@@ -87,7 +87,7 @@ def run(plan: Plan, jobs: int, update: Callable[[], None], target: str) -> int:
     """Run the cells that are not done; the program's exit code: 0 all done, 1 some failed, 75 to be continued.
 
     `update` is called at the beginning and after every cell; `target` is what a rank runs with a cell's configuration.
-    Ctrl-C, SIGTERM and a file STOP in the study's folder let the running cells save and end.
+    Ctrl-C, SIGTERM, a lost terminal and a file STOP in the study's folder let the running cells save and end.
     """
     config = plan.cells[0].config
     os.umask(0o077 if config.run.share == "private" else 0o007)
@@ -126,12 +126,10 @@ class _Stop:
         self.file, self.reason, self._interrupts = file, "", 0
 
     def __enter__(self) -> None:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-        self._before: dict[int, Any] = {number: signal.signal(number, self._note) for number in numbers}
+        self._before = stop_signals.listen(self._note)
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        stop_signals.restore(self._before)
 
     def _note(self, number: int, _: Any) -> None:
         self.reason = HANDOVER

@@ -1,0 +1,22 @@
+"""The signals by which a person or a system asks to save and end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+# a request, Ctrl-C, SLURM's warning, and a terminal that is gone
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+Handler = Callable[[int, Any], None]
+
+
+def listen(handler: Handler | int) -> dict[int, Any]:
+    """Install `handler` for all of them; the handlers before, for `restore`. What `nohup` ignores stays ignored."""
+    heard = [number for number in NUMBERS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+def restore(before: dict[int, Any]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,0 +1,78 @@
+"""A terminal that is closed, an ssh connection that is lost: the run saves and ends, like one that is asked to."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import runs
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(words: list[str], ignored: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """The program in a session of its own on a terminal of its own: (process, the terminal's other end)."""
+    ours, theirs = os.openpty()
+
+    def on_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    process = subprocess.Popen(
+        command,
+        **{"stdin": theirs, "stdout": theirs, "stderr": theirs, "env": environment},
+        start_new_session=True,
+        preexec_fn=on_terminal,
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def wait_for_step(words: list[str], step: int, terminal: int) -> None:
+    os.set_blocking(terminal, False)
+    deadline = time.monotonic() + 60
+    while runs.last_step(runs.folder(words)) < step:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        try:
+            os.read(terminal, 1 << 16)  # as a terminal does
+        except BlockingIOError:
+            continue
+
+
+@pytest.mark.parametrize("ranks", [[], ["--nproc", "2"]], ids=["one process", "two ranks"])
+def test_it_saves_and_ends(ranks: list[str], tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    process, terminal = start([*words, *ranks], ignored=False)
+    wait_for_step(words, 3, terminal)
+    os.close(terminal)
+    assert process.wait(60) == 75
+    run_dir = runs.folder(words)
+    stopped = runs.events(run_dir, "stopped")[-1]
+    assert stopped["reason"] == "handover"
+    assert run_dir.checkpoint(stopped["step"]).is_dir()
+
+
+def test_nohup_is_respected(tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    process, terminal = start(words, ignored=True)
+    wait_for_step(words, 3, terminal)
+    os.close(terminal)
+    reached = runs.last_step(runs.folder(words))
+    deadline = time.monotonic() + 60
+    while runs.last_step(runs.folder(words)) < reached + 20:
+        assert process.poll() is None, "it goes on"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    runs.folder(words).stop.touch()
+    assert process.wait(60) == 0
