@@ -129,9 +129,14 @@ def build_data(options: argparse.Namespace) -> int:
             dataset = build(*arguments, progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
+    total = sum(dataset.split(name).tokens for name in dataset.splits)
     for name in dataset.splits:
         split = dataset.split(name)
-        print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text")
+        share = f" ({split.tokens / total:.2%} of all tokens)" if name == "validation" else ""
+        print(
+            f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text"
+            + share
+        )
     return 0
 
 

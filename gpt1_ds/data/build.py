@@ -75,7 +75,8 @@ def build(
 ) -> Dataset:
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
-    `validation` is the share of documents that is held out (0: none; a single document gives its tail). A build that
+    `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
+    last one, as that share of all tokens). A build that
     was interrupted goes on; a finished one with the same inputs and options is left as it is. Raises DataError for
     unusable inputs, for a finished `out` of other inputs, and when there is too little text.
     """
@@ -192,8 +193,8 @@ class _Build:
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)
         )
         splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes())
-        splits.join(self.parts, summaries)
-        expected = sum(part.tokens + part.open_tokens for part in summaries) + rule.cuts_one_document
+        added = splits.join(self.parts, summaries)
+        expected = sum(part.tokens + part.open_tokens for part in summaries) + added
         assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
         entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}
         return {name: entry for name, entry in entries.items() if name == TRAIN or entry["tokens"]}

@@ -62,7 +62,7 @@ class SplitRule:
     """Which of `documents` documents are held out: a systematic sample of share `fraction`, at least one of several.
 
     Document i is held out when floor((i+1) * fraction) > floor(i * fraction): every prefix holds its exact share. Where
-    that picks none, the last document is held out.
+    that picks none, the last document is held out, or as much of its tail as is the share of all tokens.
     """
 
     fraction: float
@@ -73,14 +73,26 @@ class SplitRule:
         object.__setattr__(self, "_ratio", Fraction(str(self.fraction)).limit_denominator(1_000_000))
 
     @property
-    def cuts_one_document(self) -> bool:
-        return self.documents == 1 and self.fraction > 0
+    def picks_none(self) -> bool:
+        """Of whole documents, although some text is to be held out."""
+        return self.fraction > 0 and self.documents * self._ratio.numerator < self._ratio.denominator
+
+    def tail(self, tokens: int, last: int) -> int:
+        """How many tokens of the last document, which has `last` of all `tokens`, are held out apart from its `<eod>`;
+        0 where documents are held out as a whole. `<eod>` tokens count in both numbers.
+        """
+        if not self.picks_none:
+            return 0
+        wanted = max(1, round((tokens - self.documents) * self.fraction))
+        if self.documents == 1:
+            return min(wanted, last - 1)
+        return wanted if wanted < last - 1 else 0
 
     def held_out(self, first: int, count: int) -> NDArray[np.bool_]:
         """bool [count]: for documents first, first + 1, ..."""
         numbers = np.arange(first, first + count, dtype=np.int64)
         above, below = self._ratio.numerator, self._ratio.denominator
-        if self.fraction > 0 and self.documents * above < below:
+        if self.picks_none:
             return np.equal(numbers, self.documents - 1)
         return np.greater((numbers + 1) * above // below, numbers * above // below)
 
@@ -95,11 +107,14 @@ class Splits:
     eod_id: int
     bytes_per_token: NDArray[np.int32]
 
-    def join(self, parts: Path, summaries: Sequence[PartSummary]) -> None:
-        """Copy the parts in order."""
-        if self.rule.cuts_one_document:
-            self._cut_document(parts, summaries)
-            return
+    def join(self, parts: Path, summaries: Sequence[PartSummary]) -> int:
+        """Copy the parts in order; the number of tokens that were added: an `<eod>` where a document is cut."""
+        if self.rule.picks_none:
+            ends = _ends(parts, summaries)
+            tail = self.rule.tail(int(ends[-1]), int(ends[-1] - (ends[-2] if len(ends) > 1 else 0)))
+            if tail:
+                self._cut_last(parts, summaries, ends, tail)
+                return 1
         document = 0
         for number, summary in enumerate(summaries):
             with open(part_folder(parts, number) / TOKENS, "rb") as tokens:
@@ -110,6 +125,7 @@ class Splits:
                     writer = self._writer(bool(self.rule.held_out(document, 1)[0]))
                     self._copy_run(tokens, writer, np.empty(0, dtype=np.int64), summary.open_tokens)
                     writer.bytes += summary.open_bytes
+        return 0
 
     def _writer(self, held_out: bool) -> SplitWriter:
         return self.validation if held_out else self.train
@@ -131,22 +147,34 @@ class Splits:
             low, high = np.searchsorted(ends, [start, start + len(block)], side="right")
             writer.write(block, ends[low:high] - start)
 
-    def _cut_document(self, parts: Path, summaries: Sequence[PartSummary]) -> None:
-        """The only document: its tail is held out, both ends are closed by its `<eod>`."""
-        total = sum(one.tokens + one.open_tokens for one in summaries) - 1  # without <eod>
-        left = total - min(max(1, round(total * self.rule.fraction)), total)  # tokens that training still gets
+    def _cut_last(self, parts: Path, summaries: Sequence[PartSummary], ends: Int64s, tail: int) -> None:
+        """The last `tail` tokens and the last `<eod>` are held out; what is cut off is closed by an `<eod>`, too."""
+        cut, start = int(ends[-1]) - 1 - tail, 0
         text_bytes = sum(one.bytes + one.open_bytes for one in summaries)
         for number in range(len(summaries)):
             with open(part_folder(parts, number) / TOKENS, "rb") as file:
                 while len(block := np.fromfile(file, self.train.dtype, COPY_TOKENS)):
-                    head, tail = block[:left], block[left:]
-                    left -= len(head)
-                    self.train.write(head, np.empty(0, dtype=np.int64))
-                    self.validation.write(tail, np.flatnonzero(tail == self.eod_id) + 1)
-                    self.validation.bytes += int(self.bytes_per_token[tail].sum())
+                    left = min(max(0, cut - start), len(block))
+                    low, high = np.searchsorted(ends, [start, start + left], side="right")
+                    self.train.write(block[:left], ends[low:high] - start)
+                    held_out = block[left:]
+                    self.validation.write(held_out, np.flatnonzero(held_out == self.eod_id) + 1)
+                    self.validation.bytes += int(self.bytes_per_token[held_out].sum())
+                    start += len(block)
         self.train.write(np.array([self.eod_id]), np.ones(1, dtype=np.int64))
         self.validation.bytes = min(self.validation.bytes, text_bytes)
         self.train.bytes = text_bytes - self.validation.bytes
+
+
+def _ends(parts: Path, summaries: Sequence[PartSummary]) -> Int64s:
+    """int64 [documents]: the places behind which they end, in all parts together."""
+    found, place = [], 0
+    for number, summary in enumerate(summaries):
+        for block in _document_blocks(part_folder(parts, number), summary):
+            found.append(place + np.cumsum(block[:, 0]))
+            place = int(found[-1][-1])
+        place += summary.open_tokens
+    return np.concatenate(found)
 
 
 def _document_blocks(folder: Path, summary: PartSummary) -> Iterator[Int64s]:

@@ -123,6 +123,24 @@ def test_a_single_document_gives_its_tail(tmp_path: Path, tokenizer_folder: Path
     verify(tmp_path / "out")
 
 
+@pytest.mark.parametrize("unit_bytes", [200, 1 << 24])
+def test_of_few_documents_the_last_one_gives_its_tail(tmp_path: Path, tokenizer_folder: Path, unit_bytes: int) -> None:
+    texts = ["\n".join(sentences(count, seed=count)) for count in (20, 120)]
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / f"{name}.txt").write_text(text)
+    sizes = {"unit_bytes": unit_bytes, "shard_tokens": 99}
+    dataset = build([tmp_path], tokenizer_folder, tmp_path / "out", workers=1, validation=0.05, **sizes)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    first, head = texts_in(dataset, "train", tokenizer)
+    (tail,) = texts_in(dataset, "validation", tokenizer)
+    assert (first, head + tail) == tuple(texts)
+    train, validation = dataset.split("train"), dataset.split("validation")
+    assert validation.tokens - 1 == round((train.tokens + validation.tokens - 3) * 0.05)
+    assert (train.documents, validation.documents) == (2, 1)
+    assert (train.bytes, validation.bytes) == (len((first + head).encode()), len(tail.encode()))
+    verify(tmp_path / "out")
+
+
 def test_no_validation(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     dataset = build([corpus], tokenizer_folder, tmp_path / "out", workers=1, validation=0)
     assert dataset.splits == ["train"]

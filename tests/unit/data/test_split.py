@@ -34,8 +34,16 @@ def test_the_first_document_is_always_for_training() -> None:
 
 def test_none() -> None:
     assert held_out(0, 1000) == []
-    assert not SplitRule(0, 1).cuts_one_document
-    assert SplitRule(0.1, 1).cuts_one_document
+    assert SplitRule(0, 1).tail(100, 100) == 0
+
+
+def test_the_tail_of_the_last_of_few_documents() -> None:
+    assert SplitRule(0.1, 1).tail(1001, 1001) == 100
+    assert SplitRule(0.5, 1).tail(2, 2) == 1, "at least one token"
+    assert SplitRule(0.01, 2).tail(10_002, 7_000) == 100, "not the whole of it"
+    assert SplitRule(0.01, 2).tail(10_002, 101) == 0, "it is as long as that"
+    assert SplitRule(0.01, 2).tail(10_002, 50) == 0
+    assert SplitRule(0.5, 2).tail(10_002, 7_000) == 0, "one of two is a half"
 
 
 def test_blocks_make_no_difference() -> None:
