@@ -47,6 +47,15 @@ class SlurmConfig:
         """Ranks on each node."""
         return self.ranks_per_node or max(1, self.gpus_per_node)
 
+    @property
+    def seconds(self) -> int:
+        """The limit of one job. As SLURM reads it: with days hours come first, without them seconds come last."""
+        days, _, rest = self.time.rpartition("-")
+        parts = [int(part) for part in rest.split(":")]
+        missing = [0] * (3 - len(parts))
+        hours, minutes, seconds = [*parts, *missing] if days else [*missing, *parts]
+        return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
     def problems(self) -> Iterator[str]:
         for key in ("nodes", "warning", "max_tries", "ranks_per_node", "cpus_per_task"):
             value = getattr(self, key)

@@ -63,6 +63,13 @@ def layout_problems(config: Config) -> Iterator[str]:
             f"parallel.tensor={config.parallel.tensor} reaches over nodes of {ranks} ranks, where it is slow beyond "
             f"use; use parallel.tensor={ranks} or less, or more slurm.gpus_per_node"
         )
+    seconds, warning = config.slurm.seconds, config.slurm.warning
+    if seconds < 2 * warning:
+        yield (
+            f"slurm.time={config.slurm.time} leaves {max(0, seconds - warning)} s of each job before "
+            f"slurm.warning={warning} (seconds before its end) asks it to save and hand over; give it {2 * warning} s "
+            f"or more, or slurm.warning={max(1, seconds // 4)}"
+        )
 
 
 def submit(submission: Submission, share: str) -> str:

@@ -12,6 +12,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load
 from gpt1_ds.slurm.request import job_settings, sbatch_options
+from gpt1_ds.slurm.submit import layout_problems
 
 PIECES = [
     "$(touch pwned)",
@@ -95,3 +96,26 @@ def test_launchers() -> None:
     assert "--ntasks-per-node=8" in told(load([], ["slurm.gpus_per_node=8", "slurm.launcher=srun"]))
     assert "--gpus-per-node=8" in told(load([], ["slurm.gpus_per_node=8"]))
     assert not [word for word in told(load()) if "gpus" in word]
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("20:00:00", 72000),
+        ("2-00:00:00", 172800),
+        ("1-12", 129600),
+        ("1-1:30", 91800),
+        ("90:00", 5400),
+        ("0:01:05", 65),
+    ],
+)
+def test_the_limit_is_read_as_slurm_reads_it(time: str, seconds: int) -> None:
+    assert load([], [f"slurm.time={time}"]).slurm.seconds == seconds
+
+
+def test_a_job_that_is_warned_as_it_starts_is_refused() -> None:
+    (line,) = layout_problems(load([], ["slurm.time=00:02:00"]))
+    assert line.startswith("slurm.time=00:02:00 leaves 0 s of each job before slurm.warning=300")
+    assert line.endswith("give it 600 s or more, or slurm.warning=30")
+    assert not list(layout_problems(load([], ["slurm.time=00:02:00", "slurm.warning=30"])))
+    assert not list(layout_problems(load([], [])))
