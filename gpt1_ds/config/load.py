@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.train import LENGTH_KEYS
 from gpt1_ds.config.validate import problems
-from gpt1_ds.config.values import NULLS, leaves_of, refuse_resolvers
+from gpt1_ds.config.values import NULLS, leaves_of, meant, refuse_resolvers
 
 SHIPPED = next(
     folder
@@ -116,7 +117,9 @@ def find_file(name: str) -> Path:
         if candidate.is_file():
             return candidate
     presets = sorted(str(p.relative_to(SHIPPED).with_suffix("")) for p in SHIPPED.rglob("*.yaml"))
-    raise ConfigError(f"{name}: no such file, and no shipped preset of that name; the presets are {', '.join(presets)}")
+    close = difflib.get_close_matches(name.removesuffix(".yaml"), presets, n=2)
+    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(presets)}"
+    raise ConfigError(f"{name}: no such file, and no shipped preset of that name; {way_out}")
 
 
 def read_file(name: str) -> Layer:
@@ -199,7 +202,9 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
         try:
             config = _on_top(config, [(key, value)])
         except _WRONG as error:
-            found.append(f"{layer.origin}: {'.'.join(key)}: {first_line(error)}")
+            said = first_line(error)
+            unknown = "not in" in said and "Did you mean" not in said
+            found.append(f"{layer.origin}: {'.'.join(key)}: {said}{meant(Config, key) if unknown else ''}")
     return config
 
 

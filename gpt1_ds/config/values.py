@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import types
 import typing
@@ -16,6 +17,25 @@ from gpt1_ds.config.probes import ProbeConfig
 
 NULLS = ("null", "none", "~", "")
 _RESOLVER = re.compile(r"\$\{(?!\.*[A-Za-z_][\w.]*\})")  # anything but the name of one other key: ${model.layers}
+
+
+def meant(kind: type, key: tuple[str, ...]) -> str:
+    """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere."""
+    known = _keys(kind)
+    named = [name for name in known if name.rpartition(".")[2] == key[-1]]
+    close = named or difflib.get_close_matches(".".join(key), known, n=2)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+@cache
+def _keys(kind: type, prefix: str = "") -> tuple[str, ...]:
+    """Of a dataclass of sections, with their sections: `model.layers`."""
+    found: list[str] = []
+    for name, hint in _hints(kind).items():
+        options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        section = next((one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)), None)
+        found += _keys(section, f"{prefix}{name}.") if section else [f"{prefix}{name}"]
+    return tuple(found)
 
 
 def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

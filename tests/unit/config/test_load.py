@@ -148,7 +148,7 @@ def test_files_that_cannot_be_read(text: str, words: str, tmp_path: Path) -> Non
 
 def test_missing_and_oversized_files(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"no such file, and no shipped preset of that name; the presets are .*gpt1_117m"
+        ConfigError, match=r"no such file, and no shipped preset of that name; did you mean pretrain/gpt1"
     ):
         load(["pretrain/gpt2"])
     big = tmp_path / "big.yaml"
