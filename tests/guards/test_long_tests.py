@@ -34,7 +34,7 @@ def test_a_test_that_takes_too_long_fails(pytester: pytest.Pytester) -> None:
         import sys
         sys.path.insert(0, {str(ROOT)!r})
         from tests.helpers import schedule
-        schedule.LONGEST = 0.1
+        schedule.LONGEST, schedule.crowding = 0.1, lambda: 1.0
         schedule.LONG["test_a_test_that_takes_too_long_fails.py::test_named"] = "it waits for somebody else"
         from tests.conftest import pytest_runtest_makereport
         """

@@ -2,11 +2,13 @@
 
 A file's tests stay together, since they share what its fixtures made; those of a file in APART do not. What fails
 fastest comes first; jobs on SLURM come with it, because they wait for most of their time, beside tests that compute.
-A test takes a minute at most, with its fixtures; those that cannot are named in LONG.
+A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot are named
+in LONG.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ APART: tuple[str, ...] = ()
 LONGEST = 60.0  # seconds
 TWICE = "two lives of a job, each of which loads torch on two nodes"
 LONG = {  # file::function -> why
+    "tests/faults/test_kills.py::test_killed_at_random_and_bit_identical_in_the_end": "a run that is started six times",
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
     "tests/shipped/test_scaling_verbs.py::test_every_cell_is_run_and_collected": "ten runs, for all tests",
@@ -56,8 +59,14 @@ def scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
+def crowding() -> float:
+    """How many processes want each core; the wall clock counts as much slower."""
+    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 def objection(nodeid: str, seconds: float) -> str:
     """What is said of a test that took too long; nothing of others."""
+    seconds /= crowding()
     if seconds <= LONGEST or nodeid.partition("[")[0] in LONG:
         return ""
     return (
