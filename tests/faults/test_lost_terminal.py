@@ -71,7 +71,7 @@ def test_nohup_is_respected(tiny_data: Path, tmp_path: Path) -> None:
     reached = runs.last_step(runs.folder(words))
     deadline = time.monotonic() + 60
     while runs.last_step(runs.folder(words)) < reached + 20:
-        assert process.poll() is None, "it goes on"
+        assert process.poll() is None, "the run ended"
         assert time.monotonic() < deadline
         time.sleep(0.05)
     runs.folder(words).stop.touch()

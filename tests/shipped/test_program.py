@@ -1,4 +1,4 @@
-"""The program as a person uses it, from one verb to the next; in a process of its own where that makes a difference."""
+"""The program as a person uses it, command after command; in its own process where that matters."""
 
 from __future__ import annotations
 

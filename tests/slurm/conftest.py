@@ -22,7 +22,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert "CI" not in os.environ, "CI has SLURM: apt-get install slurm-wlm munge"
         pytest.skip("needs slurm-wlm and munge")
     folder = tmp_path_factory.mktemp("slurm") / "s"
-    # its jobs before tests that compute: they are what takes longest (only root may; `nice` goes on without)
+    # jobs take longest, so they get the CPU first (only root may raise a priority; `nice` then only warns)
     command = ["nice", "-n", "-10", "bash", SANDBOX, "up", str(folder)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     yield folder

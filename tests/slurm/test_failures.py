@@ -32,7 +32,7 @@ def test_killed_rank_ends_the_job_and_the_next_goes_on(cluster: Cluster, uninter
 
 
 def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, float]) -> None:
-    """slurmd and the ranks of the second node are gone at once; the run goes on when the node is back."""
+    """slurmd and the ranks of the second node are killed together; the run resumes when the node is back."""
     run_dir, _ = cluster.submit("lost")
     cluster.wait_for_step(run_dir, 8)
     os.kill(int((sandbox / "slurmd-node2.pid").read_text()), signal.SIGKILL)

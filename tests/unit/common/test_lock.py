@@ -97,8 +97,8 @@ def test_a_holder_elsewhere_whose_heartbeat_goes_on_is_not_robbed(clock: float, 
 def test_a_heartbeat_of_yesterday_needs_no_watching(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "heartbeat": time.time() - 86400}))
-    with RunLock(path, 0.3):
-        pass
+    with RunLock(path, 0.3) as held:
+        assert json.loads(path.read_text())["token"] == held.token
 
 
 def test_two_containers_with_one_host_name_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -133,9 +133,10 @@ def test_a_holder_that_finds_another_token_ends(quick: None, tmp_path: Path) -> 
 
 
 def test_a_lock_without_content_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / ".lock").touch()
-    with RunLock(tmp_path / ".lock", 0.3):
-        pass
+    path = tmp_path / ".lock"
+    path.touch()
+    with RunLock(path, 0.3) as held:
+        assert json.loads(path.read_text())["token"] == held.token
 
 
 def test_a_full_disk_leaves_no_lock(small_disk: Callable[[str], Path]) -> None:
@@ -165,8 +166,8 @@ def test_a_reused_process_number_is_not_the_holder(tmp_path: Path) -> None:
     with RunLock(path):
         holder = json.loads(path.read_text())
     path.write_text(json.dumps({**holder, "started": "1"}))
-    with RunLock(path, 0.3):
-        pass
+    with RunLock(path, 0.3) as held:
+        assert json.loads(path.read_text())["token"] == held.token != holder["token"]
 
 
 def test_only_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
