@@ -90,10 +90,19 @@ class RunLock:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                os.rename(written, self.path)
+                return self._claim(written)
             return True
         finally:
             written.unlink(missing_ok=True)
+
+    def _claim(self, written: Path) -> bool:
+        """Without hard links: renaming alone would replace a lock that another process has just created."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660))
+        except FileExistsError:
+            return False
+        os.replace(written, self.path)
+        return True
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -148,6 +149,19 @@ def test_a_full_disk_leaves_no_lock(small_disk: Callable[[str], Path]) -> None:
     with pytest.raises(OSError, match="No space left"), RunLock(disk / ".lock", 0.3):
         pass
     assert sorted(path.name for path in disk.iterdir()) == [".lock.guard", "filler"]
+
+
+def test_without_hard_links_a_lock_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    path = tmp_path / ".lock"
+    with RunLock(path, 0.3) as held:
+        assert json.loads(path.read_text())["token"] == held.token
+        assert not RunLock(path)._create()
+        assert json.loads(path.read_text())["token"] == held.token
+    assert [file.name for file in tmp_path.iterdir()] == [".lock.guard"]
 
 
 def test_a_lock_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
