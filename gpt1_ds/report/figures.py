@@ -45,16 +45,25 @@ def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
 
 def as_svg(figure: Any) -> str:
     """The figure as an <svg> element to put into a page."""
+    return _element(_svg(figure))
+
+
+def save(figure: Any, stem: Path) -> str:
+    """Write `stem`.png and `stem`.svg; the latter's <svg> element, since drawing takes long."""
+    figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
+    text = _svg(figure)
+    stem.with_suffix(".svg").write_text(text, encoding="utf-8")
+    return _element(text)
+
+
+def _svg(figure: Any) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
-    text = buffer.getvalue()
+    return buffer.getvalue()
+
+
+def _element(text: str) -> str:
     return text[text.index("<svg") :]
-
-
-def save(figure: Any, stem: Path) -> None:
-    """`stem`.png and `stem`.svg."""
-    figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
-    figure.savefig(stem.with_suffix(".svg"), bbox_inches="tight", metadata={"Date": None})
 
 
 def _figure(plot: Callable[[Axes, RunStory, str], None], stories: Sequence[RunStory], tall: bool) -> Any:

@@ -34,14 +34,12 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     stories = [read(folder) for folder in folders]
     out = out or folders[0]
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    drawn = figures.draw(stories)
-    for name, figure in drawn.items():
-        figures.save(figure, out / "figures" / name)
+    drawn = {name: figures.save(figure, out / "figures" / name) for name, figure in figures.draw(stories).items()}
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     page = environment.get_template("page.html").render(
         title=", ".join(story.name for story in stories),
         summaries=[_summary(story) for story in stories],
-        figures=[(CAPTIONS[name], figures.as_svg(figure)) for name, figure in drawn.items()],
+        figures=[(CAPTIONS[name], svg) for name, svg in drawn.items()],
         stories=stories,
         profiles=[(story.name, read_view(folder)) for story, folder in zip(stories, folders, strict=True)],
         version=__version__,

@@ -23,7 +23,7 @@ def write_scaling_report(folder: Path) -> Path:
         raise UserError("jinja2 is not installed: pip install 'gpt1-ds[scaling]'") from None
     study = read(folder)
     drawn, missing = scaling_figures.draw(study)
-    _save(folder / "figures", drawn)
+    pictures = _save(folder / "figures", drawn)
     head, rows = scaling_tables.cells(study)
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     page = environment.get_template("scaling.html").render(
@@ -34,7 +34,7 @@ def write_scaling_report(folder: Path) -> Path:
         quality=scaling_tables.quality(study),
         held_out=scaling_tables.held_out(study),
         noise=scaling_tables.noise(study),
-        figures=[(one, figures.as_svg(one.figure)) for one in drawn],
+        figures=list(zip(drawn, pictures, strict=True)),
         missing=missing,
         not_done=_not_done(study),
         head=head,
@@ -46,14 +46,13 @@ def write_scaling_report(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _save(folder: Path, drawn: list[scaling_figures.Figure]) -> None:
-    """Figures of an earlier page that this one has no data for are removed: they would tell an old story."""
+def _save(folder: Path, drawn: list[scaling_figures.Figure]) -> list[str]:
+    """The <svg> element of each. Old figures that this page has no data for are removed: they would mislead."""
     folder.mkdir(exist_ok=True)
     for name in set(scaling_figures.FIGURES) - {one.name for one in drawn}:
         for suffix in (".png", ".svg"):
             (folder / f"{name}{suffix}").unlink(missing_ok=True)
-    for one in drawn:
-        figures.save(one.figure, folder / one.name)
+    return [figures.save(one.figure, folder / one.name) for one in drawn]
 
 
 def _not_done(study: Study) -> list[str]:

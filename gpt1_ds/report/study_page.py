@@ -19,11 +19,11 @@ def write_study(folder: Path) -> None:
     results = read_study(folder)
     write_atomic(folder / "results.csv", as_csv(results))
     write_atomic(folder / "table.md", as_markdown(results))
-    figure = transfer_figure.draw(results)
+    figure, svg = transfer_figure.draw(results), None
     if figure is not None:
         (folder / "figures").mkdir(exist_ok=True)
-        figures.save(figure, folder / "figures" / "layer_transfer")
-    write_atomic(folder / "study.html", _page(results, None if figure is None else figures.as_svg(figure)))
+        svg = figures.save(figure, folder / "figures" / "layer_transfer")
+    write_atomic(folder / "study.html", _page(results, svg))
 
 
 def _page(results: Results, svg: str | None) -> str:

@@ -39,10 +39,10 @@ class Cluster:
         assert done.returncode == 0 or not check, f"{words}: {done.stderr}"
         return done.stdout.strip()
 
-    def program(self, *words: str) -> Result:
+    def program(self, *words: str, seconds: float = 120) -> Result:
         command = [sys.executable, "-m", "gpt1_ds", *words]
         done = subprocess.run(
-            command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=120
+            command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=seconds
         )
         return Result(done.returncode, done.stdout, done.stderr)
 

@@ -10,7 +10,7 @@ from tests.helpers.wandb_files import read_segments
 def test_limit_saves_and_a_successor_goes_on(cluster: Cluster) -> None:
     """A run that takes longer than a job may. SLURM warns up to a minute earlier than it is asked to."""
     words = [*runs.TINY, *NODES, f"data.path={cluster.data}", "train.steps=50000", "checkpoint.every=0"]
-    run_dir, job = cluster.submit("limited", *words, "slurm.time=0:01:00", "slurm.warning=30")
+    run_dir, job = cluster.submit("limited", *BARE, *words, "slurm.time=0:01:00", "slurm.warning=30")
     cluster.wait(lambda: outcomes(run_dir) == [75])
     handed_over = runs.last_step(run_dir)
     cluster.wait_for_step(run_dir, handed_over + 5)
@@ -28,7 +28,7 @@ def test_limit_saves_and_a_successor_goes_on(cluster: Cluster) -> None:
 
 
 def test_asked_to_hand_over(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, job = cluster.submit("asked", "tracking.wandb=offline")
+    run_dir, job = cluster.submit("asked", *BARE, "tracking.wandb=offline")
     cluster.wait_for_step(run_dir, 3)
     cluster.call("scancel", "--batch", "--signal=USR1", job)
     assert_done(cluster, run_dir, uninterrupted)

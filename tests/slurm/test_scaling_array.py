@@ -34,7 +34,7 @@ def study(cluster: Cluster) -> Path:
             {"name": "wild", "kind": "depth", "width": 32, "layers": [1], "tokens": ["64K"], "rates": [1000]},
         ],
     }
-    text["overrides"] |= {"slurm.nodes": 1, "slurm.cpus_per_task": 1}
+    text["overrides"] |= {"slurm.nodes": 1, "slurm.cpus_per_task": 1, "slurm.launcher": "srun"}
     file = cluster.place / "array.yaml"
     file.write_text(json.dumps(text))
     return file
@@ -102,7 +102,7 @@ def assert_nothing_ran_twice(folder: Path, cells: list[str]) -> None:
 
 def assert_same_losses_as_here(cluster: Cluster, study: Path, rows: dict[str, dict[str, Any]]) -> None:
     """`scaling run` comes to the same, bit for bit."""
-    answer = cluster.program("scaling", "run", str(study), "run.dir=here")
+    answer = cluster.program("scaling", "run", str(study), "run.dir=here", seconds=480)
     assert answer.code == 0, answer.err
     with open(cluster.place / "here" / "array" / "results.csv", newline="") as file:
         here = {row["cell"]: row["loss"] for row in csv.DictReader(file)}

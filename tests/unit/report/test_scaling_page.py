@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpt1_ds.report.scaling_figures import FIGURES
 from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_page import write_scaling_report
 from gpt1_ds.report.scaling_study import Cell, read
+from gpt1_ds.report.scaling_tables import warnings
 from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results
 
@@ -109,9 +111,8 @@ def test_cells_that_did_not_finish_are_named_with_why(complete: Path) -> None:
     assert "58: 53 done, 2 diverged, 1 dominated, 1 failed, 1 waiting" in page
 
 
-def test_without_a_fit_the_page_says_so(tmp_path: Path) -> None:
-    folder = make_study(tmp_path / "study")
-    write_scaling_report(folder)
+def test_without_a_fit_the_page_says_so(complete: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(complete, tmp_path / "study")
     (folder / "fit.json").unlink()
     (folder / "predictions.csv").unlink()
     page = write_scaling_report(folder).read_text()
@@ -126,12 +127,15 @@ def test_without_a_fit_the_page_says_so(tmp_path: Path) -> None:
 
 def test_a_fit_of_other_results_is_called_out(tmp_path: Path) -> None:
     folder = make_study(tmp_path / "study", runs=False, downstream=False)
+
+    def warned() -> str:
+        return " ".join(warnings(read(folder)))
+
     digest = hashlib.sha256((folder / "results.csv").read_bytes()).hexdigest()
     change_fit(folder, data={"file": "results.csv", "sha256": digest})
-    assert "another results.csv" not in write_scaling_report(folder).read_text()
+    assert "another results.csv" not in warned()
     change_fit(folder, data={"file": "results.csv", "sha256": "0" * 64})
-    assert "3 warnings" in (page := write_scaling_report(folder).read_text())
-    assert "another results.csv" in page
+    assert "another results.csv" in warned()
 
 
 def test_points_of_other_people_are_enough(tmp_path: Path) -> None:
