@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar, cast
 
 LOGGER = logging.getLogger("gpt1_ds")
 _HANDLERS: list[logging.Handler] = []
 _TERMINALS: list[IO[str]] = []
+_Answer = TypeVar("_Answer")
 
 
 def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
     """Rank 0 speaks on `terminal`; every rank writes `log_file` in full. Libraries' chatter goes to the file alone."""
+    terminal = cast(IO[str], _Terminal(terminal))
     _TERMINALS[:] = [terminal]
     root = logging.getLogger()
     root.setLevel(logging.INFO)
@@ -29,6 +33,31 @@ def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
         stream.addFilter(lambda record: record.name == LOGGER.name)
         _add(root, stream)
     logging.captureWarnings(True)
+
+
+class _Terminal:
+    """A stream to which nothing is written any more once its terminal is gone: the run has yet to save."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._unless_gone(lambda: self._stream.write(text), len(text))
+
+    def flush(self) -> None:
+        self._unless_gone(self._stream.flush, None)
+
+    @staticmethod
+    def _unless_gone(write: Callable[[], _Answer], otherwise: _Answer) -> _Answer:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return otherwise
 
 
 class _LogFile(logging.FileHandler):
