@@ -34,7 +34,11 @@ from tools.bench.rows import Options, Ratio, Row, Series, rate, ratio, take_turn
 
 ROWS = {"cpu": 4, "cuda": 64}
 AGREEMENT = 1e-2  # nats, of the losses of three steps
-TARGETS = {"full size": 0.97, "4 x 512": 0.92, "quickstart": 0.90}
+SMALL = [
+    *("model.layers=4", "model.width=128", "model.heads=4", "model.context=128"),
+    *("train.global_batch=32", "train.micro_batch=8", "optimizer.lr=2e-3"),
+]
+TARGETS = {"full size": 0.97, "4 x 512": 0.92, "4 x 128": 0.90}
 
 
 def measure(options: Options) -> Row:
@@ -43,7 +47,7 @@ def measure(options: Options) -> Row:
     small = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else ["model.vocab_size=4096"]
     sizes = {
         "full size": gpt1(options, ROWS[options.device], *words),
-        "quickstart": load(["pretrain/tiny_cpu"], [*words, *small]),  # vocabulary of tools/quickstart.sh
+        "4 x 128": load([], [*words, *SMALL, *small]),
     }
     if options.device == "cuda":
         sizes["4 x 512"] = gpt1(options, 4, *words)
@@ -81,7 +85,7 @@ def compare_loops(size: str, config: Config, options: Options) -> tuple[Series, 
     first, *others = losses.values()
     for other in others:
         assert all(abs(a - b) < AGREEMENT for a, b in zip(first, other, strict=True)), losses
-    short = size == "quickstart" and not options.quick
+    short = size == "4 x 128" and not options.quick
     tokens = tokens_per_step(config)
     work = {name: rate(step, tokens, options.device, 10 if short else 1) for name, step in steps.items()}
     return take_turns(work, options.rounds), {"losses": losses}
