@@ -27,6 +27,11 @@ def normalised(name: str, metrics: dict[str, Any]) -> float:
     return float((metrics[scale.metric] - metrics["chance"]) / (scale.best - metrics["chance"]))
 
 
+def colour(name: str) -> int:
+    """The same number for a probe in every figure."""
+    return list(SCALES).index(name)
+
+
 def evolution(stories: Sequence[RunStory]) -> Any:
     """A matplotlib figure: a colour per probe, a kind of line per run, steps on a log scale."""
     from matplotlib.figure import Figure
@@ -39,7 +44,7 @@ def evolution(stories: Sequence[RunStory]) -> Any:
             axes.plot(
                 [score["step"] for score in scores],
                 [normalised(name, score) for score in scores],
-                color=f"C{list(SCALES).index(name)}",
+                color=f"C{colour(name)}",
                 linestyle=kind,
                 marker="o",
                 markersize=3,

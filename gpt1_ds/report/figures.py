@@ -74,6 +74,8 @@ def _figure(plot: Callable[[Axes, RunStory, str], None], stories: Sequence[RunSt
     axes = figure.subplots()
     for number, story in enumerate(stories):
         plot(axes, story, f"C{number}")
+    if tall:
+        _baselines(axes, stories)
     axes.set_xlabel("training tokens")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)
@@ -83,17 +85,29 @@ def _figure(plot: Callable[[Axes, RunStory, str], None], stories: Sequence[RunSt
 
 
 def _loss(axes: Axes, story: RunStory, colour: str) -> None:
-    """Training and held-out loss, with what counting n-grams achieves on the same held-out text."""
+    """Training and held-out loss."""
     axes.plot(*_columns(story.train, "loss"), color=colour, alpha=0.45, lw=1, label=f"{story.name}: training batch")
     if story.held_out:
         axes.plot(*_columns(story.held_out, "loss"), color=colour, marker="o", ms=3, label=f"{story.name}: held out")
-    for baseline in story.baselines:
-        height = baseline["loss"]
-        axes.axhline(height, color="0.5", linestyle=":", linewidth=1)
-        label = f"{GRAMS[baseline['order']]} {height:.2f}"
-        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
-        axes.annotate(label, (1, height), color="0.4", **place)
     axes.set_ylabel("nats per token")
+
+
+def _baselines(axes: Axes, stories: Sequence[RunStory]) -> None:
+    """What counting n-grams achieves, as lines named outside the axes, where no curve is."""
+    found = sorted({(one["loss"], GRAMS[one["order"]]) for story in stories for one in story.baselines})
+    for height, _ in found:
+        axes.axhline(height, color="0.5", linestyle=":", linewidth=1)
+    low, high = axes.get_ylim()
+    for place, (height, name) in zip(apart([(y - low) / (high - low) for y, _ in found], 0.05), found, strict=True):
+        axes.annotate(f"{name} {height:.2f}", (1.01, place), xycoords="axes fraction", color="0.4", va="center")
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Ascending places, each moved up as little as leaves `gap` between neighbours."""
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + gap) if moved else place)
+    return moved
 
 
 def _line(key: str, label: str) -> Callable[[Axes, RunStory, str], None]:
@@ -105,5 +119,5 @@ def _line(key: str, label: str) -> Callable[[Axes, RunStory, str], None]:
 
 
 def _columns(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    kept = [(record["tokens"], record[key]) for record in records if record[key] is not None]
+    kept = [(record["tokens"], record[key]) for record in records if record.get(key) is not None]
     return [tokens for tokens, _ in kept], [value for _, value in kept]

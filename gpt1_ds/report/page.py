@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpt1_ds import __version__
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.common.units import count, duration
-from gpt1_ds.plan.count import flops_per_token
-from gpt1_ds.report import evolution, figures
+from gpt1_ds.report import curves, facts, figures
 from gpt1_ds.report.profile_page import read_view
-from gpt1_ds.report.runs import RunStory, read
+from gpt1_ds.report.runs import read
 
-CAPTIONS = {
-    "loss": "Cross-entropy against training tokens: of each logged training batch (with dropout) and of the first "
-    "train.eval_batches of the held-out text. Dotted: what counting words in the same training text predicts of all of "
-    "the held-out text.",
-    "learning_rate": "Learning rate of each logged step.",
-    "gradient_norm": "Global gradient norm before clipping.",
-    "zero_shot": evolution.CAPTION,
-    "throughput": "Training speed of the interval before each logged step, evaluation and saves taken out.",
-}
+HERE = Path(__file__).parent
+SCRIPTS = ("scale.js", "chart.js", "crosshair.js", "page.js")  # in this order
+EVENTS = 2000  # rows of a run's table of events: the latest ones
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -35,12 +29,20 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     out = out or folders[0]
     (out / "figures").mkdir(parents=True, exist_ok=True)
     drawn = {name: figures.save(figure, out / "figures" / name) for name, figure in figures.draw(stories).items()}
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals.update(facts=facts, curves=curves)
     page = environment.get_template("page.html").render(
         title=", ".join(story.name for story in stories),
-        summaries=[_summary(story) for story in stories],
-        figures=[(CAPTIONS[name], svg) for name, svg in drawn.items()],
         stories=stories,
+        summaries=[facts.summary(story) for story in stories],
+        settings=facts.settings(stories),
+        environments=[facts.environment(story) for story in stories],
+        evaluations=facts.evaluations(stories),
+        data=embedded(curves.data(stories)),
+        style=(HERE / "page.css").read_text(),
+        scripts="\n".join((HERE / name).read_text() for name in SCRIPTS),
+        static=drawn,
+        events=[(story, story.events[-EVENTS:]) for story in stories],
         profiles=[(story.name, read_view(folder)) for story, folder in zip(stories, folders, strict=True)],
         version=__version__,
     )
@@ -48,30 +50,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     return out / "report.html"
 
 
-def _summary(story: RunStory) -> list[tuple[str, str]]:
-    """(what, value) rows of the table at the top."""
-    model, last = story.config.model, story.train[-1]
-    rows = [
-        ("run", story.name),
-        ("model", f"{model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}"),
-        ("parameters", f"{story.parameters:,}"),
-        ("operations per token", count(flops_per_token(model, model.vocab_size or 0))),
-        ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
-        ("training loss", f"{last['loss']:.4f} nats per token"),
-    ]
-    for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
-        for record in records[-1:]:
-            text = f"{record['loss']:.4f} nats per token, {record['bits_per_byte']:.4f} bits per byte"
-            rows.append((f"held out, {title}", f"{text}, perplexity {record['perplexity']:.1f}"))
-    for baseline in story.baselines:
-        nats, bits = baseline["loss"], baseline["bits_per_byte"]
-        rows.append(
-            (f"{figures.GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte")
-        )
-    rows += evolution.summary(story)
-    speeds = sorted(record["tokens_per_second"] for record in story.train)
-    seconds = sum(event.get("seconds", 0.0) for event in story.events)
-    rows.append(("speed (median)", f"{count(speeds[len(speeds) // 2])} tokens per second"))
-    if seconds:
-        rows.append(("wall-clock time", duration(seconds)))
-    return rows
+def embedded(value: Any) -> str:
+    """JSON that may stand inside a <script> element whatever its strings hold."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

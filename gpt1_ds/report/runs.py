@@ -29,6 +29,10 @@ class RunStory:
     evaluations: Records  # of all the held-out text, by `gpt1-ds evaluate`
     probes: dict[str, Records] = field(default_factory=dict)  # zero-shot scores by probe, each a step's metrics
     baselines: list[dict[str, Any]] = field(default_factory=list)  # n-gram scores of the run's dataset, if counted
+    scores: Records = field(default_factory=list)  # a task's, while it was fine-tuned
+    entries: Records = field(default_factory=list)  # all of eval.json
+    environment: dict[str, Any] = field(default_factory=dict)  # env.json: of the run's last start
+    folder: Path = Path()
 
     @property
     def parameters(self) -> int:
@@ -44,22 +48,32 @@ def read(folder: Path) -> RunStory:
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")
     config = load([str(run_dir.config)])
+    train = sorted((line for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
+    if not train:
+        raise DataError(f"{folder}: metrics.jsonl has no training step; run `gpt1-ds pretrain` first")
     baselines = Path(config.data.path[0].path) / "ngrams.json"
     return RunStory(
         name=config.run.name,
         config=config,
-        train=[line for line in lines if line["kind"] == "train"],
+        train=train,
         held_out=[line for line in lines if line["kind"] == "eval"],
         events=list(read_jsonl(run_dir.events)),
         samples=list(read_jsonl(folder / "samples.jsonl")),
         evaluations=_evaluations(run_dir, "held-out"),
         probes={name: scores for name in SCALES if (scores := _evaluations(run_dir, PREFIX + name))},
         baselines=json.loads(baselines.read_text()) if baselines.exists() else [],
+        scores=[line for line in lines if line["kind"] == "task"],
+        entries=_entries(run_dir),
+        environment=json.loads(run_dir.environment.read_text()) if run_dir.environment.exists() else {},
+        folder=folder,
     )
 
 
 def _evaluations(run_dir: RunDir, task: str) -> Records:
     """One task's scores of eval.json, by step."""
-    entries = json.loads(run_dir.evaluation.read_text()) if run_dir.evaluation.exists() else []
-    found = [entry for entry in entries if entry["task"] == task]
+    found = [entry for entry in _entries(run_dir) if entry["task"] == task]
     return sorted(({"step": entry["step"], **entry["metrics"]} for entry in found), key=lambda entry: entry["step"])
+
+
+def _entries(run_dir: RunDir) -> Records:
+    return list(json.loads(run_dir.evaluation.read_text())) if run_dir.evaluation.exists() else []

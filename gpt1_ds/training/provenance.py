@@ -6,8 +6,10 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import socket
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import gpt1_ds
 PACKAGES = ("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "numpy", "safetensors", "wandb")
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "SLURM_JOB_ID", "SLURM_JOB_NAME")
 PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK", "NCCL_", "GLOO_")
+PROGRAMS = ("gpt1-ds", "__main__.py")  # how sys.argv names this program
 # a resume is promised to be bit-identical only when these are what they were
 DECIDING = ("torch", "numpy", "threads", "processor", "device")
 
@@ -46,6 +49,16 @@ def git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
+def command() -> str | None:
+    """The line that began this run, as a shell reads it; None where a program of somebody else calls this package.
+
+    Its words are file names and `key=value`, all of which `config.yaml` holds too: no key of the configuration takes a
+    secret.
+    """
+    program, *words = sys.argv
+    return shlex.join(["gpt1-ds", *words]) if Path(program).name in PROGRAMS else None
+
+
 def environment(compiled: bool) -> dict[str, Any]:
     """Versions, devices and the few environment variables that explain a run."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -53,7 +66,12 @@ def environment(compiled: bool) -> dict[str, Any]:
         name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith(PREFIXES)
     }
     return {
+        "command": command(),
+        "commit": git_revision(),
         "host": socket.gethostname(),
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "gpt1_ds": provenance(),

@@ -1,13 +1,17 @@
 """A report is made from a run folder's files alone."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
+from gpt1_ds.report import curves, figures
 from gpt1_ds.report.page import write_report
+from gpt1_ds.report.runs import read
 from tests.unit.tracking.test_record import train_record
 
 
@@ -41,7 +45,9 @@ def test_one_page_holds_everything(run: Path) -> None:
     for words in ("6.1000 nats per token", "6.2500 nats", "unigram", "6.50", "1 min 30 s", "parameters"):
         assert words in page
     assert "&lt;script&gt;was" in page, "text is text"
-    assert "<script" not in page
+    assert page.count("<script") == 2, "the data and the page's own"
+    assert "<b>odd" not in page
+    assert not re.search(r"(src|href)=.(https?:)?//|url\((?!#)|@import|fetch\(", page), "nothing comes from a network"
     assert page.count("<svg") == 4
     assert len(page) < 1_000_000
 
@@ -49,7 +55,10 @@ def test_one_page_holds_everything(run: Path) -> None:
 def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
     out = write_report([run, run], tmp_path / "both")
     assert out == tmp_path / "both" / "report.html"
-    assert out.read_text().count("<table>") == 4
+    page = out.read_text()
+    assert page.count("<h3>odd</h3>") == 2, "samples by run"
+    assert page.count("</span>odd</th>") == 6, "summary, hyper-parameters and machine side by side"
+    assert [one["label"] for one in curves.data([read(run), read(run)])["charts"][0]["marks"]] == ["unigram"]
     assert sorted(path.name for path in (tmp_path / "both" / "figures").iterdir())[:2] == [
         "gradient_norm.png",
         "gradient_norm.svg",
@@ -60,3 +69,14 @@ def test_a_run_without_a_step_yet(run: Path) -> None:
     (run / "metrics.jsonl").write_text("")
     with pytest.raises(DataError, match="has no step yet"):
         write_report([run])
+
+
+def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
+    counted = [{"order": order, "loss": 6.5 - order / 100, "bits_per_byte": 2.5} for order in (1, 2, 3)]
+    (run.parent.parent / "data" / "ngrams.json").write_text(json.dumps(counted))
+    (axes,) = figures.draw([read(run)])["loss"].axes
+    places = [text.xy for text in axes.texts]
+    assert all(x > 1 for x, _ in places)
+    heights = sorted(y for _, y in places)
+    assert len(heights) == 3
+    assert min(high - low for low, high in itertools.pairwise(heights)) > 0.0499

@@ -1,0 +1,238 @@
+"""What the charts of a run's page draw: columns of numbers, with steps, tokens and hours to choose from as axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.report import evolution
+from gpt1_ds.report.figures import GRAMS
+from gpt1_ds.report.runs import Records, RunStory
+
+AXES = ("step", "tokens", "hours")
+ROWS = 16_000  # kept of the logged steps of all runs of a page together, so that it stays a few MB
+HEAD = 200  # logged steps that are all kept: a log axis shows them wide
+DETAIL = 300  # characters of an event
+BAD = ("spike", "rolled back", "diverged", "failed", "stuck", "save failed", "set aside", "stale latest")
+Columns = dict[str, list[Any]]
+
+HOURS = (
+    "Hours are those of the training steps alone: without evaluations and saves, without the time between a stop and a "
+    "resume, and without steps that a resume repeated."
+)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of the page; `key` is the column of metrics.jsonl that it draws."""
+
+    name: str
+    key: str
+    title: str
+    caption: str
+
+
+CHARTS = (
+    Chart(
+        "loss",
+        "loss",
+        "Loss, nats per token",
+        "Cross-entropy of each logged training batch (with dropout) and, with circles, of the first train.eval_batches "
+        "of the held-out text. Dotted: what counting n-grams in the same training text predicts of all of the held-out "
+        "text.",
+    ),
+    Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step."),
+    Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),
+    Chart(
+        "throughput",
+        "tokens_per_second",
+        "Throughput, tokens per second",
+        "All ranks together, in the interval before each logged step, without evaluations and saves.",
+    ),
+    Chart("mfu", "mfu", "MFU", "Model FLOPs as a fraction of the device's peak."),
+    Chart(
+        "waiting",
+        "data_wait_seconds",
+        "Waiting for data, seconds per step",
+        "How long a step waits for its batch, mean of the interval before each logged step.",
+    ),
+    Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks."),
+    Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only."),
+)
+
+
+def hours(train: Records) -> list[float]:
+    """Hours of training after each logged step: the steps since the logged one before it, times their mean time."""
+    total, before, found = 0.0, 0, []
+    for record in train:
+        total += (record["step"] - before) * (record.get("step_seconds") or 0.0)
+        before = record["step"]
+        found.append(total / 3600)
+    return found
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A run's steps as tokens and hours; between two logged steps both grow evenly."""
+
+    steps: list[int]
+    tokens: list[int]
+    hours: list[float]
+
+    @classmethod
+    def of(cls, train: Records) -> Axes:
+        return cls(
+            [0, *(line["step"] for line in train)], [0, *(line["tokens"] for line in train)], [0.0, *hours(train)]
+        )
+
+    def at(self, steps: Sequence[float]) -> Columns:
+        tokens, spent = (np.interp(steps, self.steps, column).tolist() for column in (self.tokens, self.hours))
+        return {"step": list(steps), "tokens": [round(count) for count in tokens], "hours": spent}
+
+
+def gaps(steps: Sequence[int]) -> list[int]:
+    """Steps that are logged after a gap much wider than the intervals on both its sides: a curve begins anew there."""
+    wide = np.diff(steps)
+    beside = np.maximum(wide[:-2], wide[2:])
+    return [steps[place + 2] for place in np.flatnonzero(wide[1:-1] > 10 * beside).tolist()]
+
+
+def thinned(columns: Columns, rows: int) -> Columns:
+    """About `rows` rows at most: the first ones and, of each stretch of the others, those in which a column is least
+    or greatest or has no value. No peak is lost.
+    """
+    total = len(columns["step"])
+    if total <= rows:
+        return columns
+    measured = [np.array(values, dtype=float) for key, values in columns.items() if key not in AXES]
+    kept = {*range(min(HEAD, total)), total - 1}
+    for stretch in np.array_split(np.arange(HEAD, total), max(1, (rows - HEAD) // (3 * len(measured)))):
+        for values in (column[stretch] for column in measured):
+            absent = np.isnan(values)
+            kept.update(stretch[absent][:1].tolist())
+            if not absent.all():
+                kept |= {int(stretch[np.nanargmin(values)]), int(stretch[np.nanargmax(values)])}
+    order = sorted(kept)
+    return {key: [values[row] for row in order] for key, values in columns.items()}
+
+
+def data(stories: Sequence[RunStory]) -> dict[str, Any]:
+    """Everything that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
+    charts = [chart for one in CHARTS if (chart := _chart(one, stories))["series"]]
+    charts += [chart for chart in (_zero_shot(stories), _tasks(stories)) if chart["series"]]
+    return {"runs": [_run(story, ROWS // len(stories)) for story in stories], "charts": charts, "bad": BAD}
+
+
+def _run(story: RunStory, rows: int) -> dict[str, Any]:
+    axes = Axes.of(story.train)
+    steps = [line["step"] for line in story.train]
+    present = [one.key for one in CHARTS if _has(story.train, one.key)]
+    train = {**axes.at(steps), **{key: [finite(line.get(key)) for line in story.train] for key in present}}
+    tables = {"train": thinned(train, rows)}
+    if story.held_out:
+        losses = [finite(line["loss"]) for line in story.held_out]
+        tables["held_out"] = {**axes.at([line["step"] for line in story.held_out]), "loss": losses}
+    for name, scores in story.probes.items():
+        values = [finite(evolution.normalised(name, score)) for score in scores]
+        tables[f"probe {name}"] = {**axes.at([score["step"] for score in scores]), "score": values}
+    for (split, metric), found in _task_scores(story).items():
+        values = [finite(value) for _, value in found]
+        tables[f"task {split} {metric}"] = {**axes.at([step for step, _ in found]), "score": values}
+    short = {name: _short(table) for name, table in tables.items()}
+    return {"name": story.name, "tables": short, "gaps": gaps(steps), "events": _events(story)}
+
+
+def _events(story: RunStory) -> dict[str, Any]:
+    """Where each event stands on the axes; one without a step happened at that of the event before it."""
+    step, steps = 0, []
+    for event in story.events:
+        step = event["step"] if isinstance(event.get("step"), int) else step
+        steps.append(step)
+    rows = zip(story.events, steps, strict=True)
+    places = _short(Axes.of(story.train).at(steps))
+    texts = [{"kind": kind_of(event), "time": event.get("time", ""), "text": details(event)} for event, _ in rows]
+    return {**places, "shown": texts}
+
+
+def kind_of(event: dict[str, Any]) -> str:
+    """An event's name; a start that is not the first one is a resume."""
+    return "resumed" if event["event"] == "started" and event.get("step") else str(event["event"])
+
+
+def details(event: dict[str, Any]) -> str:
+    """What an event says besides its name, time and step, in one short line."""
+    named = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
+    text = ", ".join(f"{key} {value}" for key, value in named.items() if value not in ("", None))
+    return text if len(text) <= DETAIL else f"{text[:DETAIL]}... (events.jsonl has all)"
+
+
+def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
+    series = []
+    for number, story in enumerate(stories):
+        held_out = chart.key == "loss" and bool(story.held_out)
+        if _has(story.train, chart.key):
+            label = f"{story.name}: training batch" if held_out else story.name
+            series.append(_series(number, "train", chart.key, label, number, "line"))
+        if held_out:
+            series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
+    marks = _baselines(stories) if chart.name == "loss" else []
+    return {"name": chart.name, "title": chart.title, "caption": chart.caption, "series": series, "marks": marks}
+
+
+def _zero_shot(stories: Sequence[RunStory]) -> dict[str, Any]:
+    series = []
+    for number, story in enumerate(stories):
+        for name, scores in story.probes.items():
+            if len(scores) > 1:
+                label = f"{story.name}: {name}" if len(stories) > 1 else name
+                series.append(_series(number, f"probe {name}", "score", label, evolution.colour(name), "circles"))
+    title = "Zero-shot probes: 0 is chance, 1 the best"
+    marks = [{"label": "chance", "value": 0.0}]
+    return {"name": "zero_shot", "title": title, "caption": evolution.CAPTION, "series": series, "marks": marks}
+
+
+def _tasks(stories: Sequence[RunStory]) -> dict[str, Any]:
+    series = []
+    for number, story in enumerate(stories):
+        for place, (split, metric) in enumerate(_task_scores(story)):
+            label = f"{story.name}: {split} {metric}" if len(stories) > 1 else f"{split} {metric}"
+            series.append(_series(number, f"task {split} {metric}", "score", label, number + place, "circles"))
+    caption = "The task's scores while it is fine-tuned."
+    return {"name": "task", "title": "Scores of the task", "caption": caption, "series": series, "marks": []}
+
+
+def _task_scores(story: RunStory) -> dict[tuple[str, str], list[tuple[int, float | None]]]:
+    """(split, metric) -> (step, value)s."""
+    found: dict[tuple[str, str], list[tuple[int, float | None]]] = {}
+    for record in story.scores:
+        for metric, value in record["metrics"].items():
+            found.setdefault((record["split"], metric), []).append((record["step"], value))
+    return found
+
+
+def _series(run: int, table: str, key: str, label: str, colour: int, style: str) -> dict[str, Any]:
+    return {"run": run, "table": table, "key": key, "label": label, "colour": colour, "style": style}
+
+
+def _baselines(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
+    """The n-gram lines; runs on the same data share theirs."""
+    found = {(GRAMS[one["order"]], one["loss"]) for story in stories for one in story.baselines}
+    return [{"label": label, "value": value} for label, value in sorted(found, key=lambda one: -one[1])]
+
+
+def _has(records: Records, key: str) -> bool:
+    return any(record.get(key) is not None for record in records)
+
+
+def finite(value: float | None) -> float | None:
+    """JSON and a curve know neither infinity nor nan."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _short(table: Columns) -> Columns:
+    """Six digits are more than a chart shows."""
+    return {key: [float(f"{x:.6g}") if isinstance(x, float) else x for x in xs] for key, xs in table.items()}

@@ -1,0 +1,184 @@
+"""The tables of a run's page: what came out, its hyper-parameters, its environment, its evaluations."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpt1_ds.common.units import count, duration
+from gpt1_ds.config import Config, load
+from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.report import evolution
+from gpt1_ds.report.curves import hours
+from gpt1_ds.report.figures import GRAMS
+from gpt1_ds.report.runs import RunStory
+
+ENDS = {"done": "done", "user": "stopped as asked", "handover": "stopped, to be continued"}
+MACHINE = {
+    "host": "host",
+    "system": "system",
+    "processor": "CPU",
+    "cores": "CPU cores",
+    "threads": "threads per rank",
+    "memory_gib": "memory, GiB",
+    "device": "device",
+}
+OURS = ("command", "commit", "gpt1_ds", "variables", "compiled")  # shown elsewhere, or by another name
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A hyper-parameter: its values in order of the runs, and the default."""
+
+    key: str
+    values: list[str]
+    default: str
+
+    @property
+    def changed(self) -> bool:
+        return any(value != self.default for value in self.values)
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values)) > 1
+
+
+def beside(tables: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, list[str]]]:
+    """(what, value) rows of several runs -> (what, their values) rows; what a run lacks stays empty."""
+    names = dict.fromkeys(what for rows in tables for what, _ in rows)
+    found = [dict(rows) for rows in tables]
+    return [(what, [rows.get(what, "") for rows in found]) for what in names]
+
+
+def headline(story: RunStory) -> list[tuple[str, str]]:
+    """(what, value) of the large numbers at the top of a page about one run."""
+    last = story.train[-1]
+    rows: list[tuple[str, str]] = []
+    for name, records in (("held out, all of it", story.evaluations), ("held out", story.held_out)):
+        if records and not rows:
+            record = records[-1]
+            rows = [
+                (f"loss, {name}", _digits(record["loss"])),
+                ("bits per byte", _digits(record["bits_per_byte"])),
+                ("perplexity", _digits(record["perplexity"], 1)),
+            ]
+    if not rows:
+        rows = [("training loss", _digits(last["loss"]))]
+    spent = duration(3600 * hours(story.train)[-1])
+    return [*rows, ("tokens", count(last["tokens"])), ("training time", spent), ("tokens per second", _speed(story))]
+
+
+def summary(story: RunStory) -> list[tuple[str, str]]:
+    """(what, value) rows of the table at the top."""
+    model, last = story.config.model, story.train[-1]
+    rows = [
+        ("state", _state(story)),
+        ("model", f"{model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}"),
+        ("parameters", f"{story.parameters:,}"),
+        ("FLOPs per token", count(flops_per_token(model, model.vocab_size or 0))),
+        ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
+        ("training loss", f"{_digits(last['loss'])} nats per token"),
+    ]
+    for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
+        for record in records[-1:]:
+            text = f"{_digits(record['loss'])} nats per token, {_digits(record['bits_per_byte'])} bits per byte"
+            rows.append((f"held out, {title}", f"{text}, perplexity {_digits(record['perplexity'], 1)}"))
+    for baseline in story.baselines:
+        nats, bits = baseline["loss"], baseline["bits_per_byte"]
+        rows.append((f"{GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte"))
+    rows += evolution.summary(story)
+    rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
+    rows.append(("time in training steps", duration(3600 * hours(story.train)[-1])))
+    seconds = sum(event.get("seconds", 0.0) for event in story.events)
+    if seconds:
+        rows.append(("wall-clock time", duration(seconds)))
+    return rows
+
+
+def _digits(value: float | None, places: int = 4) -> str:
+    return "not finite" if value is None else f"{value:.{places}f}"
+
+
+def _speed(story: RunStory) -> str:
+    speeds = sorted(line["tokens_per_second"] for line in story.train if line["tokens_per_second"] is not None)
+    return count(speeds[len(speeds) // 2]) if speeds else "?"
+
+
+def _state(story: RunStory) -> str:
+    """How the last start ended, as events.jsonl tells."""
+    for event in reversed(story.events):
+        if event["event"] == "stopped":
+            return ENDS.get(str(event.get("reason")), "stopped")
+        if event["event"] == "failed":
+            return f"failed: {event.get('reason')}"
+        if event["event"] == "started":
+            break
+    return "it runs, or was killed: no end is recorded"
+
+
+def settings(stories: Sequence[RunStory]) -> list[Setting]:
+    """Every key of the runs' configurations: those in which runs differ first, then those changed from the default."""
+    tables = [dict(_leaves(story.config)) for story in stories]
+    defaults = dict(_leaves(load()))
+    keys = dict.fromkeys(key for table in tables for key in table)
+    found = [Setting(key, [table.get(key, "") for table in tables], defaults.get(key, "")) for key in keys]
+    return sorted(found, key=lambda setting: (not setting.differs, not setting.changed))
+
+
+def _leaves(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _flat("", asdict(config))
+
+
+def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(f"{prefix}{key}.", value)
+        else:
+            yield f"{prefix}{key}", _text(value)
+
+
+def _text(value: Any) -> str:
+    """As it is written in YAML."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return ", ".join(f"{key}={_text(one)}" for key, one in value.items()) if isinstance(value, dict) else str(value)
+
+
+def command(story: RunStory) -> str:
+    """The command of the run's last start; for a run that does not know it, one that does the same."""
+    known = story.environment.get("command")
+    same = ["gpt1-ds", "finetune" if story.config.task else "pretrain", "-c", str(story.folder / "config.yaml")]
+    return str(known) if known else shlex.join(same)
+
+
+def sampling_command(story: RunStory) -> str:
+    return shlex.join(["gpt1-ds", "sample", "--checkpoint", str(story.folder), "--prompt", "It was a"])
+
+
+def environment(story: RunStory) -> list[tuple[str, str]]:
+    """(what, value) rows: commit, machine, versions and the environment variables that env.json keeps."""
+    found, own = story.environment, story.environment.get("gpt1_ds", {})
+    ranks = [event["ranks"] for event in story.events if event["event"] == "started" and "ranks" in event]
+    rows = [("gpt1-ds", own.get("version")), ("commit", found.get("commit")), ("hash of the code", own.get("code"))]
+    rows += [("ranks", ranks[-1] if ranks else None)]
+    rows += [(name, found.get(key)) for key, name in MACHINE.items()]
+    rows += [(key, value) for key, value in found.items() if key not in OURS and key not in MACHINE]
+    rows += list(found.get("variables", {}).items())
+    return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, str]]:
+    """(run, task, split, step, metrics) rows of all that `evaluate` and `finetune` have measured."""
+    return [
+        (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"].items()))
+        for story in stories
+        for one in story.entries
+    ]
+
+
+def _metrics(values: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
