@@ -72,8 +72,8 @@ class Chart {
     const factor = this.view.axis === "hours" ? this.view.unit[0] : 1;
     const x = factor === 1 ? table[this.view.axis] : table[this.view.axis].map((value) => value * factor);
     const raw = table[series.key];
-    const smooth = series.style === "line" && this.view.reach > 0;
-    const breaks = new Set(series.table === "train" ? run.gaps : []);
+    const smooth = Boolean(series.noisy) && this.view.reach > 0;
+    const breaks = series.table === "train" ? run.gaps : []; // steps at which the curve begins anew
     return { table, x, raw, y: smooth ? smoothed(table.step, raw, this.view.reach) : raw, smooth, breaks };
   }
 
@@ -131,7 +131,7 @@ class Chart {
   drawAxes(svg, [low, high], [least, most], width, height) {
     const { left, right, top, bottom, rows } = this.box;
     const axes = node("g", { class: "axes" }, svg);
-    for (const value of ticks(least, most, (bottom - top) / 45, this.logY && least > 0)) {
+    for (const value of ticks(least, most, (bottom - top) / 40, this.logY && least > 0)) {
       const y = this.y(value);
       node("line", { x1: left, x2: right, y1: y, y2: y }, axes);
       node("text", { x: left - 7, y: y + 4, "text-anchor": "end" }, axes, tickLabel(value));
@@ -171,12 +171,13 @@ class Chart {
       values.flatMap((value, row) => {
         const [x, y] = [this.x(curve.x[row]), value === null ? NaN : this.y(value)];
         const point = Number.isFinite(x) && Number.isFinite(y) ? [x, y] : null;
-        return curve.breaks.has(curve.table.step[row]) ? [null, point] : [point];
+        const [before, step] = [curve.table.step[row - 1], curve.table.step[row]];
+        return curve.breaks.some((begin) => before < begin && begin <= step) ? [null, point] : [point];
       });
     if (curve.smooth) node("path", { class: "raw", d: linePath(points(curve.raw)) }, group);
     const through = points(curve.y);
     node("path", { d: linePath(through) }, group);
-    if (series.style === "circles" && through.length < this.box.right / 6) {
+    if (series.style === "circles" && through.length < this.box.right / 10) {
       through.forEach((point) => point && node("circle", { cx: point[0], cy: point[1], r: 3 }, group));
     }
     if (series.key === "loss") {

@@ -34,6 +34,7 @@ class Chart:
     key: str
     title: str
     caption: str
+    noisy: bool = True  # whether smoothing is for it
 
 
 CHARTS = (
@@ -45,7 +46,7 @@ CHARTS = (
         "of the held-out text. Dotted: what counting n-grams in the same training text predicts of all of the held-out "
         "text.",
     ),
-    Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step."),
+    Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
     Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),
     Chart(
         "throughput",
@@ -60,8 +61,8 @@ CHARTS = (
         "Waiting for data, seconds per step",
         "How long a step waits for its batch, mean of the interval before each logged step.",
     ),
-    Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks."),
-    Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only."),
+    Chart("memory", "peak_memory_gib", "Peak memory, GiB", "The largest of all ranks.", noisy=False),
+    Chart("loss_scale", "loss_scale", "Loss scale", "fp16 only.", noisy=False),
 )
 
 
@@ -176,7 +177,7 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
         held_out = chart.key == "loss" and bool(story.held_out)
         if _has(story.train, chart.key):
             label = f"{story.name}: training batch" if held_out else story.name
-            series.append(_series(number, "train", chart.key, label, number, "line"))
+            series.append(_series(number, "train", chart.key, label, number, "line") | {"noisy": chart.noisy})
         if held_out:
             series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
     marks = _baselines(stories) if chart.name == "loss" else []

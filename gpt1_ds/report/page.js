@@ -52,8 +52,11 @@ function moved(at, active) {
 
 charts.forEach((chart) => listen(chart, moved, zoomed));
 controls.hidden = false;
+const dense = trained.some((table) => table.step.length > 1000);
+controls.elements.smoothing.value = dense ? 10 : 0; // more points than pixels would be a bar
 controls.addEventListener("submit", (event) => event.preventDefault());
-controls.addEventListener("input", () => {
+controls.addEventListener("input", readControls);
+function readControls() {
   const form = controls.elements;
   if (form.axis.value !== view.axis || form.logX.checked !== view.logX) view.zoom = null;
   view.axis = form.axis.value;
@@ -62,12 +65,12 @@ controls.addEventListener("input", () => {
   view.reach = part * lastOf("step");
   document.getElementById("reach").textContent = part ? `${count(Math.max(1, Math.round(view.reach)))} steps` : "off";
   drawAll();
-});
+}
 document.getElementById("whole").addEventListener("click", () => zoomed(null));
 new ResizeObserver(() => charts.some((chart) => chart.plot.clientWidth !== chart.width) && resize()).observe(document.body);
 function resize() {
   charts.forEach((chart) => (chart.width = chart.plot.clientWidth));
-  drawAll();
+  readControls();
 }
 resize();
 

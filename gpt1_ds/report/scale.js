@@ -27,7 +27,7 @@ function ticks(low, high, wanted, log) {
   }
   const rough = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.9999);
+  const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.75);
   const found = [];
   for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) {
     found.push(Number((index * step).toPrecision(12)));
@@ -46,8 +46,9 @@ function count(value) {
 /** A measured value in four digits. */
 function number(value) {
   const size = Math.abs(value);
+  if (size === 0) return "0";
   if (size >= 1e4) return count(value);
-  if (size > 0 && size < 1e-3) return value.toExponential(2);
+  if (size < 1e-3) return value.toExponential(2);
   return value.toPrecision(4);
 }
 

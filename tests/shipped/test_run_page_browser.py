@@ -1,0 +1,126 @@
+"""The page of two runs in a real browser: what the mouse, the keys and the controls do, and nothing on its console."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from gpt1_ds.report.page import write_report
+from tests.shipped.test_scaling_page_browser import browser, visit  # noqa: F401
+from tests.unit.report.test_page import run  # noqa: F401
+from tests.unit.tracking.test_record import train_record
+
+# What a person does, and what is then on the page, as JSON in an element that the dump shows.
+ACTIONS = """
+const seen = {}, one = (what) => document.querySelector(what);
+const loss = one('#chart-loss'), plot = loss.querySelector('.plot'), form = one('#controls');
+const frame = () => plot.getBoundingClientRect();
+const at = (part) => frame().left + 50 + (frame().width - 50 - charts[0].width + charts[0].box.right) * part;
+const point = (kind, part, y = 60) =>
+  plot.dispatchEvent(new PointerEvent(kind, { clientX: at(part), clientY: frame().top + y, bubbles: true }));
+const choose = (name, value) => {
+  const input = form.elements[name];
+  if (value === true) input.checked = true; else input.value = value;
+  form.dispatchEvent(new Event('input', { bubbles: true }));
+};
+const title = () => loss.querySelector('.axes .title').textContent;
+const curve = () => loss.querySelector('g.line path:not(.raw, .absent)').getAttribute('d');
+const tip = () => loss.querySelector('.tip').hidden ? null : loss.querySelector('.tip').innerText;
+seen.width = frame().width / innerWidth;
+seen.outputs = [...loss.querySelectorAll('.legend output')].map((output) => output.textContent);
+point('pointermove', 0.512);
+seen.tip = tip();
+point('pointermove', 0, charts[0].box.bottom + 6);
+seen.event = tip();
+point('pointerleave', 0);
+seen.left = tip();
+seen.titles = [title()];
+for (const axis of ['hours', 'step']) { choose('axis', axis); seen.titles.push(title()); }
+const linear = curve();
+choose('logX', true);
+seen.log = curve() !== linear;
+choose('smoothing', '80');
+seen.smooth = [one('#reach').textContent, loss.querySelectorAll('path.raw').length, curve() !== linear];
+seen.rate = one('#chart-learning_rate').querySelectorAll('path.raw').length;
+const heights = () => [...loss.querySelectorAll('.axes text')].map((text) => text.getAttribute('y'));
+seen.linear = heights();
+loss.querySelector('.log-y').click();
+seen.heights = heights();
+loss.querySelector('.legend button').click();
+seen.curves = loss.querySelectorAll('g.line').length;
+point('pointerdown', 0.2); point('pointermove', 0.6);
+window.dispatchEvent(new PointerEvent('pointerup', { clientX: at(0.6), clientY: 60 }));
+seen.zoomed = !one('#whole').hidden;
+plot.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }));
+seen.whole = one('#whole').hidden;
+plot.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft' }));
+seen.key = tip();
+seen.dark = getComputedStyle(document.body).backgroundColor;
+one('#theme').click();
+seen.light = getComputedStyle(document.body).backgroundColor;
+const box = (element) => element.getBoundingClientRect();
+const labels = [...loss.querySelectorAll('.marks text')].map(box);
+seen.labels = labels.map((label) => [label.left - frame().left - charts[0].box.right, label.top, label.bottom]);
+seen.settings = document.querySelectorAll('#settings tbody tr:not([hidden])').length;
+one('#filter input').value = 'optimizer.lr';
+one('#filter').dispatchEvent(new Event('input'));
+seen.found = [...document.querySelectorAll('#settings tbody tr:not([hidden]) th')].map((cell) => cell.textContent);
+const text = document.createElement('pre');
+text.id = 'seen';
+text.textContent = encodeURIComponent(JSON.stringify(seen));
+document.body.append(text);
+"""
+
+
+@pytest.fixture
+def page(run: Path, tmp_path: Path) -> Path:  # noqa: F811
+    grams = [{"order": order, "loss": 6.5 - order / 100, "bits_per_byte": 2.5} for order in (1, 2, 3)]
+    (tmp_path / "data" / "ngrams.json").write_text(json.dumps(grams))
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[:-1]]
+    lines += [asdict(train_record(step, loss=6.2, grad_norm=1.0)) for step in range(9, 201)]
+    lines += [asdict(train_record(201, loss=None, grad_norm=None))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "events.jsonl").write_text('{"time": "noon", "event": "spike", "step": 0, "problem": "<b>loss"}\n')
+    page = write_report([run, run], tmp_path / "out")
+    page.write_text(page.read_text().replace("</body>", f"<script>{ACTIONS}</script></body>"))
+    return page
+
+
+def test_values_axes_zoom_and_themes(browser: str, page: Path) -> None:  # noqa: F811
+    document, console = visit(
+        browser, page, "--dump-dom", "--window-size=1280,900", "--blink-settings=preferredColorScheme=0"
+    )
+    assert console == []
+    found = re.search(r'<pre id="seen">([^<]*)</pre>', document)
+    assert found is not None, "the actions came to their end"
+    seen = json.loads(unquote(found[1]))
+    assert seen["width"] > 0.9, "as wide as the page"
+    assert seen["outputs"] == ["not finite", "6.100"] * 2
+    lines = seen["tip"].split("\n")
+    assert lines[0] == "step 103 · 1.03K tokens · 1.72 min"
+    assert [line for line in lines if line == "6.200"] == ["6.200"] * 2, "both runs at the step under the mouse"
+    assert "odd: held out (step 8)" not in seen["tip"], "no value where a curve has none"
+    assert seen["event"].split("\n")[0] == "odd: spike"
+    assert "problem <b>loss" in seen["event"], "text is text"
+    assert seen["left"] is None
+    assert seen["titles"] == ["training tokens", "minutes of training", "steps"]
+    assert seen["log"]
+    assert seen["smooth"] == ["26 steps", 2, True]
+    assert seen["rate"] == 0, "a schedule is not noise"
+    assert seen["heights"] != seen["linear"], "log y"
+    assert seen["curves"] == 1, "one of two is hidden"
+    assert seen["zoomed"]
+    assert seen["whole"]
+    assert seen["key"].startswith("step 8 · ")
+    assert {seen["dark"], seen["light"]} == {"rgb(20, 22, 26)", "rgb(251, 251, 250)"}
+    assert len(seen["labels"]) == 3
+    assert all(right_of_plot > 5 for right_of_plot, _, _ in seen["labels"]), "no curve is there"
+    rows = sorted(label[1:] for label in seen["labels"])
+    assert all(upper[1] <= lower[0] + 1 for upper, lower in zip(rows, rows[1:], strict=False)), "nor another label"
+    assert seen["settings"] == 0, "the same run twice differs in nothing"
+    assert seen["found"] == ["optimizer.lr"]
