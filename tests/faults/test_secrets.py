@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import stat
 from pathlib import Path
 
@@ -23,6 +25,8 @@ def test_no_secret_in_any_file_and_nothing_for_others(program, tiny_data: Path, 
     ]
     result = program("pretrain", *words, "--nproc", "2", **SECRETS)
     assert result.returncode == 0, result.stderr
+    environment = json.loads((tmp_path / "runs" / "run" / "env.json").read_text())
+    assert environment["command"] == shlex.join(["gpt1-ds", "pretrain", *words, "--nproc", "2"])
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     assert len(files) > 10
     for path in files:

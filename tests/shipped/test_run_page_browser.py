@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import asdict
@@ -121,6 +122,6 @@ def test_values_axes_zoom_and_themes(browser: str, page: Path) -> None:  # noqa:
     assert len(seen["labels"]) == 3
     assert all(right_of_plot > 5 for right_of_plot, _, _ in seen["labels"]), "no curve is there"
     rows = sorted(label[1:] for label in seen["labels"])
-    assert all(upper[1] <= lower[0] + 1 for upper, lower in zip(rows, rows[1:], strict=False)), "nor another label"
+    assert all(upper[1] <= lower[0] + 1 for upper, lower in itertools.pairwise(rows)), "nor another label"
     assert seen["settings"] == 0, "the same run twice differs in nothing"
     assert seen["found"] == ["optimizer.lr"]

@@ -33,7 +33,8 @@ def test_every_file_is_in_it(wheel: Path) -> None:
     wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds").rglob("*.py")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "launch").iterdir()}
-    wanted |= {f"gpt1_ds/report/{path.name}" for path in (ROOT / "gpt1_ds" / "report").glob("*.html")}
+    pages = (path for path in (ROOT / "gpt1_ds" / "report").iterdir() if path.suffix in (".html", ".css", ".js"))
+    wanted |= {f"gpt1_ds/report/{path.name}" for path in pages}
     wanted |= {"gpt1_ds/py.typed", "gpt1_ds/report/page.html"}
     assert wanted <= held, wanted - held
 
