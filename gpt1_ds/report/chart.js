@@ -98,7 +98,9 @@ class Chart {
     node("rect", { x: left, y: top - 4, width: this.box.right - left, height: bottom - top + 8 }, clip);
     const inside = node("g", { "clip-path": `url(#clip-${spec.name})` }, svg);
     this.drawMarks(svg, least, most);
-    spec.series.forEach((series, index) => this.hidden.has(index) || this.drawCurve(inside, series, this.curves[index]));
+    spec.series.forEach((series, index) => {
+      if (!this.hidden.has(index)) this.drawCurve(inside, series, this.curves[index]);
+    });
     this.drawEvents(svg, low, high);
     this.cursor = node("g", { class: "cursor" }, svg);
     if (this.svg) this.svg.remove();
@@ -131,29 +133,31 @@ class Chart {
   drawAxes(svg, [low, high], [least, most], width, height) {
     const { left, right, top, bottom, rows } = this.box;
     const axes = node("g", { class: "axes" }, svg);
+    const largest = Math.max(Math.abs(least), Math.abs(most));
     for (const value of ticks(least, most, (bottom - top) / 40, this.logY && least > 0)) {
       const y = this.y(value);
       node("line", { x1: left, x2: right, y1: y, y2: y }, axes);
-      node("text", { x: left - 7, y: y + 4, "text-anchor": "end" }, axes, tickLabel(value));
+      node("text", { x: left - 7, y: y + 4, "text-anchor": "end" }, axes, tickLabel(value, largest));
     }
     const place = bottom + 5 + rows * EVENT_ROW;
     let free = -Infinity; // labels never touch
     for (const value of ticks(low, high, (right - left) / 90, this.view.logX)) {
       const x = this.x(value);
       node("line", { x1: x, x2: x, y1: top, y2: bottom }, axes);
-      const text = this.view.axis === "tokens" ? count(value) : tickLabel(value);
+      const text = this.view.axis === "tokens" ? count(value) : tickLabel(value, high);
       const half = text.length * 3.3 + 4;
       if (x - half < free || x + half > width) continue;
       node("text", { x, y: place + 11, "text-anchor": "middle" }, axes, text);
       free = x + half;
     }
     node("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }, axes);
-    const title = { step: "steps", tokens: "training tokens", hours: `${this.view.unit[1]} of training` }[this.view.axis];
+    const hours = `${this.view.unit[1]} of training`;
+    const title = { step: "steps", tokens: "training tokens", hours }[this.view.axis];
     node("text", { class: "title", x: (left + right) / 2, y: height - 3, "text-anchor": "middle" }, axes, title);
   }
 
   drawMarks(svg, least, most) {
-    const shown = this.spec.marks.map((mark, index) => ({ y: this.y(mark.value), text: this.texts[index], value: mark.value }));
+    const shown = this.spec.marks.map(({ value }, index) => ({ value, y: this.y(value), text: this.texts[index] }));
     const inside = shown.filter((mark) => mark.value >= least && mark.value <= most);
     const { left, right, top, bottom } = this.box;
     const places = apart(inside.map((mark) => mark.y), 14, top + 4, bottom - 4);
@@ -183,7 +187,8 @@ class Chart {
     if (series.key === "loss") {
       curve.raw.forEach((value, row) => {
         const x = this.x(curve.x[row]);
-        if (value === null && Number.isFinite(x)) node("path", { class: "absent", d: `M${x - 3} 9l6 6m0-6l-6 6` }, group);
+        if (value !== null || !Number.isFinite(x)) return;
+        node("path", { class: "absent", d: `M${x - 3} 9l6 6m0-6l-6 6` }, group);
       });
     }
   }

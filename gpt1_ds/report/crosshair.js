@@ -16,7 +16,8 @@ function valueText(series, value) {
 }
 
 function where(table, row) {
-  return `step ${table.step[row].toLocaleString("en")} · ${count(table.tokens[row])} tokens · ${duration(table.hours[row])}`;
+  const step = `step ${table.step[row].toLocaleString("en")}`;
+  return [step, `${count(table.tokens[row])} tokens`, duration(table.hours[row])].join(" · ");
 }
 
 /** Draw the crosshair at `at` (on the axis; null: none), and the box with its values where the mouse is. */
@@ -31,7 +32,7 @@ function crosshair(chart, at, active) {
     chart.outputs[index].textContent = valueText(series, curves[index].y[row]);
   });
   if (!found.length) return;
-  const distance = ([index, row]) => Math.abs(curves[index].x[row] - at) + (spec.series[index].style === "line" ? 0 : 1e-9);
+  const distance = ([index, row]) => Math.abs(curves[index].x[row] - at);
   const [first, nearestRow] = found.reduce((best, one) => (distance(one) < distance(best) ? one : best));
   const x = chart.x(curves[first].x[nearestRow]);
   if (!(x >= box.left - 1 && x <= box.right + 1)) return;
@@ -49,8 +50,8 @@ function crosshair(chart, at, active) {
     const line = element("div", spec.series[index].style, tip);
     line.style.setProperty("--c", `var(--c${spec.series[index].colour % 8})`);
     element("i", "", line);
-    const elsewhere = curves[index].table.step[row];
-    element("span", "", line, spec.series[index].label + (elsewhere === step ? "" : ` (step ${elsewhere.toLocaleString("en")})`));
+    const own = curves[index].table.step[row];
+    element("span", "", line, spec.series[index].label + (own === step ? "" : ` (step ${own.toLocaleString("en")})`));
     element("output", "", line, valueText(spec.series[index], curves[index].y[row]));
   }
   placeTip(chart, x, box.top + 4);
@@ -77,7 +78,7 @@ function placeTip(chart, x, y, above) {
   tip.style.top = `${above ? y - tip.offsetHeight : y}px`;
 }
 
-/** Let a chart answer to pointer and keys; `moved(at, chart)` tells all charts, `zoomed(range)` sets the shared range. */
+/** Let a chart answer to pointer and keys: `moved(at, chart)` tells all charts, `zoomed(range)` sets their range. */
 function listen(chart, moved, zoomed) {
   const { plot } = chart;
   let begin = null; // of a range that is being drawn, in pixels

@@ -67,7 +67,9 @@ function readControls() {
   drawAll();
 }
 document.getElementById("whole").addEventListener("click", () => zoomed(null));
-new ResizeObserver(() => charts.some((chart) => chart.plot.clientWidth !== chart.width) && resize()).observe(document.body);
+new ResizeObserver(() => {
+  if (charts.some((chart) => chart.plot.clientWidth !== chart.width)) resize();
+}).observe(document.body);
 function resize() {
   charts.forEach((chart) => (chart.width = chart.plot.clientWidth));
   readControls();
@@ -76,10 +78,23 @@ resize();
 
 const root = document.documentElement;
 const memory = {
-  get: () => { try { return localStorage.getItem("gpt1-ds theme"); } catch { return null; } },
-  set: (theme) => { try { localStorage.setItem("gpt1-ds theme", theme); } catch { /* a page on its own has none */ } },
+  get() {
+    try {
+      return localStorage.getItem("gpt1-ds theme");
+    } catch {
+      return null; // a browser may refuse it to a file
+    }
+  },
+  set(theme) {
+    try {
+      localStorage.setItem("gpt1-ds theme", theme);
+    } catch {
+      // then it is for this visit
+    }
+  },
 };
-const dark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
 const button = document.getElementById("theme");
 function showTheme(theme) {
   if (theme) root.dataset.theme = theme;
@@ -91,7 +106,7 @@ button.addEventListener("click", () => {
   showTheme(dark() ? "light" : "dark");
   memory.set(root.dataset.theme);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTheme());
+prefersDark.addEventListener("change", () => showTheme());
 
 const filter = document.getElementById("filter");
 const settings = [...document.querySelectorAll("#settings tbody tr")];
@@ -99,8 +114,8 @@ function showSettings() {
   const { wanted, shown } = filter.elements;
   const text = wanted.value.trim().toLowerCase();
   settings.forEach((row) => {
-    const matches = text ? row.textContent.toLowerCase().includes(text) : row.classList.contains(shown.value) || shown.value === "all";
-    row.hidden = !matches;
+    const chosen = shown.value === "all" || row.classList.contains(shown.value);
+    row.hidden = !(text ? row.textContent.toLowerCase().includes(text) : chosen);
   });
   document.getElementById("none").hidden = settings.some((row) => !row.hidden);
 }

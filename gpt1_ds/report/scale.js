@@ -52,11 +52,10 @@ function number(value) {
   return value.toPrecision(4);
 }
 
-/** The label of a tick: no more digits than tell it from its neighbours. */
-function tickLabel(value) {
-  const size = Math.abs(value);
-  if (size >= 1e3) return count(value);
-  if (size > 0 && size < 1e-3) return value.toExponential();
+/** The label of a tick, written like that of the `largest` one of its axis. */
+function tickLabel(value, largest) {
+  if (largest >= 1e3) return count(value);
+  if (largest < 1e-3 && value !== 0) return value.toExponential();
   return String(Number(value.toPrecision(6)));
 }
 

@@ -132,6 +132,10 @@ def test_command_commit_and_machine(run: Path) -> None:  # noqa: F811
 
 
 def test_a_run_without_samples_says_how_to_make_one(run: Path) -> None:  # noqa: F811
+    (run / "samples.jsonl").write_text('{"step": 8, "prompt": "It", "text": " \\n \\n"}\n')
+    page = write_report([run]).read_text()
+    assert "<blockquote><b>It</b></blockquote>" in page, "no blank box"
+    assert "the model ended the text at once" in page
     (run / "samples.jsonl").unlink()
     page = write_report([run]).read_text()
     assert "<blockquote" not in page
