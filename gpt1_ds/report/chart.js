@@ -95,7 +95,7 @@ class Chart {
     const svg = node("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
     this.drawAxes(svg, [low, high], [least, most], width, height);
     const clip = node("clipPath", { id: "clip-" + spec.name }, svg);
-    node("rect", { x: left, y: top - 4, width: this.box.right - left, height: bottom - top + 8 }, clip);
+    node("rect", { x: left - 4, y: top - 4, width: this.box.right - left + 8, height: bottom - top + 8 }, clip);
     const inside = node("g", { "clip-path": `url(#clip-${spec.name})` }, svg);
     this.drawMarks(svg, least, most);
     spec.series.forEach((series, index) => {
@@ -201,7 +201,7 @@ class Chart {
       const y = this.box.bottom + 4 + row * EVENT_ROW;
       if (this.runs.length > 1) {
         const style = `fill: var(--c${row % 8})`;
-        node("circle", { cx: this.box.left - 9, cy: y + 3, r: 3, style }, group);
+        node("circle", { cx: this.box.right + 9, cy: y + 3, r: 3, style }, group);
       }
       let free = -Infinity;
       run.events.shown.forEach((event, index) => {

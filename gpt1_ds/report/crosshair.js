@@ -1,5 +1,7 @@
 // What the mouse, a finger and the arrow keys do to a chart: values at a step, what an event says, zoom.
 
+const NARROW = 500; // px: a box with all values would hide the curves
+
 /** Of each visible curve the logged step that is nearest to `at`: [series index, row]. */
 function readings(chart, at) {
   return chart.curves.flatMap((curve, index) => {
@@ -46,7 +48,8 @@ function crosshair(chart, at, active) {
   const step = curves[first].table.step[nearestRow];
   tip.replaceChildren();
   element("b", "", tip, where(curves[first].table, nearestRow));
-  for (const [index, row] of found) {
+  const listed = chart.width > NARROW ? found : []; // the legend has the values, too
+  for (const [index, row] of listed) {
     const line = element("div", spec.series[index].style, tip);
     line.style.setProperty("--c", `var(--c${spec.series[index].colour % 8})`);
     element("i", "", line);
