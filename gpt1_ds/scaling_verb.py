@@ -141,11 +141,11 @@ def _check(planned: StudyPlan) -> None:
 
 def _differences(cell: Cell) -> Iterator[str]:
     """A finished cell's run folder that belongs to another configuration."""
-    from gpt1_ds.config import load
+    from gpt1_ds.config import load_recorded
     from gpt1_ds.training import resume
 
     if cell.run_dir.config.exists():
-        before = load([str(cell.run_dir.config)])
+        before = load_recorded(cell.run_dir.config)
         changed = resume.changes(before, cell.config)
         wrong = {key: values for key, values in changed.items() if not key.startswith(resume.MAY_CHANGE)}
         for key, (old, new) in wrong.items():

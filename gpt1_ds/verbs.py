@@ -13,7 +13,7 @@ from pathlib import Path
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, load, to_yaml, world_problems
+from gpt1_ds.config import Config, load, load_carried, to_yaml, world_problems
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.parallel import launch
 from gpt1_ds.plan.dryrun import describe
@@ -52,7 +52,7 @@ def evaluate(options: argparse.Namespace) -> int:
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
     words = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
-    config = load([str(folder / "config.yaml"), *options.config], words)
+    config = load_carried(folder / "config.yaml", options.config, words)
     world = launch.world(options.nproc)
     config = _with_fitting_micro_batch(config, world)
     ConfigError.raise_all(world_problems(config, world))

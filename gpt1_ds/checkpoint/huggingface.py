@@ -26,10 +26,9 @@ from gpt1_ds.checkpoint.imported import Foreign, free_place
 from gpt1_ds.checkpoint.model_card import model_card
 from gpt1_ds.checkpoint.state import StateReader, write_tensors
 from gpt1_ds.checkpoint.task_card import task_card
-from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
-from gpt1_ds.config import ModelConfig
-from gpt1_ds.config import load as load_config
+from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.openai_bpe import import_openai
 from gpt1_ds.data.tokenizer import METADATA, copy_tokenizer, load_tokenizer, read_metadata
 from gpt1_ds.model.names import ParameterInfo
@@ -55,10 +54,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     facts = manifest.read(source)
     manifest.verify_files(source, facts)
     out = free_place(out)
-    try:
-        config = load_config([str(source / "config.yaml")])
-    except UserError as error:
-        raise CheckpointError(f"{source}/config.yaml: {error.problems[0]}") from None
+    config = load_carried(source / "config.yaml")
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
     if model.kind == "lstm":
         raise CheckpointError(f"{source}: model.kind=lstm: transformers has no such model; `gpt1-ds predict` runs it")

@@ -20,7 +20,7 @@ from gpt1_ds.checkpoint.state import slice_of, tensors_of, write_tensors
 from gpt1_ds.checkpoint.whole import probe_loss, whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder
-from gpt1_ds.config import Config, ModelConfig, to_yaml
+from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
 from gpt1_ds.model import names
@@ -83,7 +83,7 @@ def publish(foreign: Foreign, tokenizer_folder: Path, out: Path, provenance: dic
         "imported": foreign.origin,
     }
     with published_folder(out) as folder:
-        _write(folder, _fragments(model, weights), Contents(0, facts, to_yaml(config), tokenizer_folder))
+        _write(folder, _fragments(model, weights), Contents(0, facts, to_carried_yaml(config), tokenizer_folder))
     return [*foreign.remarks, *remarks]
 
 

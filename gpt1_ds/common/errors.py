@@ -35,8 +35,11 @@ class ConfigError(UserError):
     """A configuration key or a combination of keys that cannot run. Each problem is one line, whatever a file held."""
 
     LONGEST = 500  # characters of a line; its ends are kept
+    MOST = 40  # lines
 
     def __init__(self, *problems: str) -> None:
+        if len(problems) > self.MOST:
+            problems = (*problems[: self.MOST - 1], f"and {len(problems) - self.MOST + 1} more")
         lines = [problem.replace("\n", "\\n") for problem in problems]
         half = self.LONGEST // 2
         super().__init__(*(f"{x[:half]} ... {x[-half:]}" if len(x) > self.LONGEST else x for x in lines))

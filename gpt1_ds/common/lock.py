@@ -147,9 +147,7 @@ class RunLock:
     def _content(self) -> str:
         holder = {
             "token": self.token,
-            **_here(),
-            "pid": os.getpid(),
-            "started": _start_time(os.getpid()),
+            **identity(),
             "job": os.environ.get("SLURM_JOB_ID", ""),
             "heartbeat": time.time(),
         }
@@ -182,6 +180,17 @@ def is_held(path: Path) -> bool:
     if not holder:
         return False
     return _is_running(holder) if is_here(holder) else _age(holder) < STALE_SECONDS
+
+
+def identity() -> Holder:
+    """What tells this process from all others, past ones included."""
+    return {**_here(), "pid": os.getpid(), "started": _start_time(os.getpid())}
+
+
+def is_alive_here(one: Holder) -> bool:
+    """Whether the process of that `identity` runs in this system, so that it may be sent a signal."""
+    pid = one.get("pid")
+    return isinstance(pid, int) and pid > 1 and is_here(one) and _start_time(pid) == one.get("started", "")
 
 
 def is_here(holder: Holder) -> bool:

@@ -18,10 +18,8 @@ def parse_count(text: str) -> int:
     digits, suffix = match.groups()
     digits = digits.replace("_", "")
     scale = _SUFFIXES[suffix.upper()]
-    if digits.lstrip("+-").isdigit():
-        return int(digits) * scale
-    value = float(digits) * scale
-    if abs(value) > 2**62 or value != round(value):
+    value = int(digits) * scale if digits.lstrip("+-").isdigit() else float(digits) * scale
+    if abs(value) >= 2**63 or value != round(value):
         raise ValueError(f"{text!r} is not a whole number")
     return round(value)
 

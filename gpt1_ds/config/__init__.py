@@ -1,6 +1,6 @@
 """Floor 1: the configuration. One file per section; loading and validation never import torch."""
 
-from gpt1_ds.config.load import find_file, load, to_yaml
+from gpt1_ds.config.load import find_file, load, load_carried, load_recorded, to_carried_yaml, to_yaml
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.schema import Config
@@ -15,6 +15,9 @@ __all__ = [
     "TaskConfig",
     "find_file",
     "load",
+    "load_carried",
+    "load_recorded",
+    "to_carried_yaml",
     "to_yaml",
     "world_problems",
 ]

@@ -21,12 +21,15 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.train import LENGTH_KEYS
 from gpt1_ds.config.validate import problems
-from gpt1_ds.config.values import NULLS, leaves_of, meant, refuse_resolvers
+from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, refuse_resolvers
+from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping
 
 SHIPPED = next(
     folder
@@ -34,8 +37,8 @@ SHIPPED = next(
     if folder.is_dir()
 )  # in the wheel, in a checkout
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
-MAX_FILE_BYTES = 1 << 20
-_WRONG = (OmegaConfBaseException, ValueError, TypeError)  # what a value that does not fit raises
+MOST_PROBLEMS = 20  # of one layer that are told
+_WRONG = (OmegaConfBaseException, ValueError, TypeError, RecursionError)  # what a value that does not fit raises
 
 
 @dataclass(frozen=True)
@@ -44,29 +47,64 @@ class Layer:
 
     origin: str
     values: Mapping[str, Any]
+    left_out: tuple[str, ...] = ()  # keys that a file of a run or a checkpoint may not set
 
 
 def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Path | None = None) -> Config:
     """Merge `files` left to right, then `overrides`; a name that is no path is a shipped preset. The `model` section of
-    the configuration `model_of` lies beneath them all.
+    the configuration `model_of` lies beneath them all. Of a file in a run or a checkpoint only what config/carried.py
+    names is read, which is said.
 
     Raises ConfigError naming every problem: unknown keys (with a suggestion), wrong types, keys that exclude each
     other, and combinations that cannot run.
     """
-    found: list[str] = []
     layers = [] if model_of is None else [_model_section(model_of)]
     layers += [read_file(name) for name in files]
-    layers.append(_read_words(overrides, found))
-    merged = copy.deepcopy(_defaults())
     for layer in layers:
+        if layer.left_out:
+            keys = ", ".join(layer.left_out)
+            log.say(f"{layer.origin} is a run's or a checkpoint's: not read: {keys:.200}; give them yourself")
+    return _resolved(layers, overrides, default_name(files))
+
+
+def load_carried(path: Path, files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
+    """The configuration that a checkpoint carries, without what only its user decides, beneath `files` and `overrides`.
+
+    Raises CheckpointError for one that cannot be read, ConfigError for what is wrong in the other layers.
+    """
+    try:
+        layer = _carried_layer(_read_yaml(path))
+        if not files and not overrides:
+            return _resolved([layer], (), default_name([str(path)]))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error.problems[0].removeprefix(f'{path}: ')}") from None
+    return _resolved([layer, *map(read_file, files)], overrides, default_name([str(path)]))
+
+
+def load_recorded(path: Path) -> Config:
+    """All that a run folder says it was run with: to compare and show, never to act on. Raises ConfigError."""
+    layer = _read_yaml(path)
+    refuse_interpolations(layer.values, layer.origin)
+    return _resolved([layer], (), default_name([str(path)]))
+
+
+def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str) -> Config:
+    """The layers and words as one Config, called `name` unless they name it."""
+    found: list[str] = []
+    words = _read_words(overrides, found)
+    merged = copy.deepcopy(_defaults())
+    for layer in (*layers, words):
         merged = _merge(merged, layer, found)
+    wrong = list(interpolation_problems(OmegaConf.to_container(merged)))
+    if wrong:
+        raise ConfigError(*found, *wrong)
     try:
         config = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(*found, first_line(error)) from None
     assert isinstance(config, Config)
     if not config.run.name:
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=default_name(files)))
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
     ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 
@@ -95,19 +133,41 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
 
 
 def _model_section(path: Path) -> Layer:
-    layer = read_file(str(path))
+    layer = _carried_layer(_read_yaml(path))
     return Layer(layer.origin, {"model": layer.values.get("model", {})})
+
+
+def _carried_layer(layer: Layer) -> Layer:
+    refuse_interpolations(layer.values, layer.origin)
+    values, left_out = carried(layer.values, _default_texts())
+    return Layer(layer.origin, values, tuple(left_out))
+
+
+@cache
+def _default_texts() -> Mapping[str, Any]:
+    """The defaults as a file has them."""
+    values: Mapping[str, Any] = yaml.load(to_yaml(Config()), Loader=LiteralLoader)
+    return values
+
+
+def to_carried_yaml(config: Config) -> str:
+    """`to_yaml` of what a checkpoint carries."""
+    return OmegaConf.to_yaml(carried(_values(config), {})[0])
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that `load` reads back to an equal Config; no empty `task` or `probes`."""
+    return OmegaConf.to_yaml(_values(config))
+
+
+def _values(config: Config) -> dict[Any, Any]:
     values = OmegaConf.to_container(OmegaConf.structured(config))
     assert isinstance(values, dict), "sections are mappings"
     if config.task is None:
         del values["task"]
     if not config.probes:
         del values["probes"]
-    return OmegaConf.to_yaml(values)
+    return values
 
 
 def find_file(name: str) -> Path:
@@ -123,35 +183,16 @@ def find_file(name: str) -> Path:
 
 
 def read_file(name: str) -> Layer:
-    """The mapping in the file or shipped preset `name`. Raises ConfigError for what cannot be read as one."""
+    """The mapping in the file or shipped preset `name`; of a run's or a checkpoint's own, what it carries. Raises
+    ConfigError for what cannot be read as one.
+    """
     path = find_file(name)
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_LiteralLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    if values in (None, ""):
-        values = {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected sections like `model:` with keys below them, found {values!r:.60}")
-    return Layer(str(path), values)
+    layer = _read_yaml(path)
+    return _carried_layer(layer) if lies_in_a_run(path) else layer
 
 
-class _LiteralLoader(yaml.BaseLoader):
-    """Scalars stay strings; a key written twice is an error; aliases are off (they can grow a file without bound)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not supported")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"key {key!r} is written twice")
-        return super().construct_mapping(node, deep)
+def _read_yaml(path: Path) -> Layer:
+    return Layer(str(path), read_mapping(path))
 
 
 def _read_words(words: Sequence[str], found: list[str]) -> Layer:
@@ -168,7 +209,7 @@ def _read_words(words: Sequence[str], found: list[str]) -> Layer:
             found.append(f"{word!r}: one item of a list cannot be set alone; write {key.partition('[')[0]}=[...]")
             continue
         try:
-            value = yaml.load(text, Loader=_LiteralLoader) if text[:1] in "[{" and text else text
+            value = yaml.load(text, Loader=LiteralLoader) if text[:1] in "[{" and text else text
         except yaml.YAMLError:
             value = text
         node = values
@@ -198,7 +239,11 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
         return _on_top(config, leaves)
     except _WRONG:  # one by one, so that all that is wrong is named
         pass
+    told = len(found)
     for key, value in leaves:
+        if len(found) - told == MOST_PROBLEMS:
+            found.append(f"{layer.origin}: and more")
+            break
         try:
             config = _on_top(config, [(key, value)])
         except _WRONG as error:

@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+LARGEST = {  # what a machine could hold; a number far above it would only keep the arithmetic busy
+    **{"layers": 1 << 10, "width": 1 << 17, "heads": 1 << 12, "context": 1 << 20, "ffn_width": 1 << 20},
+    **{"units": 1 << 17, "vocab_size": 1 << 24, "vocab_multiple": 1 << 20},
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -35,7 +40,10 @@ class ModelConfig:
         for key in ("layers", "width", "heads", "context", "vocab_multiple", "ffn_width", "units"):
             if getattr(self, key) < 1:
                 yield f"model.{key.removesuffix('_width')}={getattr(self, key)} is too small; it must be at least 1"
-        if self.heads > 0 and self.width % self.heads:
+        for key, largest in LARGEST.items():
+            if (getattr(self, key) or 0) > largest:
+                yield f"model.{key.removesuffix('_width')}={getattr(self, key)} is too large; use at most {largest}"
+        if self.heads > 0 and 0 < self.width <= LARGEST["width"] and self.width % self.heads:
             fits = [n for n in range(1, self.width + 1) if self.width % n == 0]
             near = sorted(fits, key=lambda n: (abs(n - self.heads), n))[:2]
             choices = " or ".join(str(n) for n in sorted(near))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+LARGEST_BATCH = 1 << 20  # sequences
 LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
 
 
@@ -35,6 +36,8 @@ class TrainConfig:
         for key in ("global_batch", "micro_batch", "log_every"):
             if getattr(self, key) < 1:
                 yield f"train.{key}={getattr(self, key)} is too small; it must be at least 1"
+        if self.global_batch > LARGEST_BATCH:
+            yield f"train.global_batch={self.global_batch} is too large; use at most {LARGEST_BATCH}"
         for key in ("eval_every", "eval_batches"):
             if getattr(self, key) < 0:
                 yield f"train.{key}={getattr(self, key)} is negative; use 0 or more"
@@ -42,7 +45,7 @@ class TrainConfig:
             value = getattr(self, key)
             if value is not None and not value > 0:
                 yield f"train.{key}={value} must be above 0"
-        if self.micro_batch > 0 and self.global_batch % self.micro_batch:
+        if self.micro_batch > 0 and self.global_batch <= LARGEST_BATCH and self.global_batch % self.micro_batch:
             yield (
                 f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
                 f"use train.micro_batch={_largest_divisor(self.global_batch, self.micro_batch)}"

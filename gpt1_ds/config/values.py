@@ -16,11 +16,17 @@ from gpt1_ds.config.data import DataSource
 from gpt1_ds.config.probes import ProbeConfig
 
 NULLS = ("null", "none", "~", "")
-_RESOLVER = re.compile(r"\$\{(?!\.*[A-Za-z_][\w.]*\})")  # anything but the name of one other key: ${model.layers}
+LONGEST_KEY = 100  # characters of one that is compared with those that there are
+MAX_VALUE = 4096  # characters of a value whose interpolations are filled in
+MOST_INTERPOLATIONS = 100  # of a configuration; each costs a millisecond
+_RESOLVER = re.compile(r"\$\{(?![A-Za-z_][\w.]*\})")  # anything but the name of one other key: ${model.layers}
+_NAME = re.compile(r"\$\{([\w.]*)\}")
 
 
 def meant(kind: type, key: tuple[str, ...]) -> str:
     """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere."""
+    if len(key[-1]) > LONGEST_KEY:
+        return ""
     known = _keys(kind)
     named = [name for name in known if name.rpartition(".")[2] == key[-1]]
     close = named or difflib.get_close_matches(".".join(key), known, n=2)
@@ -124,3 +130,35 @@ def refuse_resolvers(value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             refuse_resolvers(item)
+
+
+def interpolation_problems(config: Any) -> Iterator[str]:
+    """One line per interpolation in the nested mappings `config` that could grow without bound: it names a value that
+    has one itself, or no single value, or makes too long a text. `${a.b}${a.b}` over six keys would be a terabyte.
+    """
+    count = 0
+    for text in texts_in(config):
+        names, size = _NAME.findall(text), len(text)
+        count += len(names)
+        if count > MOST_INTERPOLATIONS:
+            yield f"{text!r:.80}: more than {MOST_INTERPOLATIONS} interpolations; write the values themselves"
+            return
+        for name in names:
+            value = config
+            for part in name.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            size += len(str(value)) if not isinstance(value, Mapping | list) else MAX_VALUE
+            if isinstance(value, Mapping | list) or "${" in str(value):
+                yield f"{text!r:.80}: ${{{name}}} is not one plain value; write the value itself"
+        if names and size > MAX_VALUE:
+            yield f"{text!r:.80}: longer than {MAX_VALUE} characters; write a shorter one"
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All strings of nested mappings and lists that may hold an interpolation."""
+    if isinstance(value, str):
+        if "${" in value:
+            yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)

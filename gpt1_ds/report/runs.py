@@ -9,7 +9,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config import Config, load
+from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.probes import PREFIX, SCALES
 from gpt1_ds.plan.count import parameters
 
@@ -47,7 +47,7 @@ def read(folder: Path) -> RunStory:
     lines = list(read_jsonl(run_dir.metrics))
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")
-    config = load([str(run_dir.config)])
+    config = load_recorded(run_dir.config)
     train = sorted((line for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
     if not train:
         raise DataError(f"{folder}: metrics.jsonl has no training step; run `gpt1-ds pretrain` first")

@@ -85,10 +85,14 @@ def read(folder: Path, rank: int) -> Beat | None:
     path = _file_of(folder, rank)
     try:
         data = path.read_bytes()
-        halves = json.loads(data[:HALF]), json.loads(data[HALF:])
-        return Beat(Progress(**halves[0]), Presence(**halves[1]), path.stat().st_mtime)
-    except (OSError, ValueError, TypeError):
+        progress = Progress(**json.loads(data[:HALF]))
+        presence = Presence(**json.loads(data[HALF:]))
+        written = path.stat().st_mtime
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
+    numbers = (progress.step, progress.count, progress.limit, presence.age)
+    sound = presence.rank == rank and all(isinstance(number, int | float) for number in numbers)
+    return Beat(progress, presence, written) if sound else None
 
 
 def culprit(beats: Iterable[Beat], poll: float) -> Beat:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, TaskConfig, load
+from gpt1_ds.config import Config, TaskConfig, load_recorded
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.config.study import LayerTransfer, Study, folder_name
 from gpt1_ds.tasks.reading import read_task
@@ -205,7 +205,7 @@ def _place(cell: Cell, folder: Path) -> dict[str, Any]:
 
 def _differences(cell: Cell) -> Iterator[str]:
     if cell.done and cell.run_dir.config.exists():
-        before = load([str(cell.run_dir.config)])
+        before = load_recorded(cell.run_dir.config)
         for key, (old, new) in resume.changes(before, cell.config).items():
             if key.startswith(RESULT_KEYS) and key != "task.answer":  # no score depends on that one
                 yield (

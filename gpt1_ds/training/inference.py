@@ -16,9 +16,8 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.checkpoint.whole import head_of, whole_model
-from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.config import Config
-from gpt1_ds.config import load as load_config
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.config import Config, load_carried
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
 from gpt1_ds.model.stages import DenseModel
@@ -75,11 +74,7 @@ def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:
 
 def checkpoint_config(folder: Path) -> Config:
     """The configuration a checkpoint was written under, for one rank."""
-    path = folder / "config.yaml"
-    try:
-        config = load_config([str(path)])
-    except UserError as error:
-        raise CheckpointError(f"{path}: {error.problems[0]}") from None
+    config = load_carried(folder / "config.yaml")
     return replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
 
 

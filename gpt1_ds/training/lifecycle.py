@@ -17,7 +17,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, CheckpointError, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config, load, to_yaml
+from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import mirrored, provenance, resume
 from gpt1_ds.training.build import build_engine
@@ -66,7 +66,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     if config.checkpoint.resume == "never" and steps_in(run_dir.checkpoints):
         raise ConfigError(f"checkpoint.resume=never: {run_dir.path} holds checkpoints; choose another run.name")
     if run_dir.config.exists():
-        changed = resume.changes(load([str(run_dir.config)]), config)
+        changed = resume.changes(load_recorded(run_dir.config), config)
         resume.check(str(run_dir.path), changed)
         for key, (before, now) in changed.items():
             run_dir.add_event("changed", key=key, before=before, now=now)

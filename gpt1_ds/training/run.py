@@ -15,7 +15,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import to_yaml
+from gpt1_ds.config import to_carried_yaml, to_yaml
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine, StepResult
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
@@ -215,7 +215,8 @@ class Run:
         with self.clock.pause():
             self.finish_save()  # one at a time
             if self._saved_step != self.step:
-                contents = Contents(self.step, self._facts(), to_yaml(self.config), self.objective.tokenizer_folder)
+                config_yaml = to_carried_yaml(self.config)
+                contents = Contents(self.step, self._facts(), config_yaml, self.objective.tokenizer_folder)
                 self.store.start(contents, background)
             if not background:
                 self.finish_save()

@@ -20,6 +20,7 @@ from typing import IO
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
+from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.parallel import launch
@@ -51,6 +52,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self._main = threading.current_thread()
         self.grid.on_rank_0(self._clear)
+        self._ranks = self.grid.gather(identity())  # told by themselves: who may write a beat names no other process
         self._stacks = self._open_stacks()
         self._file = BeatFile(self.folder, self.grid.rank)
         faulthandler.register(DUMP, self._stacks, all_threads=True)
@@ -155,8 +157,8 @@ class Watch:
         faulthandler.dump_traceback_later(5 * PATIENCE, exit=True, file=self._stacks)
         found = [beat for rank in range(self.grid.world) if (beat := beats.read(self.folder, rank)) is not None]
         guilty = beats.culprit(found, self.poll)
-        for beat in found:
-            _ask_for_stacks(beat.presence, self.grid.rank)
+        for rank in range(self.grid.world):
+            self._signal(rank, DUMP)  # a stopped one writes its stacks when it is woken
         stack = self._stack_of(guilty.presence)
         text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
         who, what = guilty.presence, guilty.progress
@@ -170,29 +172,25 @@ class Watch:
         """The guilty rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
         if guilty.rank == self.grid.rank:
             faulthandler.dump_traceback(self._stacks, all_threads=True)
-        elif guilty.host == socket.gethostname():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(guilty.pid, signal.SIGCONT)
+        self._signal(guilty.rank, signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE
         text = ""
         while time.monotonic() < deadline and not text:
             time.sleep(0.1)
             with contextlib.suppress(OSError):
                 text = self._stacks_of(guilty.rank).read_text(errors="replace")
-        if guilty.rank != self.grid.rank and guilty.host == socket.gethostname():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(guilty.pid, signal.SIGKILL)
+        self._signal(guilty.rank, signal.SIGKILL)
         return text.splitlines()
+
+    def _signal(self, rank: int, number: int) -> None:
+        """Send a signal to another rank, if it is a process of this machine and still the one that joined the run."""
+        one = self._ranks[rank]
+        if rank != self.grid.rank and is_alive_here(one):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one["pid"], number)
 
     def _leave(self) -> None:
         """Another rank has raised the alarm: leave the stacks, give it time to speak, and end."""
         faulthandler.dump_traceback(self._stacks, all_threads=True)
         time.sleep(2 * PATIENCE)
         os._exit(EXIT_FAILURE)
-
-
-def _ask_for_stacks(who: Presence, me: int) -> None:
-    """Let a rank of this machine write its stacks now; a stopped one does when it is woken."""
-    if who.rank != me and who.host == socket.gethostname():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(who.pid, DUMP)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.parallel import launch
+from gpt1_ds.training.beats import HALF
 from tests.helpers import runs
 
 TIMEOUT = 6.0
@@ -29,15 +33,33 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def name_another_process(beat: Path, pid: int) -> None:
+    """What somebody may write who shares the run folder."""
+    data = beat.read_bytes()
+    presence = {**json.loads(data[HALF:]), "pid": pid}
+    beat.write_bytes(data[:HALF] + json.dumps(presence).encode().ljust(HALF))
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_stopped_rank_is_named(layout: str, victim: int, tiny_data: Path, tmp_path: Path) -> None:
+def test_a_stopped_rank_is_named(
+    layout: str, victim: int, tiny_data: Path, tmp_path: Path, bystander: subprocess.Popen[bytes]
+) -> None:
     ranks, overrides = LAYOUTS[layout]
     run = runs.Background([*words(tiny_data, tmp_path), *overrides], ranks)
     run.wait_for_step(3)
     pids = [process.pid for process in run.processes()]
     began = time.monotonic()
     run.signal(signal.SIGSTOP, [victim])
+    name_another_process(run.run_dir.path / "beats" / f"rank-{victim}.json", bystander.pid)
     run.join(TIMEOUT + 12)
     named = time.monotonic() - began
     assert isinstance(run.error, TrainingError)
@@ -50,6 +72,7 @@ def test_a_stopped_rank_is_named(layout: str, victim: int, tiny_data: Path, tmp_
     assert any("gpt1_ds" in line for line in stuck[0]["stack"]), "its stack was written"
     assert named <= TIMEOUT + 10, "named within the timeout, gone ten seconds later"
     assert all(is_gone(pid) for pid in pids)
+    assert bystander.poll() is None, "whatever a beat says, ranks of this run alone are ended"
 
 
 def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -> None:

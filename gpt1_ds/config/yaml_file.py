@@ -1,0 +1,51 @@
+"""A YAML file as nested mappings of strings, read within a second whatever it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpt1_ds.common.errors import ConfigError
+
+MAX_FILE_BYTES = 1 << 16  # a resolved configuration has 5,000
+MAX_NODES = 4000  # keys and values, of which it has 300; a second reads 20,000
+MAX_KEY_LENGTH = 256
+
+
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """The mapping that a YAML file holds, its scalars as strings. Raises ConfigError for what is not one."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=LiteralLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if values in (None, ""):
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections like `model:` with keys below them, found {values!r:.60}")
+    return values
+
+
+class LiteralLoader(yaml.BaseLoader):
+    """Scalars stay strings; a key written twice is an error; aliases are off (they can grow a file without bound)."""
+
+    nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise yaml.YAMLError(f"more than {MAX_NODES} keys and values")
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (str(key.value) for key, _ in node.value):
+            if key in seen or len(key) > MAX_KEY_LENGTH:
+                raise yaml.YAMLError(f"key {key!r:.80} is {'written twice' if key in seen else 'too long'}")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
