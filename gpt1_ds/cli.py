@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from gpt1_ds import __version__, verb_options
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.text import shown
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explain(error: UserError, code: int) -> int:
     for problem in error.problems:
-        print(f"gpt1-ds: {problem}", file=sys.stderr)
+        print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)
     return code
 
 
@@ -214,7 +215,7 @@ def _data_verify(options: argparse.Namespace) -> int:
     from gpt1_ds.data.verify import verify
 
     for name, split in verify(options.folder).items():
-        print(f"{options.folder}: {name}: {split.tokens} tokens, {split.documents} documents: as built")
+        print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
     return 0
 
 

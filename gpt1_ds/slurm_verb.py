@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError, LaunchError, UserError
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import shown
 from gpt1_ds.config import Config, load, world_problems
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import status as job_status
@@ -43,7 +44,7 @@ def submit(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     for line in job_status.describe(RunDir(Path(options.run))):
-        print(line)
+        print(shown(line).replace("\n", " "))
     return 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import shown
 from gpt1_ds.config import Config, load, load_carried, to_yaml, world_problems
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.parallel import launch
@@ -78,7 +79,7 @@ def sample(options: argparse.Namespace) -> int:
 
     loaded = inference.load_checkpoint(options.checkpoint)
     text = inference.sample(loaded, options.prompt, sampling)
-    print(options.prompt + text)
+    print(shown(options.prompt + text))
     run = loaded.folder.parent.parent
     if (run / "config.yaml").exists():  # the run's report shows its samples
         with open(run / "samples.jsonl", "a") as file:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A real SLURM of two nodes on this machine, for trying and testing: slurmctld, two slurmd and munge, all in one folder.
-#   tools/slurm_sandbox.sh up [FOLDER]      then: export SLURM_CONF=FOLDER/slurm.conf
-#   tools/slurm_sandbox.sh down [FOLDER]
-# FOLDER is /tmp/gpt1-ds-slurm-$USER unless given; nothing outside it is touched. Needs slurm-wlm and munge (Debian:
-# apt-get install slurm-wlm munge). SANDBOX_NODES (2) and SANDBOX_CPUS (cores of a node, 2) may be set.
+#   tools/slurm_sandbox.sh up [FOLDER]      then: export SLURM_CONF=FOLDER/slurm.conf, which it prints
+#   tools/slurm_sandbox.sh down [FOLDER]    unless given, that of SLURM_CONF
+# FOLDER is a new one of a random name in TMPDIR unless given; nothing outside it is touched. Needs slurm-wlm and munge
+# (Debian: apt-get install slurm-wlm munge). SANDBOX_NODES (2) and SANDBOX_CPUS (cores of a node, 2) may be set.
 set -euo pipefail
 
 user=$(id -un)
-folder=${2:-/tmp/gpt1-ds-slurm-$user}
+folder=${2:-}
 nodes=${SANDBOX_NODES:-2}
 
 need() {
@@ -21,10 +21,14 @@ need() {
 
 free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
+refuse() { echo "$1" >&2; exit 2; }
+
 configure() {
+  mkdir -p "$folder"
+  [ -O "$folder" ] || refuse "$folder: is another person's; name a folder of your own"
   mkdir -p "$folder"/{state,log,spool}
   chmod 755 "$folder"
-  head -c 1024 /dev/urandom >"$folder/munge.key" && chmod 600 "$folder/munge.key"
+  (umask 077; head -c 1024 /dev/urandom >"$folder/munge.key")
   {
     cat <<CONF
 ClusterName=sandbox
@@ -66,7 +70,8 @@ start_node() { slurmd -N "$1" -f "$folder/slurm.conf"; }
 
 up() {
   need
-  [ -e "$folder/slurmctld.pid" ] && { echo "$folder: is up already; take it down first" >&2; exit 2; }
+  [ -n "$folder" ] || folder=$(mktemp -d "${TMPDIR:-/tmp}/gpt1-ds-slurm-XXXXXXXXXX")
+  [ -e "$folder/slurmctld.pid" ] && refuse "$folder: is up already; take it down first"
   configure
   export SLURM_CONF=$folder/slurm.conf PATH=$PATH:/usr/sbin
   munged --force --key-file="$folder/munge.key" --socket="$folder/munge.socket" --pid-file="$folder/munged.pid" \
@@ -83,7 +88,9 @@ up() {
 }
 
 down() {
+  [ -n "$folder" ] || folder=$(dirname "${SLURM_CONF:?names no sandbox; say which FOLDER}")
   [ -d "$folder" ] || return 0
+  grep --quiet '^ClusterName=sandbox$' "$folder/slurm.conf" || refuse "$folder: holds no sandbox"
   export SLURM_CONF=$folder/slurm.conf
   scancel --user="$user" --quiet 2>/dev/null || true
   local file

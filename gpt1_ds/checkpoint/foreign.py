@@ -5,7 +5,6 @@ sizes that a file claims were held against the bytes that are there.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +17,12 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
 
 MAX_JSON_BYTES = 1 << 20  # of a config.json
-MAX_HEADER_BYTES = 100_000_000  # of a safetensors file; the library's own limit
+MAX_HEADER_BYTES = 16 << 20  # of a safetensors file
+MAX_HEADER_MEMORY = 128 << 20
 MAX_TENSORS = 1 << 17
 MAX_NPY_HEADER = 4096
 MAX_DIMENSIONS = 8
@@ -72,8 +73,8 @@ def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     if size > limit:
         raise CheckpointError(f"{path}: {size} bytes is too large for this file (at most {limit})")
     try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        value = bounded_json.parse(path.read_bytes())
+    except ValueError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({str(error).splitlines()[0]:.80})") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: a JSON object is expected, found a {type(value).__name__}")
@@ -92,9 +93,9 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
             )
         text = file.read(length)
     try:
-        entries = dict(json.loads(text).items())
+        entries = dict(bounded_json.parse(text, MAX_HEADER_MEMORY).items())
         entries.pop("__metadata__", None)
-    except (ValueError, RecursionError, AttributeError):
+    except (ValueError, AttributeError):
         raise CheckpointError(f"{path}: damaged: its header is not readable; download it again") from None
     if len(entries) > MAX_TENSORS:
         raise CheckpointError(f"{path}: {len(entries)} tensors are not a GPT-1 (at most {MAX_TENSORS})")

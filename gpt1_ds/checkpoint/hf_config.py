@@ -99,6 +99,6 @@ def _number(path: Path, values: dict[str, Any], key: str) -> int:
 
 
 def _share(path: Path, key: str, value: Any) -> float:
-    if type(value) not in (int, float):
+    if type(value) not in (int, float) or not abs(value) <= 1e9:
         raise CheckpointError(f"{path}: {key} {value!r:.60} is not a number")
     return float(value)

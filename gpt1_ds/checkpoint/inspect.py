@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common.text import shown
 from gpt1_ds.common.units import byte_size, count
 
 
@@ -18,9 +19,9 @@ def inspect(path: Path) -> int:
     print(f"{folder}")
     print(f"  step {facts['step']}, {count(facts['tokens'])} tokens, {facts['updates']} updates, {facts['precision']}")
     if "imported" in facts:
-        print(f"  imported from {facts['imported']}: weights only, for checkpoint.init_from")
+        print(f"  imported from {shown(str(facts['imported']))}: weights only, for checkpoint.init_from")
     if isinstance(facts.get("task"), dict):
-        print(f"  fine-tuned on {facts['task'].get('name')}, {facts['task'].get('kind')}")
+        print(shown(f"  fine-tuned on {facts['task'].get('name')}, {facts['task'].get('kind')}"))
     print(
         f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
         f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
@@ -28,7 +29,7 @@ def inspect(path: Path) -> int:
     print(f"  {len(facts['parameters'])} parameters, {len(facts['files'])} files, {byte_size(size)}")
     print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f}")
     for name, value in facts["hashes"].items():
-        print(f"  {name} {value[:16] or 'none'}")
+        print(shown(f"  {name} {value[:16] or 'none'}"))
     return 0
 
 

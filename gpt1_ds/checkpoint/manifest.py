@@ -10,11 +10,12 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
 from gpt1_ds.config import ModelConfig
@@ -23,7 +24,15 @@ from gpt1_ds.plan.count import parameter_shapes
 FORMAT = 1
 NAME = "manifest.json"
 LARGEST_JSON = 1 << 28  # bytes; the index of a thousand ranks is a tenth of it
-_KINDS = {"step": int, "files": dict, "parameters": dict, "hashes": dict, "probe": dict}
+_KINDS = {
+    **{"step": int, "tokens": int, "updates": int, "seed": int, "precision": str, "layout": dict, "files": dict},
+    **{"parameters": dict, "hashes": dict, "probe": dict, "loss_scaler": dict},
+}
+_OPTIONAL = {"passed_over": list, "guard": list, "evaluated": int, "imported": str, "task": dict, "head": dict}
+_LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined": bool}
+_HASHES = ("code", "version", "data", "tokenizer")
+_PRECISIONS = ("fp32", "bf16", "fp16")
+LONGEST_NAME = 200  # letters of a file's
 _STEP = re.compile(r"step-(\d{8,})")
 
 
@@ -41,14 +50,14 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     manifest = read_json(path, "this is not a complete checkpoint")
     body = {key: value for key, value in manifest.items() if key != "checksum"}
-    if not isinstance(body.get("format"), int) or body["format"] > FORMAT:
+    if type(body.get("format")) is not int or body["format"] > FORMAT:
         raise NewerFormatError(
             f"{path}: format {body.get('format')} is newer than this program reads ({FORMAT}); update it"
         )
     if manifest.get("checksum") != _checksum(body):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
-    if any(type(body.get(key)) is not kind for key, kind in _KINDS.items()):
-        raise CheckpointError(f"{path}: damaged: {', '.join(_KINDS)} must be there")
+    for problem in _problems(body):
+        raise CheckpointError(f"{path}: damaged: {problem}")
     name = _STEP.fullmatch(folder.name)
     if name and int(name[1]) != body["step"]:
         raise CheckpointError(
@@ -57,16 +66,41 @@ def read(folder: Path) -> dict[str, Any]:
     return body
 
 
-def read_json(path: Path, if_missing: str) -> dict[str, Any]:
-    """A JSON object of a checkpoint. Raises CheckpointError for what is not one, or is absurdly large."""
+def _problems(body: dict[str, Any]) -> Iterator[str]:
+    """What is not as `write` was given it. Whoever reads a manifest may rely on the kinds of its values."""
+    for key, kind in _KINDS.items():
+        if type(body.get(key)) is not kind:
+            yield f"{key} must be there, a {kind.__name__}"
+            return
+    for key, kind in _OPTIONAL.items():
+        if body.get(key) is not None and type(body[key]) is not kind:
+            yield f"{key} must be a {kind.__name__}"
+    if any(body[key] < 0 for key in ("step", "tokens", "updates", "seed")):
+        yield "a count is negative"
+    if any(type(body["layout"].get(key)) is not kind for key, kind in _LAYOUT.items()):
+        yield f"layout must have {', '.join(_LAYOUT)}"
+    texts = all(isinstance(value, str) for key in ("hashes", "parameters") for value in body[key].values())
+    if not texts or not body["hashes"].keys() >= set(_HASHES):
+        yield f"hashes must be texts, {', '.join(_HASHES)} among them"
+    if type(body["probe"].get("loss")) is not float or body["probe"].get("precision") not in _PRECISIONS:
+        yield f"probe must have a loss and one of {', '.join(_PRECISIONS)}"
+    for name, facts in body["files"].items():
+        kinds = (type(facts.get("bytes")), type(facts.get("sha256"))) if isinstance(facts, dict) else ()
+        plain = name.isprintable() and len(name) <= LONGEST_NAME and str(PurePosixPath(name)) == name
+        if kinds != (int, str) or facts["bytes"] < 0 or not plain:
+            yield f"files: {name!r:.80} must be a plain path with its bytes and sha256"
+
+
+def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:
+    """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
-        value = json.loads(path.read_text())
+        value = bounded_json.parse(path.read_bytes(), most)
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent}: no {path.name}: {if_missing}") from None
-    except (ValueError, RecursionError):
-        raise CheckpointError(f"{path}: damaged: not readable as JSON") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: damaged: not readable as JSON ({error!s:.80})") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: damaged: not a JSON object")
     return value

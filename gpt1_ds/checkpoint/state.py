@@ -12,7 +12,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from gpt1_ds.parallel.masters import MOMENTS, Fragment
 
 INDEX = "state/index.json"
 KINDS = ("master", *MOMENTS)
+LEAST_INDEX = 128 << 20  # bytes of memory
 
 
 @dataclass
@@ -122,10 +123,10 @@ class StateReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        entries = manifest.read_json(folder / INDEX, "its tensors cannot be found")
+        entries = manifest.read_json(folder / INDEX, "its tensors cannot be found", _allowed(folder))
         try:
             self.index: Index = {name: _parameter(entry) for name, entry in entries.items()}
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, ValueError):
             raise CheckpointError(f"{folder / INDEX}: damaged: not an index of tensors") from None
         self._headers: dict[str, dict[str, TensorFacts]] = {}
 
@@ -165,5 +166,26 @@ class StateReader:
 
 
 def _parameter(entry: dict[str, Any]) -> StoredParameter:
+    """Raises an exception of one kind or another for what no `write_tensors` has written."""
+    shape, dim = list(entry["shape"]), entry["dim"]
+    if not _are_counts(shape) or not (dim is None or (type(dim) is int and 0 <= dim < len(shape))):
+        raise ValueError("no shape")
     slices = {kind: [Slice(**item) for item in items] for kind, items in entry["slices"].items()}
-    return StoredParameter(list(entry["shape"]), entry["dim"], slices)
+    ends = 1 if dim is None else shape[dim]
+    for part in (part for parts in slices.values() for part in parts):
+        counts = _are_counts((part.start, part.stop, part.offset, part.count))
+        if not counts or not part.start <= part.stop <= ends:
+            raise ValueError("no slice")
+        if not (isinstance(part.file, str) and isinstance(part.key, str)):
+            raise TypeError("no place")
+    return StoredParameter(shape, dim, slices)
+
+
+def _are_counts(numbers: Iterable[Any]) -> bool:
+    return all(type(number) is int and 0 <= number < 2**48 for number in numbers)
+
+
+def _allowed(folder: Path) -> int:
+    """Bytes of memory that an index may take: no more than the tensors that it is about, but of tiny models."""
+    held = sum(path.stat().st_size for path in (folder / "state").glob("*.safetensors"))
+    return max(LEAST_INDEX, held)

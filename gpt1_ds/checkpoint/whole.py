@@ -25,7 +25,10 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
     if "head" not in facts:
         return None
     try:
-        return HeadSpec(**facts["head"])
+        head = HeadSpec(**facts["head"])
+        if not head.is_sound:
+            raise TypeError
+        return head
     except TypeError:
         raise CheckpointError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+from gpt1_ds.common.text import shown
+
 LOGGER = logging.getLogger("gpt1_ds")
 _HANDLERS: list[logging.Handler] = []
 _TERMINALS: list[IO[str]] = []
@@ -81,6 +83,7 @@ def _add(root: logging.Logger, handler: logging.Handler) -> None:
 
 def say(message: str) -> None:
     """One line for the person who watches (rank 0) and for the log."""
+    message = shown(message)
     if _HANDLERS:
         LOGGER.info(message)
     else:
@@ -90,7 +93,7 @@ def say(message: str) -> None:
 def alarm(message: str) -> None:
     """One line for the person who watches, from whichever rank it comes."""
     for stream in _TERMINALS:
-        print(message, file=stream, flush=True)
+        print(shown(message), file=stream, flush=True)
 
 
 def terminal() -> IO[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.shards import Shard
+from gpt1_ds.data.shards import DTYPE_CODES, Shard
 
 DESCRIPTION = "dataset.json"
 TOKENIZER = "tokenizer"
 FORMAT = 1
+MOST_MEMORY = 128 << 20  # bytes that its description may take: of tens of thousands of shards
+SPLITS = ("train", "validation")
 _BUILD = "make one with `gpt1-ds data build`"
 _AGAIN = "build the dataset again in another folder"
 
@@ -27,14 +31,15 @@ class TokenStream:
 
     def __init__(self, folder: Path, name: str, entry: Mapping[str, Any], dtype: str) -> None:
         self.folder, self.name = folder, name
-        self.tokens = int(entry["tokens"])
-        self.documents = int(entry["documents"])
-        self.bytes = int(entry["bytes"])  # UTF-8 bytes of the text
+        self.tokens = _count(entry["tokens"])
+        self.documents = _count(entry["documents"])
+        self.bytes = _count(entry["bytes"])  # UTF-8 bytes of the text
         self.shards: list[dict[str, Any]] = list(entry["shards"])
-        self.dtype = np.dtype(dtype)
+        self.dtype = {str(known): known for known in DTYPE_CODES}[dtype]
         self._starts = [0]  # first token of each shard, and the count of all
         self._first_documents = [0]
         for shard in self.shards:
+            _check_shard(shard)
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
         self._open: dict[int, Shard] = {}
@@ -110,14 +115,17 @@ class Dataset:
         if not self.path.is_file():
             raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing); {_BUILD}")
         try:
-            self.description: dict[str, Any] = json.loads(self.path.read_bytes())
+            self.description: dict[str, Any] = bounded_json.parse(self.path.read_bytes(), MOST_MEMORY)
             if self.description["format"] > FORMAT:
-                raise DataError(f"{self.path}: format {self.description['format']} is newer than this program; update")
+                newer = f"format {self.description['format']!r:.40}"
+                raise DataError(f"{self.path}: {newer} is newer than this program; update")
             self.data_hash = str(self.description["data_hash"])
-            self.vocab_size = int(self.description["tokenizer"]["vocab_size"])
+            self.vocab_size = _count(self.description["tokenizer"]["vocab_size"])
             self.tokenizer_fingerprint = str(self.description["tokenizer"]["fingerprint"])
             dtype = str(self.description["dtype"])
             splits = self.description["splits"]
+            if not splits.keys() <= set(SPLITS):
+                raise ValueError(f"splits other than {' and '.join(SPLITS)}")
             self._streams = {name: TokenStream(self.folder, name, entry, dtype) for name, entry in splits.items()}
             files = [
                 (f"{shard['name']}.{kind}", int(shard[f"{kind}_size"]))
@@ -126,7 +134,7 @@ class Dataset:
                 for kind in ("bin", "idx")
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{self.path}: damaged ({type(error).__name__}: {error}); {_AGAIN}") from None
+            raise DataError(f"{self.path}: damaged ({type(error).__name__}: {error!s:.200}); {_AGAIN}") from None
         for name, expected in files:
             _check_size(self.folder / name, expected)
 
@@ -153,6 +161,21 @@ def hash_data(splits: Mapping[str, Any], dtype: str, tokenizer_fingerprint: str)
         for name, entry in splits.items()
     }
     return hashlib.sha256(json.dumps([digests, dtype, tokenizer_fingerprint]).encode()).hexdigest()
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise ValueError(f"{value!r:.40} is no count")
+    return value
+
+
+def _check_shard(entry: Mapping[str, Any]) -> None:
+    """Raises ValueError or KeyError for an entry that `data build` does not write."""
+    for key in ("tokens", "documents", "sequences", "bin_size", "idx_size"):
+        _count(entry[key])
+    texts = (entry["name"], entry["bin_sha256"], entry["idx_sha256"])
+    if not all(isinstance(text, str) and re.fullmatch(r"[\w.-]{1,200}", text) for text in texts):
+        raise ValueError(f"{entry['name']!r:.80} is no shard of this folder")
 
 
 def _check_size(path: Path, expected: int) -> None:

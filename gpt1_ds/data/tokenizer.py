@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, sha256_file, write_atomic, write_json
 
@@ -126,7 +127,7 @@ def read_metadata(folder: Path) -> Metadata:
     if path.stat().st_size > MAX_METADATA_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; {_MAKE_ONE}")
     try:
-        values: dict[str, Any] = json.loads(path.read_bytes())
+        values: dict[str, Any] = bounded_json.parse(path.read_bytes())
         if values["format"] > FORMAT:
             raise DataError(f"{path}: format {values['format']} is newer than this program; update gpt1-ds")
         metadata = Metadata(
@@ -136,7 +137,7 @@ def read_metadata(folder: Path) -> Metadata:
             files={str(name): str(digest) for name, digest in values["files"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); copy the folder again") from None
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {error!s:.200}); copy the folder again") from None
     if metadata.kind not in (SENTENCEPIECE, OPENAI):
         raise DataError(f"{path}: kind {metadata.kind!r} is not {SENTENCEPIECE} or {OPENAI}; update gpt1-ds")
     if any(Path(name).name != name for name in metadata.files):

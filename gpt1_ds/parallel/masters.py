@@ -104,8 +104,9 @@ def loss_scaler(engine: Engine) -> dict[str, float]:
 
 
 def set_loss_scaler(engine: Engine, state: dict[str, float]) -> None:
-    for key, value in state.items():
-        setattr(engine.deepspeed.optimizer.loss_scaler, key, value)
+    for key in SCALER:
+        if key in state:
+            setattr(engine.deepspeed.optimizer.loss_scaler, key, state[key])
 
 
 @torch.no_grad()

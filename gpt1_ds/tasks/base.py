@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Kind = Literal["classification", "similarity", "regression", "choice"]
 Layout = Literal["single", "pair", "both", "choice"]
@@ -41,7 +41,16 @@ class Task:
         plain: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
-        return cls(**plain)
+        task = cls(**plain)
+        texts = (task.name, *task.labels, *task.metrics)
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
+            raise TypeError("names are lines of text")
+        if task.kind not in get_args(Kind) or task.layout not in get_args(Layout):
+            raise TypeError("no such kind of task")
+        low, high = map(float, task.score_range)
+        if not (low < high and task.metrics and (task.labels or task.kind == "regression")):
+            raise TypeError("not a task")
+        return task
 
     @property
     def outputs(self) -> int:

@@ -60,7 +60,7 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
     """
     try:
         return Task.of(facts["task"]) if "task" in facts else None
-    except (TypeError, AttributeError):
+    except (TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 

@@ -1,0 +1,13 @@
+"""Text from files and models, on a terminal."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters but line ends and tabs, halves of surrogate pairs, and what turns the direction of writing around
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    """`text` with what a terminal would obey (escape sequences) written out: `\\x1b[2J`."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
