@@ -47,6 +47,7 @@ from gpt1_ds.plan.dryrun import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402
+from tools.memory import memory_now, memory_peak  # noqa: E402
 
 SECONDS, MIB = 1.0, 300
 STUCK = 120  # seconds on the clock after which the stacks are written and the process ends
@@ -125,7 +126,9 @@ def make_honest(folder: Path) -> None:
     numbers = np.random.default_rng(0)
     shapes = parameter_shapes(MODEL, load_tokenizer(TOKENIZER).vocab_size)
     weights = {name: torch.from_numpy(numbers.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
-    imported.publish(Foreign("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"})
+    imported.publish(
+        Foreign("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"}
+    )
     huggingface.export(folder / "checkpoint", folder / "transformers")
     text = folder / "text"
     text.mkdir()
@@ -162,21 +165,6 @@ def attack(kind: Kind, honest: Path, draw: random.Random, tally: Tally, name: st
         problem = f"{problem} took {seconds:.2f} s and {mib:.0f} MiB"
     if problem:
         tally.failures += (f"{name}: {problem}",)
-
-
-def memory_now() -> int:
-    """Bytes in memory; the peak starts from here again."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def memory_peak() -> int:
-    return _status("VmHWM")
-
-
-def _status(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
 
 
 def fuzz(mutations: int, seed: int, only: Sequence[str] = ()) -> dict[str, Tally]:

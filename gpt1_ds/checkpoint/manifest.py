@@ -28,7 +28,10 @@ _KINDS = {
     **{"step": int, "tokens": int, "updates": int, "seed": int, "precision": str, "layout": dict, "files": dict},
     **{"parameters": dict, "hashes": dict, "probe": dict, "loss_scaler": dict},
 }
-_OPTIONAL = {"passed_over": list, "guard": list, "evaluated": int, "imported": str, "task": dict, "head": dict}
+_OPTIONAL = {
+    **{"passed_over": list, "guard": list, "evaluated": int, "best": dict, "lowest_held_out": float},
+    **{"imported": str, "task": dict, "head": dict},
+}
 _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined": bool}
 _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
@@ -84,11 +87,23 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
         yield f"hashes must be texts, {', '.join(_HASHES)} among them"
     if type(body["probe"].get("loss")) is not float or body["probe"].get("precision") not in _PRECISIONS:
         yield f"probe must have a loss and one of {', '.join(_PRECISIONS)}"
+    yield from _state_problems(body)
     for name, facts in body["files"].items():
         kinds = (type(facts.get("bytes")), type(facts.get("sha256"))) if isinstance(facts, dict) else ()
         plain = name.isprintable() and len(name) <= LONGEST_NAME and str(PurePosixPath(name)) == name
         if kinds != (int, str) or facts["bytes"] < 0 or not plain:
             yield f"files: {name!r:.80} must be a plain path with its bytes and sha256"
+
+
+def _state_problems(body: dict[str, Any]) -> Iterator[str]:
+    """The same of what a resumed run goes on with."""
+    best = body.get("best") or {"step": 0, "score": 0.0}
+    numbers = [*body["loss_scaler"].values(), *best.values(), *(body.get("passed_over") or [])]
+    pairs = body.get("guard") or []
+    if best.keys() != {"step", "score"} or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        yield "best must have step and score, guard pairs of numbers"
+    elif not all(type(number) in (int, float) for number in [*numbers, *(number for pair in pairs for number in pair)]):
+        yield "loss_scaler, best, passed_over and guard must hold numbers"
 
 
 def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:

@@ -250,8 +250,8 @@ class Run:
             key = "data.path" if self.config.task is None else "task.path"
             raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")
         if not weights_only:
-            self.passed_over = list(facts["passed_over"])
-            self.guard.restore(facts["guard"])
+            self.passed_over = list(facts.get("passed_over") or [])
+            self.guard.restore(facts.get("guard") or [])
             self.step, self.tokens = int(facts["step"]), int(facts["tokens"])
             self.evaluated = int(facts.get("evaluated", self.step))
             self.best = Best(**facts["best"]) if facts.get("best") else None

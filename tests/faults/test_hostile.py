@@ -7,15 +7,19 @@ import os
 import pickle
 import shutil
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpt1_ds import cli
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.rundir import RunDir
 from tests.helpers import runs
+from tools.memory import memory_now, memory_peak
 
 
 class Payload:
@@ -146,12 +150,14 @@ def test_a_device_in_place_of_a_file(folder: Path, canary: Path) -> None:
     assert_refused(folder, canary, "not a plain file of this checkpoint")
 
 
-@pytest.mark.parametrize("width", [10**6 * 6, 6 * 10**12])
-def test_a_model_far_larger_than_its_files(width: int, folder: Path, canary: Path) -> None:
+@pytest.mark.parametrize(
+    ("width", "why"), [(10**5, "its files hold"), (6 * 10**12, "model.width=6000000000000 is too")]
+)
+def test_a_model_far_larger_than_its_files(width: int, why: str, folder: Path, canary: Path) -> None:
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("width: 32", f"width: {width}"))
     sign(folder)
-    assert_refused(folder, canary, "its files hold")
+    assert_refused(folder, canary, why)
 
 
 def test_absurd_shapes_in_the_index(folder: Path, canary: Path) -> None:
@@ -191,6 +197,47 @@ def test_json_of_another_kind(folder: Path, canary: Path) -> None:
     assert_refused(folder, canary, "checksum")
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "state/index.json"])
+def test_64_mib_of_json_take_little_memory(name: str, folder: Path, canary: Path) -> None:
+    if name != "manifest.json":
+        files = json.loads((folder / "manifest.json").read_text())["files"]
+        text = b"[" + b"[]," * ((64 << 20) // 3) + b"[]]"
+        (folder / name).write_bytes(text)
+        sign(folder, files=files)
+    else:
+        (folder / name).write_bytes(b"[" + b"[]," * ((64 << 20) // 3) + b"[]]")
+    before, began = memory_now(), time.process_time()
+    assert_refused(folder, canary, "not readable as JSON")
+    assert time.process_time() - began < 1
+    assert memory_peak() - before < 200 << 20
+
+
+def test_a_small_share_of_the_fuzz() -> None:
+    """`python tools/fuzz_hostile.py` makes a thousand mutations."""
+    from tools.fuzz_hostile import KINDS, fuzz
+
+    tallies = fuzz(63, seed=2)
+    assert tallies.keys() == KINDS.keys()
+    assert [failure for tally in tallies.values() for failure in tally.failures] == []
+    assert all(tally.refused for tally in tallies.values()), "each kind was attacked"
+
+
+def test_escapes_of_a_text_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["sample", "--checkpoint", str(folder), "--prompt", "a\x1b[2J", "--tokens", "1"]) == 0
+    assert "\x1b" not in (out := capsys.readouterr().out)
+    assert out.startswith("a\\x1b[2J")
+
+
+def test_escapes_of_a_run_folder_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.create()
+    run_dir.add_event("saved\x1b]0;x\x07", problem="a\nb\x1b[2J")
+    assert cli.main(["slurm", "status", str(run_dir.path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.splitlines()[-1].endswith("saved\\x1b]0;x\\x07 problem=a b\\x1b[2J")
+
+
 def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "topsecret")
     path = folder / "config.yaml"
@@ -198,7 +245,7 @@ def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monke
     sign(folder)
     from gpt1_ds.training.inference import load_checkpoint
 
-    with pytest.raises(CheckpointError, match="resolvers are off") as caught:
+    with pytest.raises(CheckpointError, match=r"no .* is read from a run or a checkpoint") as caught:
         load_checkpoint(folder)
     assert "topsecret" not in str(caught.value)
 

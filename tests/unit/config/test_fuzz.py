@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import Config, load
+from tools.memory import memory_now, memory_peak
 
 ROOT = Path(__file__).parents[3]
 PRESETS = sorted((ROOT / "configs").glob("pretrain/*.yaml"))
@@ -93,6 +95,43 @@ def test_a_hundred_mutations(seed: int, tmp_path: Path) -> None:
             assert max(map(len, found.problems)) < 1_000
             assert not any("\n" in problem for problem in found.problems)
         assert time.process_time() - began < 2
+
+
+BOMBS = {
+    "interpolations": "slurm: {account: "
+    + "x" * 50
+    + "".join(
+        f", {key}: '{f'${{slurm.{named}}}' * 20}'"
+        for named, key in pairwise(("account", "partition", "qos", "memory", "constraint", "exclude"))
+    )
+    + "}",
+    "a long interpolation": f"slurm: {{account: {'x' * 3000}, qos: '${{slurm.account}}${{slurm.account}}'}}",
+    "many interpolations": "slurm: {account: x, options: [" + "'${slurm.account}', " * 200 + "]}",
+    "an interpolation of itself": "run: {name: '${run.name}'}",
+    "distinct keys, 889 KB": "model:\n" + "".join(f"  k{number}: 1\n" for number in range(80_000)),
+    "distinct keys, 64 KB": "model:\n" + "".join(f"  k{number}: 1\n" for number in range(6_000)),
+    "distinct variables": "slurm: {environment: {" + ", ".join(f"K{n}: 1" for n in range(6_000)) + "}}",
+    "a long list": "slurm: {options: [" + "a, " * 20_000 + "]}",
+    "many wrong items": "slurm: {options: [" + "a, " * 3_500 + "]}",
+    "a long key": "model: {" + "k" * 60_000 + ": 1}",
+    "layers": "model: {layers: 1e9}",
+    "a width and heads": "model: {width: 1e12, heads: 7}",
+    "a batch": "train: {global_batch: 1000000000001, micro_batch: 999999999999}",
+    "digits": f"train: {{steps: {'9' * 4299}T}}",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_answered_within_a_second_and_200_mib(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.yaml"
+    path.write_text(BOMBS[name])
+    before, began = memory_now(), time.process_time()
+    found = answer(path)
+    assert time.process_time() - began < 1
+    assert memory_peak() - before < 200 << 20
+    assert isinstance(found, UserError)
+    assert len(found.problems) <= ConfigError.MOST
+    assert max(map(len, found.problems)) < 1_000
 
 
 def test_bombs(tmp_path: Path) -> None:
