@@ -35,8 +35,8 @@ import torch  # noqa: E402
 
 from gpt1_ds.checkpoint import huggingface, imported, inspect, manifest  # noqa: E402
 from gpt1_ds.checkpoint.imported import Foreign  # noqa: E402
-from gpt1_ds.common.errors import UserError  # noqa: E402
-from gpt1_ds.config import ModelConfig, load  # noqa: E402
+from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
+from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
 from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
@@ -86,6 +86,7 @@ def use_checkpoint(folder: Path) -> None:
     inspect.verify(folder)
     inference.task_of(folder, manifest.read(folder))
     config = inference.checkpoint_config(folder)
+    ConfigError.raise_all(world_problems(config, 1))
     list(describe(config, 1, config.model.vocab_size, None))
     loaded = inference.load_checkpoint(folder, "cpu")
     inference.sample(loaded, "The time.\n Ab", Sampling(tokens=3))

@@ -55,7 +55,7 @@ def read(folder: Path) -> dict[str, Any]:
     body = {key: value for key, value in manifest.items() if key != "checksum"}
     if type(body.get("format")) is not int or body["format"] > FORMAT:
         raise NewerFormatError(
-            f"{path}: format {body.get('format')} is newer than this program reads ({FORMAT}); update it"
+            f"{path}: format {body.get('format')!r:.40} is newer than this program reads ({FORMAT}); update it"
         )
     if manifest.get("checksum") != _checksum(body):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
@@ -78,8 +78,9 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
     for key, kind in _OPTIONAL.items():
         if body.get(key) is not None and type(body[key]) is not kind:
             yield f"{key} must be a {kind.__name__}"
-    if any(body[key] < 0 for key in ("step", "tokens", "updates", "seed")):
-        yield "a count is negative"
+    counts = [body[key] for key in ("step", "tokens", "updates", "seed")]
+    if not all(0 <= count < 2**63 for count in [*counts, body.get("evaluated") or 0]):
+        yield "step, tokens, updates or seed is out of range"
     if any(type(body["layout"].get(key)) is not kind for key, kind in _LAYOUT.items()):
         yield f"layout must have {', '.join(_LAYOUT)}"
     texts = all(isinstance(value, str) for key in ("hashes", "parameters") for value in body[key].values())
@@ -91,7 +92,7 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
     for name, facts in body["files"].items():
         kinds = (type(facts.get("bytes")), type(facts.get("sha256"))) if isinstance(facts, dict) else ()
         plain = name.isprintable() and len(name) <= LONGEST_NAME and str(PurePosixPath(name)) == name
-        if kinds != (int, str) or facts["bytes"] < 0 or not plain:
+        if kinds != (int, str) or not 0 <= facts["bytes"] < 2**63 or not plain:
             yield f"files: {name!r:.80} must be a plain path with its bytes and sha256"
 
 
@@ -109,6 +110,8 @@ def _state_problems(body: dict[str, Any]) -> Iterator[str]:
 def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path}: not a plain file")
         if path.stat().st_size > LARGEST_JSON:
             raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
         value = bounded_json.parse(path.read_bytes(), most)
@@ -155,7 +158,8 @@ def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, outpu
     """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill;
     `outputs` are those of a task's head.
     """
-    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    if model.vocab_size is None:
+        raise CheckpointError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
     needed = 4 * sum(map(math.prod, parameter_shapes(model, model.vocab_size, outputs).values()))
     held = sum(file["bytes"] for file in manifest["files"].values())
     if held < needed:

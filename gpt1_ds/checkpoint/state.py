@@ -155,7 +155,7 @@ class StateReader:
     def _elements(self, part: Slice, first: int, count: int) -> Tensor:
         path = self.folder / part.file
         if part.file not in self._headers:
-            if not manifest.is_inside(self.folder, part.file):
+            if not manifest.is_inside(self.folder, part.file) or not path.is_file():
                 raise LookupError(f"{part.file} is not a plain file of this checkpoint")
             self._headers[part.file] = safetensors_header(path)
         stored = self._headers[part.file][part.key]

@@ -28,7 +28,7 @@ from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.train import LENGTH_KEYS
 from gpt1_ds.config.validate import problems
-from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, refuse_resolvers
+from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, nesting_problems, refuse_resolvers
 from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping
 
 SHIPPED = next(
@@ -95,7 +95,9 @@ def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str) -> C
     merged = copy.deepcopy(_defaults())
     for layer in (*layers, words):
         merged = _merge(merged, layer, found)
-    wrong = list(interpolation_problems(OmegaConf.to_container(merged)))
+    values = OmegaConf.to_container(merged)
+    assert isinstance(values, dict), "sections are mappings"
+    wrong = [*interpolation_problems(values), *nesting_problems(Config, values)]
     if wrong:
         raise ConfigError(*found, *wrong)
     try:

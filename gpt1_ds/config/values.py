@@ -154,6 +154,19 @@ def interpolation_problems(config: Any) -> Iterator[str]:
             yield f"{text!r:.80}: longer than {MAX_VALUE} characters; write a shorter one"
 
 
+def nesting_problems(kind: type, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """One line per list or mapping of plain values that holds another one, which OmegaConf lets pass."""
+    for name, hint in _hints(kind).items():
+        value, options = values.get(name), typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        section = next((one for one in options if dataclasses.is_dataclass(one)), None)
+        if isinstance(section, type) and isinstance(value, Mapping):
+            yield from nesting_problems(section, value, f"{prefix}{name}.")
+        elif typing.get_origin(hint) in (list, dict) and typing.get_args(hint)[-1] in (str, int, float):
+            items = value.values() if isinstance(value, Mapping) else value or ()
+            if any(isinstance(item, Mapping | list) for item in items):
+                yield f"{prefix}{name}={value!r:.80}: each item must be one plain value"
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """All strings of nested mappings and lists that may hold an interpolation."""
     if isinstance(value, str):

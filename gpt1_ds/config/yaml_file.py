@@ -11,11 +11,14 @@ from gpt1_ds.common.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 16  # a resolved configuration has 5,000
 MAX_NODES = 4000  # keys and values, of which it has 300; a second reads 20,000
+MAX_DEPTH = 32
 MAX_KEY_LENGTH = 256
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
     """The mapping that a YAML file holds, its scalars as strings. Raises ConfigError for what is not one."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
     try:
@@ -32,15 +35,18 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 class LiteralLoader(yaml.BaseLoader):
     """Scalars stay strings; a key written twice is an error; aliases are off (they can grow a file without bound)."""
 
-    nodes = 0
+    nodes = depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise yaml.YAMLError(f"more than {MAX_NODES} keys and values")
+        if self.nodes > MAX_NODES or self.depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"more than {MAX_NODES} keys and values, or {MAX_DEPTH} levels")
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not supported")
-        return super().compose_node(parent, index)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

@@ -22,6 +22,7 @@ MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"<eod>": 1, "<start>": 2, "<delimiter>": 3, "<extract>": 4}  # `<unk>` is 0, the bytes follow
 FIRST_BYTE_ID = 5
 SPACE = "\u2581"
+PROBE = "A text  with\nall\t kinds: \u2581, caf\u00e9, \U0001f600."
 
 
 class SentencePieceBpe(Tokenizer):
@@ -35,13 +36,15 @@ class SentencePieceBpe(Tokenizer):
         self._model = sentencepiece.SentencePieceProcessor()
         try:
             self._model.LoadFromSerializedProto((folder / MODEL).read_bytes())
-        except RuntimeError:
+            self._pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
+        except (RuntimeError, UnicodeDecodeError):
             raise DataError(f"{folder / MODEL}: not a SentencePiece model; copy the folder again") from None
-        self._pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
         self._space_ids = [FIRST_BYTE_ID + byte for byte in SPACE.encode()]
         self._newline = ids_as_bytes([FIRST_BYTE_ID + ord("\n")])
         self._at_line_start = WordCache(self._encode_words)
         self._after_space = WordCache(lambda word: self._encode_words(f" {word}"))
+        if self.decode(self.encode(PROBE)) != PROBE:
+            raise DataError(f"{folder / MODEL}: does not give a text back; make one with `gpt1-ds tokenizer train`")
 
     def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
         at_line_start, after_space, newline = self._at_line_start, self._after_space.__getitem__, self._newline

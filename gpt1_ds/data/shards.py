@@ -159,6 +159,10 @@ class Shard:
         """The token behind a sequence's last one."""
         return self.start(sequence) + int(self.lengths[sequence])
 
+    def starts(self, first: int, last: int) -> Int64s:
+        """int64 [last - first]: `start` of sequences first to last - 1."""
+        return np.array(self._offsets[first:last]) // self.dtype.itemsize
+
     def ends(self, first: int, last: int) -> Int64s:
         """int64 [last - first]: `end` of sequences first to last - 1."""
         return np.array(self._offsets[first:last]) // self.dtype.itemsize + self.lengths[first:last]

@@ -73,6 +73,7 @@ def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progres
 
 def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:
     entry, shard = stream.shards[number], stream.shard(number)
+    _verify_index(shard)
     _verify_tokens(shard, vocab_size, entry)
     if sha256_file(shard.idx_path) != entry["idx_sha256"]:
         raise DataError(f"{shard.idx_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
@@ -89,6 +90,19 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
             raise DataError(
                 f"{shard.bin_path}: byte {offset}: document {first + wrong[0]} does not end with <eod>; {_AGAIN}"
             )
+
+
+def _verify_index(shard: Shard) -> None:
+    """Every sequence begins where the one before it ends, and the documents are the sequences."""
+    reached = 0
+    for first in range(0, shard.sequences, BLOCK_TOKENS):
+        last = min(first + BLOCK_TOKENS, shard.sequences)
+        starts, ends = shard.starts(first, last), shard.ends(first, last)
+        if starts[0] != reached or (starts[1:] != ends[:-1]).any() or (ends < starts).any():
+            raise DataError(f"{shard.idx_path}: its sequences do not follow one another; {_AGAIN}")
+        reached = int(ends[-1])
+    if reached != len(shard.tokens):
+        raise DataError(f"{shard.idx_path}: ends at token {reached} of {len(shard.tokens)}; {_AGAIN}")
 
 
 def _verify_tokens(shard: Shard, vocab_size: int, entry: dict[str, Any]) -> None:

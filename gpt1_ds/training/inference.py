@@ -49,6 +49,8 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     reader = StateReader(folder)
     head = head_of(folder, facts)
     manifest.check_size(folder, facts, config.model, head.outputs if head else 0)
+    if (config.model.vocab_size or 0) < tokenizer.vocab_size:
+        raise CheckpointError(f"{folder}: its tokenizer has {tokenizer.vocab_size} ids, its model fewer")
     model = whole_model(config, lambda info: reader.whole("master", info), head)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task_of(folder, facts))
@@ -89,10 +91,11 @@ def sample(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     begin, pending, caches = len(sequence), sequence[-context:], loaded.model.caches()
     while len(sequence) < begin + sampling.tokens:
         if caches[0].positions + len(pending) > context:  # learned positions end here: go on from the later half
-            pending, caches = sequence[-(context // 2) :], loaded.model.caches()
+            pending, caches = sequence[-max(1, context // 2) :], loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
         logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
         logits_V[forbidden] = -torch.inf
+        logits_V[tokenizer.vocab_size :] = -torch.inf
         token = choose(logits_V.float().cpu(), sampling, generator)
         if token == tokenizer.eod_id:
             break

@@ -144,6 +144,16 @@ def test_links_out_of_the_folder(whole_folder: bool, folder: Path, canary: Path)
     assert_refused(folder, canary, "not a plain file of this checkpoint")
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "state/index.json", "state/rank-00000.safetensors"])
+def test_an_unlisted_device_is_not_read(name: str, folder: Path, canary: Path) -> None:
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    del files[name]
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    sign(folder, files=files)
+    assert_refused(folder, canary, "file")
+
+
 def test_a_device_in_place_of_a_file(folder: Path, canary: Path) -> None:
     state_file(folder).unlink()
     os.mkfifo(state_file(folder))

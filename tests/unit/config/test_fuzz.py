@@ -113,6 +113,8 @@ BOMBS = {
     "distinct variables": "slurm: {environment: {" + ", ".join(f"K{n}: 1" for n in range(6_000)) + "}}",
     "a long list": "slurm: {options: [" + "a, " * 20_000 + "]}",
     "many wrong items": "slurm: {options: [" + "a, " * 3_500 + "]}",
+    "deep": "[" * 5_000,
+    "deep, closed": "parallel: {deepspeed: " + "[" * 5_000 + "]" * 5_000 + "}",
     "a long key": "model: {" + "k" * 60_000 + ": 1}",
     "layers": "model: {layers: 1e9}",
     "a width and heads": "model: {width: 1e12, heads: 7}",

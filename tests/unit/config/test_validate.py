@@ -66,3 +66,15 @@ def test_the_steps_of_a_profile() -> None:
     assert list(load([], ["train.profile=20:25"]).train.profiled) == [20, 21, 22, 23, 24]
     assert not load([], ["train.profile=null"]).train.profiled
     assert not load([]).train.profiled
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("optimizer.betas=[{a: 1},2]", "tracking.tags=[[1],2]", "slurm.options=[[a]]", "slurm.environment={a: [b]}"),
+        *("task={name: table, path: x, labels: [[a],{b: c}]}", "task={name: table, path: x, score_range: [{a: 1},2]}"),
+    ],
+)
+def test_no_lists_within_lists(word: str) -> None:
+    with pytest.raises(ConfigError, match="each item must be one plain value"):
+        load([], [word])
