@@ -200,7 +200,7 @@ def mutate_hf(draw: random.Random, folder: Path) -> None:
     elif how == 4:
         shutil.rmtree(folder / huggingface.TOKENIZER)
         (folder / "vocab.json").write_text(json.dumps(change(draw, {"a</w>": 0, "b": 1, "\n</w>": 2})))
-        (folder / "merges.txt").write_text("#version\na b</w>\n" + str(hostile(draw))[:1000])
+        (folder / "merges.txt").write_text("#version\na b</w>\n" + str(hostile(draw))[:1000], errors="surrogatepass")
     else:
         inner = folder / huggingface.TOKENIZER
         draw.choice((change_bytes, change_bytes))(draw, inner / "tokenizer.model")

@@ -182,7 +182,7 @@ def _parameter(entry: dict[str, Any]) -> StoredParameter:
 
 
 def _are_counts(numbers: Iterable[Any]) -> bool:
-    return all(type(number) is int and 0 <= number < 2**48 for number in numbers)
+    return all(type(number) is int and 0 <= number < 2**62 for number in numbers)
 
 
 def _allowed(folder: Path) -> int:

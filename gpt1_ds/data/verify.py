@@ -73,10 +73,10 @@ def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progres
 
 def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:
     entry, shard = stream.shards[number], stream.shard(number)
-    _verify_index(shard)
     _verify_tokens(shard, vocab_size, entry)
     if sha256_file(shard.idx_path) != entry["idx_sha256"]:
         raise DataError(f"{shard.idx_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+    _verify_index(shard)
     goes_on = shard.sequences - entry["documents"]  # of a document that the next shard continues
     if goes_on not in (0, 1) or (goes_on and number == len(stream.shards) - 1):
         raise DataError(

@@ -31,6 +31,20 @@ def add(number: int) -> int:
     return int(value)
 
 
+def listening_on() -> list[str]:
+    """Addresses at which this rank can be reached while it is connected."""
+    import torch.distributed as dist
+
+    from gpt1_ds.parallel.grid import connect
+
+    connect(60)
+    dist.barrier()
+    sockets = psutil.Process().net_connections("inet")
+    dist.barrier()
+    dist.destroy_process_group()
+    return sorted({socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN})
+
+
 def misbehave(kind: str, rank: int) -> int:
     import torch.distributed as dist
 
@@ -53,6 +67,10 @@ def misbehave(kind: str, rank: int) -> int:
 
 def test_every_rank_answers() -> None:
     assert launch.run(f"{HERE}:add", (10,), 3) == [33, 33, 33]
+
+
+def test_local_ranks_are_not_reached_from_other_hosts() -> None:
+    assert launch.run(f"{HERE}:listening_on", (), 2) == [["127.0.0.1"], ["127.0.0.1"]]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -60,13 +61,21 @@ def test_a_model_of_another_shape_is_told_so(folder: Path) -> None:
         StateReader(folder).read("master", ParameterInfo("x", (6, 5)), 0, 30)
 
 
+FACTS: dict[str, Any] = {
+    **{"tokens": 0, "updates": 0, "seed": 1, "precision": "fp32", "loss_scaler": {}},
+    "layout": {"tensor": 1, "pipeline": 1, "data": 1, "zero": 0, "pipelined": False},
+    "hashes": {"code": "", "version": "", "data": "", "tokenizer": ""},
+    "probe": {"loss": 1.0, "precision": "fp32"},
+}
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     (tmp_path / "a").write_bytes(b"0123456789")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b").write_bytes(b"x" * 100)
     files = {name: manifest.file_facts(tmp_path / name) for name in ("a", "sub/b")}
-    manifest.write(tmp_path, {"step": 3, "files": files, "parameters": {}, "hashes": {}, "probe": {}})
+    manifest.write(tmp_path, {**FACTS, "step": 3, "files": files, "parameters": {}})
     return tmp_path
 
 
@@ -117,3 +126,20 @@ def test_names_outside_the_folder_are_refused(checkpoint: Path, name: str) -> No
     facts["files"][name] = {"bytes": 1, "sha256": "0"}
     with pytest.raises(CheckpointError, match="not a plain file of this checkpoint"):
         manifest.verify_files(checkpoint, facts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"tokens": None}, {"seed": "1"}, {"step": True}, {"updates": -1}, {"tokens": 2**63}, {"layout": {}}),
+        *({"layout": {**FACTS["layout"], "zero": "0"}}, {"hashes": {}}, {"probe": {"loss": 1, "precision": "fp8"}}),
+        *({"loss_scaler": {"cur_scale": "x"}}, {"passed_over": ["x"]}, {"guard": [[1.0]]}, {"best": {"step": 1}}),
+        *({"files": {"a": 1}}, {"files": {"./a": {"bytes": 1, "sha256": ""}}}, {"files": {"a": {"bytes": -1}}}),
+    ],
+    ids=str,
+)
+def test_a_signed_manifest_of_wrong_kinds_is_refused(change: dict[str, Any], checkpoint: Path) -> None:
+    manifest.write(checkpoint, {**manifest.read(checkpoint), **change})
+    with pytest.raises(CheckpointError, match=r"manifest\.json: damaged") as caught:
+        manifest.read(checkpoint)
+    assert "\n" not in str(caught.value)
