@@ -30,7 +30,7 @@ _KINDS = {
 }
 _OPTIONAL = {
     **{"passed_over": list, "guard": list, "evaluated": int, "best": dict, "lowest_held_out": float},
-    **{"imported": str, "task": dict, "head": dict},
+    **{"imported": str},
 }
 _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined": bool}
 _HASHES = ("code", "version", "data", "tokenizer")

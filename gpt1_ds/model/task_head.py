@@ -15,7 +15,6 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import TensorParallel
 
-MOST_OUTPUTS = 1 << 16
 HEAD_SITE = 1 << 20  # far behind the dropout sites of any number of blocks
 
 
@@ -36,7 +35,7 @@ class HeadSpec:
     @property
     def is_sound(self) -> bool:
         """Whether a head can be made of what may have come from a file."""
-        counts = all(type(count) is int and 1 <= count <= MOST_OUTPUTS for count in (self.outputs, self.sequences))
+        counts = all(type(count) is int and 1 <= count < 2**48 for count in (self.outputs, self.sequences))
         shares = all(type(share) in (int, float) and share >= 0 for share in (self.dropout, self.lm_coefficient))
         return counts and shares and self.dropout < 1 and type(self.choice) is bool
 
