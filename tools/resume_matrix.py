@@ -82,7 +82,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     store, shape = Store(run_folder(config), engine, config), batch_shape(config, grid)
     results = []
     for checkpoint in checkpoints:
-        assert store.verify(checkpoint) is None
+        store.verify(checkpoint)
         store.load(checkpoint)
         wrong = _not_restored(engine, checkpoint)
         losses = []

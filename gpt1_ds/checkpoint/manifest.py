@@ -6,6 +6,8 @@ unpickled.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -37,6 +39,9 @@ _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
 LONGEST_NAME = 200  # letters of a file's
 _STEP = re.compile(r"step-(\d{8,})")
+
+
+_BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part of the file
 
 
 class NewerFormatError(CheckpointError):
@@ -107,14 +112,27 @@ def _state_problems(body: dict[str, Any]) -> Iterator[str]:
         yield "loss_scaler, best, passed_over and guard must hold numbers"
 
 
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """A file that the disk cannot give back is damaged like one whose checksum is wrong."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _BROKEN:
+            raise
+        raise CheckpointError(f"{path}: damaged: {error.strerror}") from None
+
+
 def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path}: not a plain file")
-        if path.stat().st_size > LARGEST_JSON:
-            raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
-        value = bounded_json.parse(path.read_bytes(), most)
+        with _readable(path):
+            if path.exists() and not path.is_file():
+                raise CheckpointError(f"{path}: not a plain file")
+            if path.stat().st_size > LARGEST_JSON:
+                raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
+            content = path.read_bytes()
+        value = bounded_json.parse(content, most)
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent}: no {path.name}: {if_missing}") from None
     except ValueError as error:
@@ -145,13 +163,14 @@ def verify_files(
 
 def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
     path = folder / name
-    if not is_inside(folder, name) or not path.is_file():
-        raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
-    size = path.stat().st_size
-    if size != facts["bytes"]:
-        raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
-    if sha256_file(path) != facts["sha256"]:
-        raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
+    with _readable(path):
+        if not is_inside(folder, name) or not path.is_file():
+            raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
+        if sha256_file(path) != facts["sha256"]:
+            raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
 
 
 def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, outputs: int = 0) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.fingerprint import partial_hash
 from gpt1_ds.checkpoint.foreign import TensorFacts, safetensors_header
 from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
 from gpt1_ds.common.errors import CheckpointError
@@ -54,6 +55,12 @@ def slice_of(fragment: Fragment) -> Slice:
     info = fragment.info
     start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
     return Slice(start, stop, fragment.offset, len(fragment.master))
+
+
+def hash_of(fragment: Fragment) -> Tensor:
+    """int64 []: what a fragment adds to its parameter's hash."""
+    info = fragment.info
+    return partial_hash(fragment.master, Geometry.of(info.shape, info.dim), slice_of(fragment))
 
 
 def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:

@@ -1,8 +1,8 @@
 """Saving and loading whole checkpoints, all ranks together.
 
 A save is written into a hidden folder beside its place, by this thread or, from a copy of the state, by another one.
-When every rank's file is on disk and hashed, rank 0 adds the manifest and renames the folder, then moves `latest`. At
-every moment the newest published checkpoint is complete.
+When every rank's file is on disk and was read back, rank 0 adds the manifest and renames the folder, then moves
+`latest`. At every moment the newest published checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import shutil
 import socket
 import threading
-import time
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,15 +23,12 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint import manifest, probe, publish
-from gpt1_ds.checkpoint.fingerprint import partial_hash
+from gpt1_ds.checkpoint import manifest, probe, publish, retention
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.publish import Contents, Part, total_hashes
-from gpt1_ds.checkpoint.slices import Geometry
-from gpt1_ds.checkpoint.state import StateReader, slice_of, tensors_of, write_tensors
+from gpt1_ds.checkpoint.state import StateReader, hash_of, tensors_of, write_tensors
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -119,7 +115,7 @@ class Store:
 
         With `weights_only` the optimizer starts afresh.
         """
-        facts = manifest.read(folder)
+        facts = self.grid.agree(lambda: manifest.read(folder))
         self.grid.agree(lambda: self._fill(folder, facts, weights_only))
         found, saved = total_hashes(self.grid.gather(_hashes(self._owned()))), facts["parameters"]
         changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
@@ -127,57 +123,41 @@ class Store:
             raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
         masters.publish(self.engine)
         loss = probe.probe_loss(self.engine, self.config.model)
-        probe.check(folder, facts["probe"], loss, self.config.train.precision)
+        self.grid.agree(lambda: probe.check(folder, facts["probe"], loss, self.config.train.precision))
         return facts
 
-    def newest(self) -> Path | None:
-        """The newest checkpoint that verifies; damaged ones are renamed aside, out loud. None when there is none.
+    def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
+        there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
 
         Raises CheckpointError when there are checkpoints and none is good.
         """
         folders = self.grid.on_rank_0(lambda: steps_in(self.run_dir.checkpoints))
-        found = []
+        bad: list[tuple[Path, str]] = []
         for folder in reversed(folders):
-            problem = self.verify(folder)
-            if problem is None:
-                self.grid.on_rank_0(partial(self._mend_latest, folder))
-                return folder
-            found.append(problem)
-            self.grid.on_rank_0(partial(self._set_aside, folder, problem))
-        if found:
-            raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {'; '.join(found)}")
-        self.grid.on_rank_0(self._refuse_to_start_over)
-        return None
-
-    def verify(self, folder: Path) -> str | None:
-        """What is wrong with a checkpoint, or None; the ranks share the reading."""
-
-        def check() -> str | None:
             try:
-                share, threads = (self.rank, self.grid.world), torch.get_num_threads()
-                alive = partial(self.engine.progress, "set-up")
-                manifest.verify_files(folder, manifest.read(folder), share, threads, alive)
+                self.verify(folder)
+                facts = self.load(folder)
             except manifest.NewerFormatError:
                 raise
             except CheckpointError as error:
-                return str(error)
-            return None
+                bad.append((folder, str(error)))
+                continue
+            self.grid.on_rank_0(partial(retention.settle, self.run_dir, folder, bad))
+            return folder, facts
+        if bad:
+            problems = "; ".join(problem for _, problem in bad)
+            raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {problems}")
+        self.grid.on_rank_0(lambda: retention.refuse_to_start_over(self.run_dir))
+        return None
 
-        return next((problem for problem in self.grid.gather(self.grid.agree(check)) if problem is not None), None)
-
-    def prune(self) -> None:
-        """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` and `best`
-        name. Rank 0 alone calls this; raises OSError.
+    def verify(self, folder: Path) -> None:
+        """Raise CheckpointError for a checkpoint whose files are not as they were written; the ranks share the
+        reading.
         """
-        settings = self.config.checkpoint
-        pointers = [path for path in (self.run_dir.latest, self.run_dir.best) if path.exists()]
-        named = {path.read_text(errors="replace").strip() for path in pointers}
-        for folder in steps_in(self.run_dir.checkpoints)[: -settings.keep]:
-            step = int(folder.name.removeprefix("step-"))
-            if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
-                doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
-                os.rename(folder, doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+        share, threads = (self.rank, self.grid.world), torch.get_num_threads()
+        alive = partial(self.engine.progress, "set-up")
+        self.grid.agree(lambda: manifest.verify_files(folder, manifest.read(folder), share, threads, alive))
 
     def _fill(self, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
         """Read this rank's slices into the masters and, to resume, the moments."""
@@ -202,10 +182,13 @@ class Store:
             return Part()
         name = f"state/rank-{self.rank:05d}.safetensors"
         size, digest = write_tensors(temporary / name, tensors)
+        if manifest.file_facts(temporary / name) != {"bytes": size, "sha256": digest}:
+            raise OSError(errno.EIO, "reads back otherwise than it was written", str(temporary / name))
         return Part(name, size, digest, index, _hashes(owned))
 
     def _publish(self, save: _Save, final: Path, parts: list[Part]) -> None:
         publish.complete(save.temporary, save.contents, parts)
+        manifest.read(save.temporary)
         publish.publish(save.temporary, final, self.run_dir.latest)
 
     def _give_up(self, step: int, temporary: Path | None, failure: UserError) -> None:
@@ -215,44 +198,18 @@ class Store:
             log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
             self.run_dir.add_event("save failed", step=step, error=str(failure))
 
-    def _mend_latest(self, newest: Path) -> None:
-        latest = self.run_dir.latest
-        named = latest.read_text(errors="replace").strip() if latest.is_file() else "nothing"
-        if named != newest.name:
-            log.say(f"{latest} names {named[:80]}; the newest good checkpoint is {newest.name}")
-            self.run_dir.add_event("stale latest", named=named[:80], newest=newest.name)
-            write_atomic(latest, newest.name + "\n")
-
     def _fits_in_memory(self, size: int) -> bool:
         """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
         here = socket.gethostname()
         return available_bytes() > 2 * size * sum(host == here for host in self._hosts)
-
-    def _refuse_to_start_over(self) -> None:
-        """No checkpoint is there, but there were some: training from scratch would bury them."""
-        left = sorted(path.name for path in self.run_dir.checkpoints.glob("step-*.damaged-*"))
-        if self.run_dir.latest.exists():
-            left.append(self.run_dir.latest.read_text(errors="replace").strip()[:80])
-        if left:
-            raise CheckpointError(
-                f"{self.run_dir.checkpoints}: no good checkpoint is left, there were {', '.join(left)}; put one back, "
-                "or choose another run.name to start over"
-            )
-
-    def _set_aside(self, folder: Path, problem: str) -> None:
-        name = f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
-        os.rename(folder, folder.with_name(name))
-        log.say(f"{problem}; set aside as {name}")
-        self.run_dir.add_event("set aside", checkpoint=folder.name, to=name, problem=problem)
 
 
 def _hashes(owned: list[Fragment]) -> dict[str, int]:
     """This rank's part of every parameter's hash."""
     hashes: dict[str, int] = {}
     for fragment in owned:
-        info = fragment.info
-        part = partial_hash(fragment.master, Geometry.of(info.shape, info.dim), slice_of(fragment))
-        hashes[info.name] = hashes.get(info.name, 0) + part
+        name = fragment.info.name
+        hashes[name] = hashes.get(name, 0) + int(hash_of(fragment))
     return hashes
 
 

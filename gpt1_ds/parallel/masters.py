@@ -68,6 +68,19 @@ def fragments(engine: Engine) -> list[Fragment]:
     return found
 
 
+def weights(engine: Engine) -> list[Fragment]:
+    """The weights that the model computes with, in its precision (as `master`), where this rank holds all of its
+    tensor-parallel part: under ZeRO 3 those are the small ones.
+    """
+    found = []
+    for parameter in engine.module.parameters():
+        if getattr(parameter, "ds_persist", True):  # set under ZeRO 3 only
+            info = names.info(parameter)
+            values = parameter.detach().view(-1).narrow(0, 0, math.prod(info.local_shape))
+            found.append(Fragment(info, 0, values))
+    return found
+
+
 def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
     """Whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
     grid = engine.grid

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
@@ -88,9 +88,7 @@ def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path
     engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
     store = Store(run_folder(config), engine, config)
     for checkpoint in checkpoints:
-        problem = store.verify(checkpoint)
-        if problem is not None:
-            raise CheckpointError(problem)
+        store.verify(checkpoint)
         facts = store.load(checkpoint, weights_only=True)
         if facts["hashes"]["tokenizer"] != data.tokenizer_hash:
             raise DataError(

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common import log
+from gpt1_ds.common.errors import TrainingError
 
 if TYPE_CHECKING:
     from gpt1_ds.training.run import Run
@@ -46,6 +47,21 @@ def end_diverged(run: Run, problem: str) -> str:
     if run.grid.rank == 0:
         run.run_dir.add_event("diverged", step=run.step, problem=problem)
     return f"step {run.step}: {problem}; lower optimizer.lr, or warm up for longer"
+
+
+def compare_replicas(run: Run) -> None:
+    """Raise TrainingError, after an event, when ranks differ in what they hold in common. All ranks call this."""
+    run.watch.beat("comparison of replicas")
+    difference = run.replicas.compare()
+    if difference is None:
+        return
+    if run.grid.rank == 0:
+        details = {"parameter": difference.name, "kind": difference.kind, "parameters": difference.parameters}
+        run.run_dir.add_event("replicas differ", step=run.step, **details, ranks=difference.ranks)
+    raise TrainingError(
+        f"step {run.step}: {difference}; nothing of this state was saved. Run again to resume from the last "
+        "checkpoint; if it happens again on the same node, its memory or its device is bad"
+    )
 
 
 def _bad_micro_batches(run: Run) -> list[int]:

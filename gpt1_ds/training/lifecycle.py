@@ -14,7 +14,7 @@ import torch
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.checkpoint.publish import sweep
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, CheckpointError, ConfigError, TrainingError
+from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
@@ -73,8 +73,11 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     write_atomic(run_dir.config, to_yaml(config))
     environment = provenance.environment(config.train.compile == "on")
     if run_dir.environment.exists():
-        for difference in provenance.differences(json.loads(run_dir.environment.read_text()), environment):
-            log.say(f"the last segment of this run had another {difference}: results may differ in the last bits")
+        changed = provenance.differences(json.loads(run_dir.environment.read_text()), environment)
+        if changed:
+            words = ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items())
+            log.say(f"since the last segment of this run changed: {words}; results may differ in the last bits")
+            run_dir.add_event("environment changed", changes=changed)
     write_json(run_dir.environment, environment)
     if _job():
         run_dir.outcome(_job()).unlink(missing_ok=True)  # a requeued job has the number of its first try
@@ -89,11 +92,13 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
     reporter = Reporter(mirrored.begin(objective, run_dir, grid) if grid.rank == 0 else None)
     run = Run(objective, run_dir, engine, reporter, watch, requests)
     grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
-    folder, weights_only = _beginning(run)
-    if folder is None or weights_only:
-        objective.initialise(run, folder)
-    else:
-        run.load(folder)
+    folder, weights_only = run.resume(), False
+    if folder is None:
+        folder, weights_only = _beginning(run)
+        if folder is None or weights_only:
+            objective.initialise(run, folder)
+        else:
+            run.load(folder)
     if config.guard.on_spike == "rollback" and not run.is_saved:
         run.save(background=False)  # so that there is always something to go back to
     if grid.rank == 0:
@@ -109,18 +114,13 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
 
 
 def _beginning(run: Run) -> tuple[Path | None, bool]:
-    """(checkpoint to begin from or None, whether only its weights are taken)."""
+    """Without a checkpoint in the run folder: (one to begin from or None, whether only its weights are taken)."""
     settings = run.config.checkpoint
-    newest = run.store.newest()
-    if newest is not None:
-        return newest, False
     wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
     if wanted is None:
         return None, False
     folder = run.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
-    problem = run.store.verify(folder)
-    if problem is not None:
-        raise CheckpointError(problem)
+    run.store.verify(folder)
     return folder, settings.init_from is not None
 
 

@@ -23,7 +23,7 @@ VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECT
 PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK", "NCCL_", "GLOO_")
 PROGRAMS = ("gpt1-ds", "__main__.py")  # how sys.argv names this program
 # a resume is promised to be bit-identical only when these are what they were
-DECIDING = ("torch", "numpy", "threads", "processor", "device")
+DECIDING = ("gpt1_ds", "python", "torch", "deepspeed", "megatron-core", "numpy", "threads", "processor", "device")
 
 
 @cache
@@ -83,9 +83,17 @@ def environment(compiled: bool) -> dict[str, Any]:
     }
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What changed of the things that decide the last bit of a result."""
-    return [f"{key} {before[key]} -> {now[key]}" for key in DECIDING if key in before and before[key] != now[key]]
+def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Name -> (before, now) of what changed of the things that decide the last bit of a result."""
+    old, new = _deciding(before), _deciding(now)
+    return {key: (old[key], new[key]) for key in DECIDING if key in old and old[key] != new[key]}
+
+
+def _deciding(environment: dict[str, Any]) -> dict[str, Any]:
+    found = {key: environment[key] for key in DECIDING if key in environment}
+    if isinstance(own := found.get("gpt1_ds"), dict):
+        found["gpt1_ds"] = f"{own.get('version')} (code {own.get('code')})"
+    return found
 
 
 def _version(package: str) -> str | None:

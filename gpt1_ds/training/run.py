@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.checkpoint import retention
 from gpt1_ds.checkpoint.publish import Contents
+from gpt1_ds.checkpoint.replicas import Replicas
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError
@@ -59,6 +61,7 @@ class Run:
         engine.progress = watch.beat
         self.grid = engine.grid
         self.store = Store(run_dir, engine, self.config)
+        self.replicas = Replicas(engine)
         self.metrics = MetricsFile(run_dir.metrics)
         self.requests = requests
         self.clock = Stopwatch()
@@ -126,18 +129,13 @@ class Run:
         self.watch.beat(SET_UP)
         with self.clock.pause():
             self.finish_save()
-            folder = self.store.newest()
-            if folder is None:
-                raise TrainingError(f"{self.run_dir.path}: there is no checkpoint to go back to")
             self.watch.beat(SET_UP)
             offending, passed, skipped = self.batch_number(step), self.passed_over, self._skipped
             self._furthest = max(self._furthest, step)
-            self.load(folder)
-            self.passed_over, self._skipped, self._ahead = (
-                sorted({*passed, *self.passed_over, offending}),
-                skipped,
-                None,
-            )
+            if self.resume() is None:
+                raise TrainingError(f"{self.run_dir.path}: there is no checkpoint to go back to")
+            self.passed_over = sorted({*passed, *self.passed_over, offending})
+            self._skipped, self._ahead = skipped, None
         self.rewind()
         if self.grid.rank == 0:
             self.run_dir.add_event("rolled back", step=step, to=self.step, passed_over=self.passed_over)
@@ -152,6 +150,8 @@ class Run:
         self.clock.step(batch.tokens)
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)
+        if self.is_due(self.config.guard.compare_every, step):
+            incident.compare_replicas(self)
 
     def _log(self, result: StepResult, decision: Decision) -> None:
         self.watch.beat("log")
@@ -215,6 +215,7 @@ class Run:
         with self.clock.pause():
             self.finish_save()  # one at a time
             if self._saved_step != self.step:
+                incident.compare_replicas(self)
                 config_yaml = to_carried_yaml(self.config)
                 contents = Contents(self.step, self._facts(), config_yaml, self.objective.tokenizer_folder)
                 self.store.start(contents, background)
@@ -230,7 +231,7 @@ class Run:
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.grid.rank == 0:
             try:
-                self.store.prune()
+                retention.prune(self.run_dir, self.config.checkpoint)
             except OSError as error:
                 log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
             self.run_dir.add_event("saved", step=self._saved_step)
@@ -241,9 +242,19 @@ class Run:
         """Whether a checkpoint of the present step was published, or read."""
         return self._saved_step == self.step
 
+    def resume(self) -> Path | None:
+        """Go on from the newest good checkpoint of the run folder; None when it holds none."""
+        found = self.store.load_newest()
+        if found is not None:
+            self._restore(*found)
+        return found[0] if found else None
+
     def load(self, folder: Path, weights_only: bool = False) -> None:
         """Go on from a checkpoint (or, with `weights_only`, begin with its weights)."""
-        facts = self.store.load(folder, weights_only)
+        self._restore(folder, self.store.load(folder, weights_only), weights_only)
+
+    def _restore(self, folder: Path, facts: dict[str, Any], weights_only: bool = False) -> None:
+        """What the manifest says of a checkpoint that was loaded."""
         what = "tokenizer" if weights_only else "data"
         here = {"tokenizer": self.objective.tokenizer_hash, "data": self.objective.data_hash}[what]
         if facts["hashes"][what] != here:

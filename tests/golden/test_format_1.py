@@ -36,7 +36,7 @@ def load_it(words: list[str], folder: Path):  # type: ignore[no-untyped-def]
     connect(60)
     engine = build_engine(config, 345, Grid(config))
     store = Store(RunDir(folder), engine, config)
-    assert store.verify(FOLDER) is None
+    store.verify(FOLDER)
     store.load(FOLDER)
     wrong = _not_restored(engine, FOLDER)
     dist.destroy_process_group()

@@ -61,7 +61,7 @@ def test_the_hash_does_not_depend_on_the_cut_but_on_every_bit() -> None:
 
     def total(values: torch.Tensor, tensor_ranks: int, data_ranks: int) -> int:
         parts = cut(geometry, tensor_ranks, data_ranks)
-        return sum(partial_hash(elements(values, geometry, part), geometry, part) for part in parts) % 2**64
+        return sum(int(partial_hash(elements(values, geometry, part), geometry, part)) for part in parts) % 2**64
 
     first = total(whole, 1, 1)
     assert {total(whole, t, d) for t in (1, 2, 4) for d in (1, 2, 3)} == {first}
