@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,34 @@ def take_the_place_of_a_newer_one(folder: Path, draw: random.Random) -> str:
     return "step-00000099"
 
 
+def forge(folder: Path, key: str, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Every file verifies, but the state is not what the manifest says: as if a wrong state had been saved."""
+    facts = manifest.read(folder)
+    change(facts[key])
+    manifest.write(folder, {name: value for name, value in facts.items() if name != "format"})
+
+
+def hold_another_parameter(folder: Path, draw: random.Random) -> str:
+    forge(folder, "parameters", lambda hashes: hashes.update({"positions.weight": "0123456789abcdef"}))
+    return "positions.weight is not what was saved"
+
+
+def fail_the_probe(folder: Path, draw: random.Random) -> str:
+    forge(folder, "probe", lambda probe: probe.update(loss=probe["loss"] + 0.1))
+    return "the probe's loss is"
+
+
+def lose_a_block(folder: Path, draw: random.Random) -> str:
+    """Linux answers EIO to who reads its own memory's first bytes, as a broken disk does."""
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").symlink_to("/proc/self/mem")
+    return "manifest.json: damaged: Input/output error"
+
+
 DAMAGES = [truncate, flip_a_bit, delete_a_file, empty_a_file]
 CASES = [(damage, seed) for damage in DAMAGES for seed in range(2)]
 CASES += [(lose_the_manifest, 0), (swap_with_the_one_before, 0), (take_the_place_of_a_newer_one, 0)]
+CASES += [(hold_another_parameter, 0), (fail_the_probe, 0), (lose_a_block, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +146,30 @@ def test_when_none_is_good_the_run_refuses(finished, tmp_path: Path) -> None:  #
         empty_a_file(folder, random.Random(folder.name))
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*step-00000015.*step-00000005"):
         runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
+    assert len(runs.losses(RunDir(tmp_path / "run"))) == 15, "the record of the run is not touched"
+    here = steps_in(tmp_path / "run" / "checkpoints")
+    assert [folder.name for folder in here] == ["step-00000005", "step-00000010", "step-00000015"], "all as they were"
+    for folder in here:
+        folder.rename(folder.with_name(f"{folder.name}.damaged-by-hand"))
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left, there were step-00000005\.damaged-"):
         runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS)
-    assert len(runs.losses(RunDir(tmp_path / "run"))) == 15, "the record of the run is not touched"
-    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "run" / "checkpoints").glob("*.damaged-*"))
-    assert kept == ["step-00000005", "step-00000010", "step-00000015"]
+
+
+def test_other_versions_are_said(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words, original = finished
+    shutil.copytree(original.path, tmp_path / "run")
+    run_dir = RunDir(tmp_path / "run")
+    now = json.loads(run_dir.environment.read_text())
+    own = {"code": "0" * 16, "version": "0.0.1"}
+    before = {**now, "gpt1_ds": own, "deepspeed": "0.19.7", "megatron-core": "0.16.0", "python": "3.11.0"}
+    run_dir.environment.write_text(json.dumps(before))
+    assert runs.pretrain([*words, f"run.dir={tmp_path}", "train.steps=16"], RANKS) == 0
+    (event,) = runs.events(run_dir, "environment changed")
+    assert event["changes"].keys() == {"gpt1_ds", "deepspeed", "megatron-core", "python"}
+    assert event["changes"]["deepspeed"] == ["0.19.7", now["deepspeed"]]
+    (line,) = [line for line in run_dir.rank_log(0).read_text().splitlines() if "since the last segment" in line]
+    assert "gpt1_ds 0.0.1 (code 0000000000000000) ->" in line
+    assert f"python 3.11.0 -> {now['python']}" in line
 
 
 def test_one_of_a_newer_format_is_refused_not_set_aside(finished, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
