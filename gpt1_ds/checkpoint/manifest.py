@@ -19,7 +19,7 @@ from typing import Any
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.files import sha256_file, write_json
+from gpt1_ds.common.files import naming, sha256_file, write_json
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.plan.count import parameter_shapes
 
@@ -39,8 +39,6 @@ _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
 LONGEST_NAME = 200  # letters of a file's
 _STEP = re.compile(r"step-(\d{8,})")
-
-
 _BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part of the file
 
 
@@ -126,7 +124,7 @@ def _readable(path: Path) -> Iterator[None]:
 def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
-        with _readable(path):
+        with _readable(path), naming(path):
             if path.exists() and not path.is_file():
                 raise CheckpointError(f"{path}: not a plain file")
             if path.stat().st_size > LARGEST_JSON:

@@ -1,10 +1,12 @@
 """Errors that are for people: one line naming the key or file, the value, and the way out.
 
-The program prints them without a traceback and leaves with exit code 2. Anything else that is raised is a bug of ours.
+The program prints them without a traceback and exits with their `code`: 2, but in a job 75 for a fault of the world,
+which is tried again. Anything else that is raised is a bug of ours.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 EXIT_USAGE = 2  # wrong usage, configuration or data
@@ -16,6 +18,8 @@ EXIT_INTERRUPTED = 130  # Ctrl-C, as shells count it
 class UserError(Exception):
     """Something the person at the keyboard can mend. `problems` holds one line each."""
 
+    passes = False  # whether the same command may succeed later: a job is then tried again
+
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
@@ -26,6 +30,11 @@ class UserError(Exception):
         found = tuple(problems)
         if found:
             raise cls(*found)
+
+    @property
+    def code(self) -> int:
+        """The program's exit code."""
+        return EXIT_USAGE
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, ...]]:  # crosses process boundaries with its lines
         return type(self), self.problems
@@ -57,5 +66,41 @@ class LaunchError(UserError):
     """Processes that cannot be started or cannot find one another."""
 
 
+class LockedError(LaunchError):
+    """A run folder that another process writes."""
+
+    passes = True
+
+
+class WorldError(UserError):
+    """A fault of the world, not of what was asked: a full disk, a file server that is away. Nothing saved is lost."""
+
+    passes = True
+
+    @property
+    def code(self) -> int:
+        return EXIT_CONTINUE if os.environ.get("SLURM_JOB_ID") else EXIT_USAGE
+
+
+class NodeError(WorldError):
+    """A fault of one node alone; the same job may succeed on others."""
+
+    def __init__(self, host: str, *problems: str) -> None:
+        super().__init__(*problems)
+        self.host = host
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, ...]]:
+        return type(self), (self.host, *self.problems)
+
+
 class TrainingError(Exception):
     """A run that cannot go on for a reason in the training itself; one line, exit code 1."""
+
+    code = EXIT_FAILURE
+    passes = False
+
+
+class UnsavedError(TrainingError):
+    """A run whose last state a fault of the world kept off the disk."""
+
+    passes = True

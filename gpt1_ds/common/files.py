@@ -12,29 +12,70 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import NodeError, UserError, WorldError
 
-_WAYS_OUT = {
-    errno.ENOSPC: "no space left on the device; free some",
-    errno.EDQUOT: "disk quota exceeded; free some space",
+_WRONG = {  # what was judged wrong: it stays so
     errno.EACCES: "permission denied; choose a place you may write to (run.dir=...)",
     errno.EPERM: "not permitted; choose a place you may write to (run.dir=...)",
-    errno.EROFS: "read-only file system; choose a place you may write to (run.dir=...)",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.ENAMETOOLONG: "the name is too long for this file system",
+}
+_PASSING = {  # faults of the world, the same for every node
+    errno.ENOSPC: "no space left on the device; free some",
+    errno.EDQUOT: "disk quota exceeded; free some space",
+    errno.EROFS: "read-only file system; choose a place you may write to (run.dir=...)",
+    errno.ETIMEDOUT: "no answer in time; try again when the disk or the network is well",
+    errno.ECONNREFUSED: "nobody answers there; try again when the network is well",
+    errno.ENOLCK: "the file server has no locks to give; try again later",
+}
+_NODE = "try again, or on another node"
+_OF_NODE = {  # faults that another node may not have
+    errno.EIO: f"input/output error: the disk or the way to it is in trouble; {_NODE}",
+    errno.EREMOTEIO: f"input/output error of the file server; {_NODE}",
+    errno.ESTALE: f"stale file handle: the file server was started again; {_NODE}",
+    errno.ENOTCONN: f"the file system is not connected; {_NODE}",
+    errno.ESHUTDOWN: f"the file system was shut down; {_NODE}",
+    errno.ENFILE: f"too many files are open on this node; {_NODE}",
+    errno.ENETDOWN: f"the network is down; {_NODE}",
+    errno.ENETUNREACH: f"the network cannot be reached; {_NODE}",
+    errno.EHOSTUNREACH: f"the host cannot be reached; {_NODE}",
+    errno.EADDRINUSE: f"the address is in use; {_NODE}",
+    errno.EADDRNOTAVAIL: f"no such address on this node; {_NODE}",
 }
 
 
 def explain(error: OSError) -> UserError | None:
-    """The one-line form of an operating-system error a person can mend, or None for the others."""
-    if error.errno not in _WAYS_OUT:
-        return None
-    return UserError(f"{error.filename or 'a file'}: {_WAYS_OUT[error.errno]}")
+    """The one-line form of an error of the operating system: UserError for what a person can mend, WorldError for what
+    may pass, NodeError where it may be this node's alone; None for the others."""
+    number, subject = error.errno or 0, f"{error.filename}: " if error.filename else ""
+    if number in _WRONG:
+        return UserError(f"{subject or 'a file: '}{_WRONG[number]}")
+    if number in _PASSING:
+        return WorldError(subject + _PASSING[number])
+    if number in _OF_NODE:
+        return NodeError(this_node(), f"{subject}{_OF_NODE[number]} (on {this_node()})")
+    return None
+
+
+def this_node() -> str:
+    """SLURM's name of this machine in a job, else its own."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """An error of the operating system in this block names `path`: those of reading and writing name no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -54,7 +95,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     data = content.encode() if isinstance(content, str) else content
     try:
-        with open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -67,15 +108,25 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 def append(path: Path, text: str) -> None:
     """Add `text` to a file; when the disk is full the file is left as it was and OSError is raised."""
-    with open(path, "ab", buffering=0) as file:  # a buffer would write the rest of a torn line when it is closed
+    # a buffer would write the rest of a torn line when it is closed
+    with naming(path), open(path, "a+b", buffering=0) as file:
         before = file.tell()
-        left = memoryview(text.encode())
+        torn = before > 0 and os.pread(file.fileno(), 1, before - 1) != b"\n"  # by a kill: the next line is not its end
+        left = memoryview(("\n" * torn + text).encode())
         try:
             while left:
                 left = left[file.write(left) :]
         except OSError:
-            file.truncate(before)
+            with contextlib.suppress(OSError):  # what went wrong first is what is said
+                file.truncate(before)
             raise
+
+
+def discard(path: Path) -> bool:
+    """Remove a file, or an empty folder, that a person put there; whether it is gone now."""
+    with contextlib.suppress(OSError):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    return not os.path.lexists(path)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -104,5 +155,5 @@ def published_folder(final: Path) -> Iterator[Path]:
 
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes, read in blocks."""
-    with open(path, "rb") as file:
+    with naming(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

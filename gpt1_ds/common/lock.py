@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError
+from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, LockedError
 
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0  # a holder elsewhere whose heartbeat stands still for this long is gone
@@ -44,12 +44,12 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
-        """Raises LaunchError naming a holder that lives, or a lock that cannot be read."""
+        """Raises LockedError naming a holder that lives, LaunchError for a lock that cannot be read."""
         deadline = time.monotonic() + self.wait_seconds
         while not self._take():
             holder = self._read()
             if time.monotonic() > deadline and holder is not None and not self._is_watched(holder):
-                raise LaunchError(
+                raise LockedError(
                     f"{self.path.parent}: another process writes this run folder: pid {holder.get('pid')} on "
                     f"{holder.get('host')}, job {holder.get('job') or '-'}; stop it or choose another run.name"
                 )

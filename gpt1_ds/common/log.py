@@ -38,7 +38,9 @@ def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
 
 
 class _Terminal:
-    """A stream to which nothing is written any more once its terminal is gone: the run has yet to save."""
+    """A stream to which nothing is written while its terminal is gone, or the disk of a job's output full: the run has
+    yet to save.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -57,7 +59,7 @@ class _Terminal:
         try:
             return write()
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
             return otherwise
 

@@ -53,6 +53,10 @@ class RunDir:
     def outcome(self, job: str) -> Path:
         return self.slurm / f"outcome-{job}.json"
 
+    def fault(self, job: str, task: str) -> Path:
+        """What one process of a job says of a fault of the world that ended it."""
+        return self.slurm / f"fault-{job}-{task}.json"
+
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 
@@ -68,8 +72,16 @@ class RunDir:
             self._pending.clear()
 
 
+_COUNTED_ON: dict[str, dict[str, type]] = {
+    "metrics.jsonl": {"kind": str, "step": int},
+    "events.jsonl": {"time": str, "event": str},
+}
+
+
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a JSONL file. What a kill, a power cut or a full disk cut off is passed over."""
+    """The records of a JSONL file. What a kill, a power cut or a full disk cut off, or another program wrote, is passed
+    over.
+    """
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -79,4 +91,12 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     value = json.loads(line)
                 except ValueError:
                     continue
-                yield value
+                if _is_record(value, path.name):
+                    yield value
+
+
+def _is_record(value: Any, name: str) -> bool:
+    """Whether a line has what everyone who reads a file of this name counts on."""
+    if not isinstance(value, dict):
+        return False
+    return all(type(value.get(key)) is kind for key, kind in _COUNTED_ON.get(name, {}).items())

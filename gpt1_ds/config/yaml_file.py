@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import naming
 
 MAX_FILE_BYTES = 1 << 16  # a resolved configuration has 5,000
 MAX_NODES = 4000  # keys and values, of which it has 300; a second reads 20,000
@@ -22,7 +23,9 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=LiteralLoader)
+        with naming(path):
+            text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=LiteralLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if values in (None, ""):

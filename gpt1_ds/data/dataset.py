@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import naming
 from gpt1_ds.data.shards import DTYPE_CODES, Shard
 
 DESCRIPTION = "dataset.json"
@@ -115,7 +116,8 @@ class Dataset:
         if not self.path.is_file():
             raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing); {_BUILD}")
         try:
-            self.description: dict[str, Any] = bounded_json.parse(self.path.read_bytes(), MOST_MEMORY)
+            with naming(self.path):
+                self.description: dict[str, Any] = bounded_json.parse(self.path.read_bytes(), MOST_MEMORY)
             if self.description["format"] > FORMAT:
                 newer = f"format {self.description['format']!r:.40}"
                 raise DataError(f"{self.path}: {newer} is newer than this program; update")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import sha256_file
+from gpt1_ds.common.files import naming, sha256_file
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -173,7 +173,7 @@ class Shard:
 
     def _read_header(self) -> tuple[np.dtype[np.integer], int, int]:
         path, size = self.idx_path, self.idx_path.stat().st_size
-        with open(path, "rb") as file:
+        with naming(path), open(path, "rb") as file:
             header = file.read(HEADER.size)
         if len(header) < HEADER.size:
             raise DataError(f"{path}: {size} bytes, too short for its header of {HEADER.size}; build the dataset again")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import published_folder, sha256_file, write_atomic, write_json
+from gpt1_ds.common.files import naming, published_folder, sha256_file, write_atomic, write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +127,8 @@ def read_metadata(folder: Path) -> Metadata:
     if path.stat().st_size > MAX_METADATA_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; {_MAKE_ONE}")
     try:
-        values: dict[str, Any] = bounded_json.parse(path.read_bytes())
+        with naming(path):
+            values: dict[str, Any] = bounded_json.parse(path.read_bytes())
         if values["format"] > FORMAT:
             raise DataError(f"{path}: format {values['format']} is newer than this program; update gpt1-ds")
         metadata = Metadata(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.files import append
+from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import read_jsonl
 
@@ -80,9 +79,7 @@ class MetricsFile:
         lines = [*read_jsonl(self.path), *map(json.loads, self._pending)]
         last = {"train": step}
         kept = [line for line in lines if line["step"] <= last.get(line["kind"], evaluated)]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(_line(record) for record in kept))
-        os.replace(temporary, self.path)
+        write_atomic(self.path, "".join(_line(record) for record in kept))
         self._pending.clear()
 
     def add(self, record: TrainRecord | EvalRecord | TaskRecord) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpt1_ds.common import stop_signals
+from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.parallel.grid import Grid
 
@@ -46,6 +47,7 @@ class Requests:
         )  # seconds since 1970; the job's limit is near
         self._signalled = False
         self._interrupts = 0
+        self._answered: dict[Path, tuple[int, ...] | None] = {}  # requests that could not be removed
         stop_signals.listen(self._note)
 
     def _note(self, number: int, _: Any) -> None:
@@ -61,9 +63,9 @@ class Requests:
         """
         user = handover = save = gone = False
         if self.grid.rank == 0:
-            gone = _is_there(self.run_dir.checkpoints) is False
-            user, save = bool(_is_there(self.run_dir.stop)), bool(_is_there(self.run_dir.save))
-            handover = bool(self.job) and bool(_is_there(self.run_dir.job_stop(self.job)))
+            gone = _stamp(self.run_dir.checkpoints) == ()
+            user, save = self._is_asked(self.run_dir.stop), self._is_asked(self.run_dir.save)
+            handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
             handover |= time.time() >= self.deadline
         here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
@@ -77,20 +79,29 @@ class Requests:
     def honoured(self, decision: Decision) -> None:
         """Remove the request files that this decision answered."""
         if self.grid.rank == 0:
-            if decision.save:
-                self.run_dir.save.unlink(missing_ok=True)
-            if decision.stop == USER:
-                self.run_dir.stop.unlink(missing_ok=True)
-            if decision.stop and self.job:
-                self.run_dir.job_stop(self.job).unlink(missing_ok=True)
+            answered = [self.run_dir.save] * decision.save + [self.run_dir.stop] * (decision.stop == USER)
+            answered += [self.run_dir.job_stop(self.job)] * bool(decision.stop and self.job)
+            for path in answered:
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        if discard(path):
+            return
+        self._answered[path] = _stamp(path)
+        log.say(f"{path}: is done, but cannot be removed; remove it, or the next start answers it again")
+
+    def _is_asked(self, path: Path) -> bool:
+        """Whether a person put a request there that was not answered yet."""
+        stamp = _stamp(path)
+        return bool(stamp) and self._answered.get(path) != stamp
 
 
-def _is_there(path: Path) -> bool | None:
-    """Whether a file exists; None when the file system cannot say just now."""
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Tells a file from its successor; empty when there is none, None when the file system cannot say just now."""
     try:
-        path.stat()
+        found = path.stat()
     except FileNotFoundError:
-        return False
+        return ()
     except OSError:
         return None
-    return True
+    return found.st_ino, found.st_mtime_ns

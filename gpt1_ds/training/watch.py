@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +53,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._main = threading.current_thread()
-        self.grid.on_rank_0(self._clear)
+        self.folder = self.grid.on_rank_0(self._cleared)
         self._ranks = self.grid.gather(identity())  # told by themselves: who may write a beat names no other process
         self._stacks = self._open_stacks()
         self._file = BeatFile(self.folder, self.grid.rank)
@@ -94,10 +96,14 @@ class Watch:
             self.guard.step_timeout if self._began is not None and self.step > self._began else self.guard.init_timeout
         )
 
-    def _clear(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        for old in self.folder.iterdir():
-            old.unlink()
+    def _cleared(self) -> Path:
+        """An empty folder: of that of an earlier segment, files may be busy (NFS) or another person's."""
+        for old in self.run_dir.path.glob(f"{self.folder.name}*"):
+            shutil.rmtree(old, ignore_errors=True)
+        if self.folder.exists():
+            return Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.run_dir.path))
+        self.folder.mkdir()
+        return self.folder
 
     def _open_stacks(self) -> IO[bytes]:
         return open(self._stacks_of(self.grid.rank), "wb", buffering=0)

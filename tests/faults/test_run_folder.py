@@ -26,6 +26,36 @@ def test_read_only_disk_is_said_at_once(small_disk: Callable[[str], Path], tiny_
     assert "ead-only" in str(caught.value)
 
 
+def test_requests_and_heartbeats_that_cannot_be_removed(tiny_data: Path, tmp_path: Path) -> None:
+    """SAVE and STOP are folders that hold something; of the last segment's heartbeats one file is busy."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=100000", "checkpoint.every=0"]
+    run_dir = runs.folder(words)
+    (run_dir.path / "beats" / "rank-0.json").mkdir(parents=True)
+    busy = run_dir.path / "beats" / "stacks-0.txt"
+    busy.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(busy)], capture_output=True).returncode == 0
+    assert mounted or "CI" not in os.environ, "CI runs as root"
+    try:
+        run = runs.Background(words, 1)
+        run.wait_for_step(3)
+        for name in ("SAVE", "STOP"):
+            (run_dir.path / f"{name}.new").mkdir()
+            (run_dir.path / f"{name}.new" / "theirs").touch()
+        (run_dir.path / "SAVE.new").rename(run_dir.save)
+        run.wait_for(lambda: bool(runs.events(run_dir, "saved")))
+        run.wait_for_step(runs.last_step(run_dir) + 10)
+        (run_dir.path / "STOP.new").rename(run_dir.stop)
+        run.join()
+    finally:
+        subprocess.run(["umount", str(busy)], check=mounted)
+    assert (run.error, run.result) == (None, 0)
+    assert runs.events(run_dir, "stopped")[-1]["reason"] == "user"
+    assert len(runs.events(run_dir, "saved")) == 2, "SAVE is answered once, and the stop saves"
+    said = run_dir.rank_log(0).read_text()
+    assert f"{run_dir.save}: is done, but cannot be removed" in said
+    assert f"{run_dir.stop}: is done, but cannot be removed" in said
+
+
 def slowly(words: list[str]) -> int:
     """A run for whose rank every look at its request files takes as long as on an overloaded file server."""
     from gpt1_ds.training.pretrain import pretrain

@@ -1,11 +1,14 @@
 import errno
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common.files import explain, published_folder, sha256_file, write_atomic, write_json
+from gpt1_ds.common.errors import LockedError, NodeError, UserError, WorldError
+from gpt1_ds.common.files import append, discard, explain, published_folder, sha256_file, write_atomic, write_json
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,4 +49,69 @@ def test_system_errors_are_explained() -> None:
     explained = explain(OSError(errno.ENOSPC, "No space left on device", "/runs/x"))
     assert explained is not None
     assert str(explained) == "/runs/x: no space left on the device; free some"
-    assert explain(OSError(errno.EIO, "I/O error")) is None
+    assert explain(OSError(errno.ENOENT, "no such file")) is None
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "ETIMEDOUT", "ECONNREFUSED", "ENOLCK"])
+def test_faults_of_the_world_pass(name: str) -> None:
+    fault = explain(OSError(getattr(errno, name), "", "/runs/x"))
+    assert type(fault) is WorldError
+    assert str(fault).startswith("/runs/x: ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("EIO", "EREMOTEIO", "ESTALE", "ENOTCONN", "ESHUTDOWN", "ENFILE", "ENETDOWN", "ENETUNREACH", "EHOSTUNREACH"),
+        *("EADDRINUSE", "EADDRNOTAVAIL"),
+    ],
+)
+def test_faults_of_a_node_name_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    fault = pickle.loads(pickle.dumps(explain(OSError(getattr(errno, name), "", "/runs/x"))))
+    assert isinstance(fault, NodeError)
+    assert fault.passes
+    assert fault.host == "node7"
+    assert str(fault).startswith("/runs/x: ")
+    assert str(fault).endswith("(on node7)")
+
+
+@pytest.mark.parametrize("name", ["EACCES", "EPERM", "ENOTDIR", "ENAMETOOLONG"])
+def test_what_was_judged_wrong_stays_so(name: str) -> None:
+    told = explain(OSError(getattr(errno, name), "", "/runs/x"))
+    assert type(told) is UserError
+    assert not told.passes
+
+
+def test_a_fault_of_the_world_ends_a_job_with_75(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert WorldError("full").code == NodeError("node7", "broken").code == 2
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert WorldError("full").code == NodeError("node7", "broken").code == 75
+    assert UserError("wrong").code == LockedError("held").code == 2
+
+
+def test_errors_of_reading_and_writing_name_the_file(tmp_path: Path) -> None:
+    unreadable = tmp_path / "unreadable"
+    unreadable.symlink_to("/proc/self/mem")  # a real EIO
+    with pytest.raises(OSError) as caught:
+        sha256_file(unreadable)
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(unreadable))
+    with pytest.raises(OSError) as caught:
+        append(Path("/dev/full"), "line\n")  # a real ENOSPC
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+def test_a_line_behind_a_torn_one_is_a_line(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.events.write_text('{"time": "now", "event": "started"}\n{"time": "now", "ev')
+    run.add_event("stopped")
+    assert [event["event"] for event in read_jsonl(run.events)] == ["started", "stopped"]
+
+
+def test_what_a_person_put_there_is_removed_where_it_can_be(tmp_path: Path) -> None:
+    for name in ("file", "folder", "full"):
+        (tmp_path / name).touch() if name == "file" else (tmp_path / name).mkdir()
+    (tmp_path / "full" / "theirs").touch()
+    assert [discard(tmp_path / name) for name in ("file", "folder", "none", "full")] == [True, True, True, False]
+    assert (tmp_path / "full" / "theirs").exists()

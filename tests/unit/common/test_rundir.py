@@ -24,7 +24,15 @@ def test_a_folder_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_off_by_a_kill_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
+    path = tmp_path / "lines.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert [line["step"] for line in read_jsonl(path)] == [1, 2]
     assert list(read_jsonl(tmp_path / "none")) == []
+
+
+def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.metrics.write_text('5\nnull\n[]\n{"step": 1}\n{"kind": "train", "step": "2"}\n{"kind": "train", "step": 3}\n')
+    run.events.write_text('"event"\n{"event": "started"}\n{"event": "saved", "time": "2026-01-01T00:00:00Z"}\n')
+    assert [line["step"] for line in read_jsonl(run.metrics)] == [3]
+    assert [line["event"] for line in read_jsonl(run.events)] == ["saved"]

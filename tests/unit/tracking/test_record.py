@@ -1,5 +1,8 @@
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
 
@@ -40,3 +43,18 @@ def test_a_resumed_run_leaves_one_line_per_step(tmp_path: Path) -> None:
     assert [(line["kind"], line["step"]) for line in lines] == [
         *(("train", 10), ("eval", 10), ("train", 20), ("train", 30))
     ]
+
+
+def test_lines_that_are_no_record_do_not_stop_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is on the disk before it replaces the other one: a power cut leaves one of the two."""
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    file.add(train_record(1))
+    with open(file.path, "a") as raw:
+        raw.write('7\n{"step": 2}\n{"kind": "train"}\n')
+    synced, replaced = [], []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (replaced.append(Path(a).stat().st_ino), replace(a, b)))
+    file.rewind(1, evaluated=0)
+    assert [json.loads(line)["step"] for line in file.path.read_text().splitlines()] == [1]
+    assert replaced[0] in synced
