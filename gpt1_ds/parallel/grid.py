@@ -22,7 +22,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.config import Config
 from gpt1_ds.parallel.launch import STORE_VARIABLE
-from gpt1_ds.parallel.network import choose_interface
+from gpt1_ds.parallel.network import choose_interface, explained
 
 T = TypeVar("T")
 
@@ -185,7 +185,8 @@ def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store_file = os.environ.get(STORE_VARIABLE)
     store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    with explained():
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     deepspeed.init_distributed(verbose=False)  # finds torch's group and adopts it
     return device
 
@@ -193,7 +194,8 @@ def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
 def connect_alone() -> ProcessGroup:
     """A process group of this process alone, without a port; for a checkpoint in a notebook or on a login node."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        with explained():
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(group, ProcessGroup), "this process is a member"
     return group

@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpt1_ds.common import stop_signals
-from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_USAGE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.files import explain
+from gpt1_ds.parallel import scratch
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
 _PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
@@ -74,14 +76,10 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     try:
         return int(_resolve(target)(*arguments))
-    except UserError:
-        if rank == 0:
-            raise
-        sys.exit(EXIT_USAGE)
-    except TrainingError:
+    except (UserError, TrainingError) as error:
         if rank == 0:  # all ranks raise it alike, one says it
             raise
-        sys.exit(EXIT_FAILURE)
+        sys.exit(error.code)
     except RuntimeError as error:
         if any(words in str(error) for words in _PEER_LOST):
             raise LaunchError(f"rank {rank} lost contact with another rank;\nits log: logs/rank-{rank}.log") from None
@@ -112,7 +110,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
 
 def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
     """Like `launch`, but gives what each rank's function returned."""
-    folder = Path(tempfile.mkdtemp(prefix="gpt1-ds-"))
+    folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
     processes, pipes = [], []
     context = server()
     try:
@@ -138,6 +136,7 @@ def server() -> multiprocessing.context.ForkServerContext:
     """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["gpt1_ds.parallel.preload"])
+    scratch.folder()  # in which it listens
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
         before = stop_signals.listen(signal.SIG_IGN)
         try:
@@ -159,11 +158,15 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
         pipe.send(("done", _resolve(target)(*arguments)))
     except (UserError, TrainingError) as error:
         pipe.send(("told", error))
-        os._exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILURE)
+        os._exit(error.code)
     except KeyboardInterrupt:
         pipe.send(("told", TrainingError("interrupted twice: ended without saving")))
         os._exit(EXIT_FAILURE)
     except BaseException as error:
+        told = explain(error) if isinstance(error, OSError) else None
+        if told is not None:
+            pipe.send(("told", told))
+            os._exit(told.code)
         text = "".join(traceback.format_exception(error)).rstrip()
         pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
         os._exit(EXIT_FAILURE)

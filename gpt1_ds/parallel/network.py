@@ -7,12 +7,56 @@ and ranks on other hosts then wait for it in vain.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import re
 import socket
 import struct
+from collections.abc import Iterator
+
+from gpt1_ds.common.errors import NodeError, WorldError
+from gpt1_ds.common.files import explain, naming, this_node
 
 _SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+_NO_ADDRESS = re.compile(r"Unable to find (?:address|interface) for: (\S+)")
+
+
+def meeting_point() -> str:
+    return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+
+
+def try_port() -> None:
+    """Whether rank 0 can listen where the ranks meet; torchrun says it in a traceback only. Raises OSError."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with naming(meeting_point()):
+        port = int(os.environ["MASTER_PORT"])
+        socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What keeps ranks from meeting in this block, in one line: NodeError for what this node lacks, else WorldError."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = _NO_ADDRESS.search(str(error))
+        if found:
+            raise NodeError(
+                this_node(),
+                f"network interface {found[1]}: it has no address on {this_node()}; give it one (of loopback: ip link "
+                "set lo up), or name another in GLOO_SOCKET_IFNAME",
+            ) from None
+        if "EADDRINUSE" in str(error):
+            told = explain(OSError(errno.EADDRINUSE, "", meeting_point()))
+            assert told is not None
+            raise told from None
+        if type(error).__name__ in ("DistNetworkError", "DistStoreError"):  # torch's; this module does without it
+            what = str(error).splitlines()[0]
+            raise WorldError(
+                f"{meeting_point()}: rank {os.environ.get('RANK', '0')} on {this_node()}: {what}"
+            ) from None
+        raise
 
 
 def choose_interface() -> None:

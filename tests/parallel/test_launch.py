@@ -109,6 +109,23 @@ def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
+def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:
+    """The ranks are started all the same; then they find no address to meet at."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    code = f"from gpt1_ds.parallel import launch; launch.run('{HERE}:add', (10,), 1)"
+    words = ["unshare", "--net", sys.executable, "-c", code]  # nothing is up in a new network namespace
+    done = subprocess.run(
+        words, cwd=Path(__file__).parents[2], env={**os.environ, "TMPDIR": str(long)}, capture_output=True, text=True
+    )
+    if "unshare: " in done.stderr:
+        assert "CI" not in os.environ, "CI runs as root, so that this is tested there"
+        pytest.skip("a network without loopback needs root")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("gpt1_ds.common.errors.NodeError: network interface lo: it has no address on "), done.stderr
+    assert "ip link set lo up" in last
+
+
 def wait_for_ever(marks: str) -> int:
     with open(marks, "a") as file:
         file.write(f"{os.getpid()} ")
