@@ -5,6 +5,7 @@ torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import signal
@@ -15,7 +16,9 @@ from typing import TypeAlias
 
 from gpt1_ds import __version__, verb_options
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.files import explain
 from gpt1_ds.common.text import shown
+from gpt1_ds.slurm import faults
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -32,7 +35,8 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued, else failed."""
+    """Run one verb; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a
+    job also when a fault of the world is in the way), else failed."""
     everything = list(sys.argv[1:] if arguments is None else arguments)
     options, rest = _parse(everything)
     if not hasattr(options, "verb"):
@@ -44,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb: Callable[[argparse.Namespace], int] = options.verb
         return verb(options)
     except LaunchError as error:
-        return _explain(error, EXIT_USAGE if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
+        return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
     except UserError as error:
-        return _explain(error, EXIT_USAGE)
+        return _explain(error, error.code)
     except TrainingError as error:
-        return _explain(UserError(str(error)), EXIT_FAILURE)
+        return _explain(error, error.code)
     except KeyboardInterrupt as interrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends now: pressing again changes nothing
         return _explain(UserError(": ".join(["interrupted", *map(str, interrupt.args)])), EXIT_INTERRUPTED)
@@ -56,17 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except OSError as error:
-        from gpt1_ds.common.files import explain
-
         explained = explain(error)
         if explained is None:
             raise
-        return _explain(explained, EXIT_USAGE)
+        return _explain(explained, explained.code)
 
 
-def _explain(error: UserError, code: int) -> int:
-    for problem in error.problems:
-        print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)
+def _explain(error: UserError | TrainingError, code: int) -> int:
+    faults.leave_word(error)
+    with contextlib.suppress(OSError):  # a job's output may lie on the very disk that is full
+        for problem in error.problems if isinstance(error, UserError) else [str(error)]:
+            print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)
     return code
 
 

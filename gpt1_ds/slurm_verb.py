@@ -14,13 +14,17 @@ import tempfile
 from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError, LaunchError, UserError
+from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
 from gpt1_ds.config import Config, load, world_problems
+from gpt1_ds.parallel.network import try_port
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import status as job_status
 from gpt1_ds.slurm import submit as submission
 from gpt1_ds.slurm import tries
+from gpt1_ds.slurm.faults import RUN_VARIABLE, Fault, fault_of
+from gpt1_ds.slurm.faults import write as write_fault
 from gpt1_ds.slurm.request import sbatch_options
 
 
@@ -72,13 +76,30 @@ def health(options: argparse.Namespace) -> int:
 
 
 def verdict(options: argparse.Namespace) -> int:
-    well, lines = health_check.verdict(health_check.read_reports(Path(options.folder)), options.hosts)
+    reports = health_check.read_reports(Path(options.folder))
+    well, lines = health_check.verdict(reports, options.hosts)
     print("\n".join(lines))
+    bad = dict(health_check.bad_hosts(reports, options.hosts))
+    if bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all nodes have is not a node's own fault
+        fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
+        write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
     return 0 if well else 1
 
 
 def begin(options: argparse.Namespace) -> int:
-    """Check what the job's ranks will be told, note the try, print the run folder."""
+    """Check what the job's ranks will be told, note the try, print the run folder; after a fault of the world, print
+    what follows instead."""
+    try:
+        print(_begin(options))
+    except (UserError, OSError) as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _conclude(options.job, tries.after_fault(fault, _chain(options)))
+    return 0
+
+
+def _begin(options: argparse.Namespace) -> Path:
     verb, *words = options.words
     files, overrides = _split(words)
     with contextlib.redirect_stdout(sys.stderr):
@@ -86,16 +107,26 @@ def begin(options: argparse.Namespace) -> int:
         _check_data(verb, config)
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     run_dir.create(config.run.share)
-    tries.begin(run_dir, options.job, options.restart)
-    print(run_dir.path.resolve())
-    return 0
+    with RunLock(run_dir.lock, config.guard.lock_timeout):  # waited for here, before all ranks wait for it
+        tries.begin(run_dir, options.job, options.restart)
+    return run_dir.path.resolve()
 
 
 def end(options: argparse.Namespace) -> int:
-    """Print `continue` when another job should go on; exit with what the run said."""
-    verdict = tries.end(RunDir(Path(options.run)), options.job, options.restart, options.status, options.max_tries)
-    print(f"job {options.job}: {verdict.reason}; exit code {verdict.code}", file=sys.stderr)
-    print("continue" if verdict.go_on else "stop")
+    """Print what follows; exit with what the run said."""
+    run_dir = RunDir(Path(options.run))
+    return _conclude(options.job, tries.end(run_dir, options.job, options.restart, options.status, _chain(options)))
+
+
+def _chain(options: argparse.Namespace) -> tries.Chain:
+    avoid = tuple(host for host in options.avoid.split(",") if host)
+    return tries.Chain(options.faults, avoid, options.pause, options.max_tries, options.poor_tries)
+
+
+def _conclude(job: str, verdict: tries.Verdict) -> int:
+    with contextlib.suppress(OSError):  # the job's output may lie on the very disk that is full
+        print(f"job {job}: {verdict.reason}; exit code {verdict.code}", file=sys.stderr)
+    print(verdict)
     return verdict.code
 
 
@@ -121,6 +152,8 @@ def node(options: argparse.Namespace) -> int:
     program = [sys.executable, "-m", "gpt1_ds", *options.words]
     cores = len(os.sched_getaffinity(0)) // options.ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
+    if os.environ.get("SLURM_PROCID") == "0":
+        try_port()
     nodes = os.environ["SLURM_NNODES"]
     if int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(options.ranks))

@@ -167,6 +167,11 @@ def slurm_verdict(verb: argparse.ArgumentParser) -> None:
 def _job(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--job", required=True)
     verb.add_argument("--restart", default="0", help="times SLURM has requeued it")
+    verb.add_argument("--faults", type=int, default=0, help="jobs before it, in a row, that a fault ended")
+    verb.add_argument("--avoid", default="", help="nodes that they were on")
+    verb.add_argument("--pause", type=int, required=True, help="seconds before another try, after the first fault")
+    verb.add_argument("--max-tries", type=int, required=True)
+    verb.add_argument("--poor-tries", type=int, required=True, help="jobs in a row that may cost more than they gain")
 
 
 def slurm_begin(verb: argparse.ArgumentParser) -> None:
@@ -184,7 +189,6 @@ def slurm_end(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run")
     _job(verb)
     verb.add_argument("--status", type=int, required=True, help="exit status of the ranks' launcher")
-    verb.add_argument("--max-tries", type=int, required=True)
 
 
 def slurm_node(verb: argparse.ArgumentParser) -> None:

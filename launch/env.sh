@@ -7,7 +7,7 @@ prefix=() step_options=() options=()
 python=(python)
 ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
-max_tries=100 warning=300 health_check=0 stage_to=''
+max_tries=100 pause=60 poor_tries=3 warning=300 health_check=0 stage_to=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
 set +u # modules and conda read variables that nobody set
 # shellcheck source=/dev/null
@@ -47,3 +47,5 @@ limit() { # when ranks hand over by themselves, in seconds since 1970, should th
 
 # shellcheck source=launch/life.sh
 . "${BASH_SOURCE[0]%/*}/life.sh"
+# shellcheck source=launch/next.sh
+. "${BASH_SOURCE[0]%/*}/next.sh"

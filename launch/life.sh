@@ -1,5 +1,5 @@
 # Sourced by env.sh: a run's life as jobs. What decides is `python -m gpt1_ds slurm begin|end|verdict`; this file only
-# starts processes and passes words on.
+# starts processes and passes words on, next.sh starts the next job.
 # shellcheck shell=bash disable=SC2154
 
 check() { # FOLDER: a minute on every node before hours on all of them; says which hosts are bad
@@ -16,35 +16,36 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   if [ -z "$job" ]; then
     exec "${program[@]}" "$@" --nproc "${NPROC:-$ranks_per_node}"
   fi
-  local folder verdict code=0 status=0 ended=''
-  folder=$(once slurm begin --job "$job" --restart "${SLURM_RESTART_COUNT:-0}" \
-    --world $((SLURM_NNODES * ranks_per_node)) "$@") || exit
+  local folder verdict code=0 status=0 ended='' chain
+  chain=(--job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --faults "${GPT1_DS_FAULTS:-${SLURM_RESTART_COUNT:-0}}"
+    --avoid "${GPT1_DS_AVOID:-}" --pause "$pause" --max-tries "$max_tries" --poor-tries "$poor_tries")
+  folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
+    code=$?
+    [ $code != 75 ] || follow "$folder" "${@:2}" # which is not the folder then
+    exit $code
+  }
+  export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
   trap 'touch -- "$folder/STOP.$job"' USR1                # the limit is near, or somebody asks: save and hand over
   trap 'ended=cancelled; touch -- "$folder/STOP.$job"' TERM # scancel and preemption: save if there is time
   meet
   limit
-  echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT"
-  [ "$health_check" = 0 ] || check "$folder/slurm" || exit
-  if [ -n "$stage_to" ]; then
-    every_node slurm stage --to "$stage_to" "$@" || exit
-    export GPT1_DS_STAGE=$stage_to
+  echo "job $job on $SLURM_JOB_NODELIST: ranks meet at $MASTER_ADDR:$MASTER_PORT" || true # its disk may be full
+  if prepared "$folder" "$@"; then
+    every_node slurm node --ranks "$ranks_per_node" "$@" &
+    while :; do # a trap ends `wait`, not the ranks
+      wait $! && status=0 || status=$?
+      kill -0 $! 2>/dev/null || break
+    done
+  else
+    status=1
   fi
-  every_node slurm node --ranks "$ranks_per_node" "$@" &
-  while :; do # a trap ends `wait`, not the ranks
-    wait $! && status=0 || status=$?
-    kill -0 $! 2>/dev/null || break
-  done
-  verdict=$(once slurm end "$folder" --job "$job" --restart "${SLURM_RESTART_COUNT:-0}" --status "$status" \
-    --max-tries "$max_tries") || code=$?
-  [ "$verdict" != continue ] || [ -n "$ended" ] || hand_over "${@:2}"
+  verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") || code=$?
+  [ -n "$ended" ] || follow "$verdict" "${@:2}"
   exit "$code"
 }
 
-hand_over() { # WORD...: the next job: a successor with the same options, or this one again
-  trap '' USR1 TERM # requeueing sends TERM to this script, which has nothing left to stop
-  case $continuation in
-    successor) # a singleton: it waits for this one; what is of this job alone is not handed down
-      env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE sbatch "${options[@]}" "$0" "$@" ;;
-    requeue) scontrol requeue "$task" ;;
-  esac
+prepared() { # FOLDER VERB WORD...: what comes before the ranks
+  [ "$health_check" = 0 ] || check "$1/slurm" || return
+  [ -n "$stage_to" ] || return 0
+  every_node slurm stage --to "$stage_to" "${@:2}" && export GPT1_DS_STAGE=$stage_to
 }

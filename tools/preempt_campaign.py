@@ -49,7 +49,7 @@ def interrupt(cluster: Cluster, name: str, how: str) -> float:
 
 def campaign(cluster: Cluster, times: int, seed: int, steps: int) -> collections.Counter[str]:
     draw, tally, slowest = random.Random(seed), collections.Counter[str](), 0.0
-    words = [f"train.steps={steps}", "slurm.max_tries=10000", "slurm.time=8:00:00"]
+    words = [f"train.steps={steps}", "slurm.max_tries=10000", "slurm.poor_tries=0", "slurm.time=8:00:00"]
     run_dir, _ = cluster.submit("campaign", *words)
     while sum(tally.values()) < times:
         began = runs.last_step(run_dir)

@@ -54,6 +54,7 @@ class Store:
         self.grid, self.rank = engine.grid, engine.grid.rank
         self._hosts = self.grid.gather(socket.gethostname())
         self._under_way: _Save | None = None
+        self.failure: UserError | None = None  # why the last save failed
         self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
 
     def start(self, contents: Contents, background: bool = True) -> None:
@@ -192,6 +193,7 @@ class Store:
         publish.publish(save.temporary, final, self.run_dir.latest)
 
     def _give_up(self, step: int, temporary: Path | None, failure: UserError) -> None:
+        self.failure = failure
         if self.rank == 0:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)

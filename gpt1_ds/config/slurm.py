@@ -41,6 +41,8 @@ class SlurmConfig:
     warning: int = 300  # seconds before the limit to save and hand over
     continuation: Literal["successor", "requeue", "none"] = "successor"  # how the next job comes about
     max_tries: int = 100  # jobs of one run, continued ones included
+    pause: int = 60  # seconds before another try after a fault of the world; doubles with each in a row, up to an hour
+    poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
 
     @property
     def ranks(self) -> int:
@@ -57,12 +59,13 @@ class SlurmConfig:
         return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
     def problems(self) -> Iterator[str]:
-        for key in ("nodes", "warning", "max_tries", "ranks_per_node", "cpus_per_task"):
+        for key in ("nodes", "warning", "max_tries", "pause", "ranks_per_node", "cpus_per_task"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 yield f"slurm.{key}={value}: at least 1 is needed"
-        if self.gpus_per_node < 0:
-            yield f"slurm.gpus_per_node={self.gpus_per_node}: 0 or more"
+        for key in ("gpus_per_node", "poor_tries"):
+            if getattr(self, key) < 0:
+                yield f"slurm.{key}={getattr(self, key)}: 0 or more"
         if not _TIME.fullmatch(self.time):
             yield f"slurm.time={self.time!r}: write [days-]hours:minutes:seconds, like 20:00:00 or 2-00:00:00"
         for key in ("account", "partition", "qos", "memory", "constraint", "exclude", "container", "stage_to"):

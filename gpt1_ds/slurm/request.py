@@ -53,6 +53,8 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     numbers = (
         ("ranks_per_node", slurm.ranks),
         ("max_tries", slurm.max_tries),
+        ("pause", slurm.pause),
+        ("poor_tries", slurm.poor_tries),
         ("warning", slurm.warning),
         ("health_check", int(slurm.health_check)),
     )

@@ -50,7 +50,7 @@ def prepare(verb: str, config: Config) -> Submission:
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:
     """Name -> text of a launch script and of what it reads."""
     return {
-        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh")},
+        **{name: (SCRIPTS / name).read_text() for name in (script, "env.sh", "life.sh", "next.sh")},
         "job.sh": "\n".join(job_settings(config, options)) + "\n",
     }
 

@@ -1,7 +1,7 @@
 """From one job of a run to the next: what was tried, how it ended, and whether it is worth another job.
 
 `slurm/try-<job>-<restart>.json` is written before a job's ranks start, `slurm/outcome-<job>.json` by rank 0 when they
-stop in an orderly way. What ended without an outcome was killed or crashed.
+stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault of the world (faults.py).
 """
 
 from __future__ import annotations
@@ -9,37 +9,72 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
-from gpt1_ds.common.files import write_json
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.files import discard, write_json
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.slurm import faults
+from gpt1_ds.slurm.faults import Fault
+
+LONGEST_PAUSE = 3600  # seconds
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a job was told of those before it: `faults` in a row, the nodes they were on; and what the user allows."""
+
+    faults: int = 0
+    avoid: tuple[str, ...] = ()
+    pause: int = 60  # seconds after the first fault
+    max_tries: int = 100
+    poor_tries: int = 3  # jobs in a row that may cost more than they gain; 0: any
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended: its exit code, whether another job should go on, and why."""
+    """How a job ended: its exit code, whether another job should go on, and why. After a fault of the world the next
+    one begins `pause` seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`."""
 
     code: int
     go_on: bool
     reason: str
+    faults: int = 0
+    pause: int = 0
+    avoid: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """For launch/next.sh."""
+        if not self.go_on:
+            return "stop"
+        return f"again {self.faults} {self.pause} {','.join(self.avoid)}" if self.faults else "continue"
 
 
 def begin(run_dir: RunDir, job: str, restart: str) -> None:
     """Note that a job begins, and at which step. What there is under its number is of an earlier try."""
     run_dir.outcome(job).unlink(missing_ok=True)
-    run_dir.job_stop(job).unlink(missing_ok=True)
+    discard(run_dir.job_stop(job))
+    faults.forget(run_dir, job)
     note = {"job": job, "restart": int(restart or 0), "step": newest_step(run_dir), "host": os.uname().nodename}
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
 
-def end(run_dir: RunDir, job: str, restart: str, status: int, max_tries: int) -> Verdict:
+def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> Verdict:
     """Judge the try that `begin` noted, whose ranks ended with `status`."""
-    began = _read(run_dir.slurm / f"try-{job}-{restart or 0}.json").get("step", 0)
+    path = run_dir.slurm / f"try-{job}-{restart or 0}.json"
+    note = _read(path)
+    began = note.get("step", 0)
     outcome = _read(run_dir.outcome(job))
     step = newest_step(run_dir)
+    fault = None if outcome else faults.find(run_dir, job)
+    made = len(list(run_dir.slurm.glob("try-*.json")))
+    if fault is not None:
+        return after_fault(fault, chain if step <= began else replace(chain, faults=0, avoid=()), made)
     code = outcome.get("code", status or EXIT_FAILURE)
     if code == 0:
         return Verdict(0, False, str(outcome["reason"]))
@@ -52,10 +87,60 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, max_tries: int) ->
         code = EXIT_FAILURE
     if step <= began:
         return Verdict(code, False, f"{reason}; no step was saved since it began at {began}, so it is not tried again")
-    made = len(list(run_dir.slurm.glob("try-*.json")))
-    if made >= max_tries:
+    if made >= chain.max_tries:
         return Verdict(code, False, f"{reason}; {made} jobs were tried, as many as slurm.max_tries allows")
+    loss = _loss(run_dir, path, note, chain.poor_tries)
+    if loss:
+        return Verdict(code, False, f"{reason}; {loss}")
     return Verdict(code, True, f"{reason} after step {step}")
+
+
+def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
+    """What follows a fault of the world in a run of which `made` jobs were noted: another try, later and elsewhere."""
+    in_a_row = chain.faults + 1
+    if max(in_a_row, made) >= chain.max_tries:
+        allowed = f"{max(in_a_row, made)} jobs were tried, as many as slurm.max_tries allows"
+        return Verdict(EXIT_CONTINUE, False, f"{fault.reason}; {allowed}")
+    pause = min(chain.pause * 2 ** min(in_a_row - 1, 20), max(chain.pause, LONGEST_PAUSE))
+    avoid = tuple(dict.fromkeys([*chain.avoid, *fault.hosts]))
+    elsewhere = f", not on {', '.join(avoid)}" if avoid else ""
+    reason = f"{fault.reason}; tried again in {pause} s{elsewhere}"
+    return Verdict(EXIT_CONTINUE, True, reason, in_a_row, pause, avoid)
+
+
+def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
+    """Why a chain of jobs is not worth going on, or nothing. A job gains the time from its start of training to its
+    last save; the last `allowed` that are known must each have gained less than the rest of their time."""
+    trained = _trained(run_dir, note.get("time", 0))
+    if trained is None:
+        return ""
+    note |= {"trained": trained, "seconds": round(time.time()) - note["time"]}
+    with suppress(OSError):
+        write_json(path, note)
+    notes = [note, *(_read(other) for other in run_dir.slurm.glob("try-*.json") if other != path)]
+    known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])[-allowed:]
+    if not 0 < allowed <= len(known) or any(2 * note["trained"] >= note["seconds"] for note in known):
+        return ""
+    return (
+        f"the last {allowed} jobs trained for {_listed(note['trained'] for note in known)} s of "
+        f"{_listed(note['seconds'] for note in known)} s: they cost more than they gain; give slurm.time more, or "
+        "slurm.warning less, or let it be with slurm.poor_tries=0"
+    )
+
+
+def _trained(run_dir: RunDir, since: int) -> int | None:
+    """Seconds between the last start of training and the last save behind it, when they are later than `since`."""
+    last = {event["event"]: event["time"] for event in read_jsonl(run_dir.events)}
+    try:
+        started, saved = (datetime.fromisoformat(last[event]).timestamp() for event in ("started", "saved"))
+    except (KeyError, ValueError):
+        return None
+    return round(saved - started) if min(started, saved) >= since > 0 and saved >= started else None
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def newest_step(run_dir: RunDir) -> int:

@@ -14,7 +14,7 @@ import torch
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.checkpoint.publish import sweep
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
+from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError, UnsavedError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
@@ -43,7 +43,7 @@ def live(config: Config, open_objective: Open) -> int:
             outcome = train(run)
             run.profile.end()
             if not run.is_saved:
-                raise TrainingError(f"{run_dir.path}: its last state could not be saved; free some space and run again")
+                raise _unsaved(run)
             if outcome.reason == DONE:
                 objective.conclude(run)
             run.reporter.finish()
@@ -52,7 +52,7 @@ def live(config: Config, open_objective: Open) -> int:
             run.finish_save()
             run.profile.end()
             _record(grid, run_dir, "failed", run.step, reason=str(failure))
-            if _job() and grid.rank == 0:
+            if _job() and grid.rank == 0 and not failure.passes:
                 write_json(run_dir.outcome(_job()), {"code": EXIT_FAILURE, "reason": str(failure), "step": run.step})
             raise
         finally:
@@ -122,6 +122,12 @@ def _beginning(run: Run) -> tuple[Path | None, bool]:
     folder = run.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
     run.store.verify(folder)
     return folder, settings.init_from is not None
+
+
+def _unsaved(run: Run) -> TrainingError:
+    why = run.store.failure
+    text = f"{run.run_dir.path}: its last state could not be saved: {why}; run the same command again"
+    return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
 
 
 def _finish(run: Run, outcome: Outcome, seconds: float) -> int:

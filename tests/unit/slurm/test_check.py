@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpt1_ds.cli import main
+from gpt1_ds.common.files import write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.slurm import faults
 from gpt1_ds.slurm.check import verdict
 
 
@@ -35,3 +42,23 @@ def test_nobody_reaches_anybody() -> None:
     well, lines = verdict([report("a", 0, reached=None), report("b", 1, reached=None)], ["a", "b"])
     assert not well
     assert "NCCL_SOCKET_IFNAME" in lines[0]
+
+
+@pytest.mark.parametrize(("hosts", "left_out"), [(["a", "b", "c"], ["b", "c"]), (["b", "c"], [])])
+def test_a_job_is_tried_again_without_the_bad_hosts(
+    hosts: list[str], left_out: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all of them have, a full disk say, is no fault of theirs."""
+    run_dir = RunDir(tmp_path)
+    run_dir.create()
+    monkeypatch.setenv(faults.RUN_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    for rank, host in enumerate(host for host in hosts if host != "c"):
+        found = report(host, rank, *["disk: full"] * (host == "b"))
+        write_json(run_dir.slurm / f"health-{rank}.json", found)
+    code = main(["slurm", "verdict", str(run_dir.slurm), *hosts])
+    fault = faults.find(run_dir, "7")
+    assert code == 1
+    assert fault is not None
+    assert sorted(fault.hosts) == left_out
+    assert fault.reason == "c: did not answer; b: disk: full"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common.files import write_json
+from gpt1_ds.common.errors import ConfigError, LockedError, NodeError, UnsavedError, UserError, WorldError
+from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.slurm import tries
+from gpt1_ds.slurm import faults, tries
+from gpt1_ds.slurm.faults import Fault
+from gpt1_ds.slurm.tries import Chain
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def finish(run_dir: RunDir, saved: int, code: int | None, status: int = 1, most:
         run_dir.checkpoint(saved).mkdir(exist_ok=True)
     if code is not None:
         write_json(run_dir.outcome("7"), {"code": code, "reason": "said", "step": saved})
-    return tries.end(run_dir, "7", "0", status, most)
+    return tries.end(run_dir, "7", "0", status, Chain(max_tries=most))
 
 
 @pytest.mark.parametrize(
@@ -65,4 +72,104 @@ def test_an_outcome_of_an_earlier_try_is_forgotten(run_dir: RunDir) -> None:
     run_dir.job_stop("7").touch()
     tries.begin(run_dir, "7", "1")
     assert not run_dir.job_stop("7").exists(), "or the requeued job would stop at once"
-    assert tries.end(run_dir, "7", "1", 137, 5).code == 1
+    assert tries.end(run_dir, "7", "1", 137, Chain()).code == 1
+
+
+def test_pauses_grow_to_an_hour_and_nodes_add_up() -> None:
+    chain, pauses = Chain(pause=60, max_tries=10), []
+    for number in range(9):
+        verdict = tries.after_fault(Fault("broken", (f"node{number % 2}",)), chain)
+        assert (verdict.code, verdict.go_on) == (75, True)
+        pauses.append(verdict.pause)
+        chain = replace(chain, faults=verdict.faults, avoid=verdict.avoid)
+    assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    assert str(verdict) == "again 9 3600 node0,node1"
+    last = tries.after_fault(Fault("broken"), chain)
+    assert (last.code, str(last)) == (75, "stop")
+    assert "10 jobs were tried" in last.reason
+
+
+def test_a_longer_pause_than_the_longest_is_the_user_s() -> None:
+    assert tries.after_fault(Fault("broken"), Chain(pause=7200)).pause == 7200
+
+
+@pytest.mark.parametrize(
+    ("error", "hosts"),
+    [
+        (WorldError("the disk is full"), ()),
+        (LockedError("another process writes"), ()),
+        (UnsavedError("could not be saved"), ()),
+        (NodeError("node2", "the network is down"), ("node2",)),
+    ],
+)
+def test_a_word_of_a_process_is_another_try(
+    run_dir: RunDir, error: UserError, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(faults.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    faults.leave_word(error)
+    verdict = finish(run_dir, 0, None)
+    assert (verdict.code, verdict.go_on, verdict.avoid) == (75, True, hosts)
+    assert str(error) in verdict.reason
+    tries.begin(run_dir, "7", "0")
+    assert not finish(run_dir, 0, None).go_on, "what an earlier try said is forgotten"
+
+
+def test_what_was_judged_wrong_leaves_no_word(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(faults.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    faults.leave_word(ConfigError("model.layers=0 is too small"))
+    assert not finish(run_dir, 0, None).go_on
+
+
+def test_a_full_disk_takes_no_word_and_is_found_out(small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("200k")
+    run_dir = RunDir(disk / "run")
+    run_dir.create()
+    tries.begin(run_dir, "7", "0")
+    (disk / "filler").write_bytes(bytes(200_000))
+    verdict = tries.end(run_dir, "7", "0", 1, Chain())
+    assert (verdict.code, str(verdict)) == (75, "again 1 60 ")
+    assert f"{run_dir.slurm}/" in verdict.reason
+    assert "no space left" in verdict.reason
+
+
+def test_a_fault_after_progress_is_the_first_again(run_dir: RunDir) -> None:
+    run_dir.checkpoint(9).mkdir()
+    write_json(run_dir.fault("7", "0"), {"reason": "broken", "hosts": ["node2"]})
+    verdict = tries.end(run_dir, "7", "0", 1, Chain(faults=4, avoid=("node1",)))
+    assert str(verdict) == "again 1 60 node2"
+
+
+@pytest.fixture
+def hand_over(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], tries.Verdict]:
+    """The verdict on job N, which trained until it was asked to hand over: (N, its seconds, those of training)."""
+
+    def end(number: int, seconds: int, trained: int) -> tries.Verdict:
+        now = 1_800_000_000 + 1000 * number
+        monkeypatch.setattr(time, "time", lambda: now - seconds)
+        tries.begin(run_dir, str(number), "0")
+        for event, at in (("started", now - trained), ("saved", now)):
+            line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), "event": event}
+            append(run_dir.events, json.dumps(line) + "\n")
+        run_dir.checkpoint(number).mkdir()
+        write_json(run_dir.outcome(str(number)), {"code": 75, "reason": "handover", "step": number})
+        monkeypatch.setattr(time, "time", lambda: now)
+        return tries.end(run_dir, str(number), "0", 0, Chain())
+
+    return end
+
+
+def test_a_chain_that_costs_more_than_it_gains_stops(hand_over: Callable[[int, int, int], tries.Verdict]) -> None:
+    assert hand_over(11, 40, 2).go_on
+    assert hand_over(12, 41, 2).go_on
+    verdict = hand_over(13, 40, 3)
+    assert (verdict.code, verdict.go_on) == (75, False)
+    wanted = "the last 3 jobs trained for 2, 2 and 3 s of 40, 41 and 40 s: they cost more than they gain"
+    assert wanted in verdict.reason
+
+
+def test_a_job_that_gains_begins_the_count_anew(hand_over: Callable[[int, int, int], tries.Verdict]) -> None:
+    for number, trained in enumerate([2, 2, 30, 2, 2]):
+        assert hand_over(11 + number, 40, trained).go_on
+    assert not hand_over(20, 40, 2).go_on

@@ -1,0 +1,31 @@
+# Sourced by env.sh: from one job of a run to the next, as `python -m gpt1_ds slurm begin|end` decided.
+# shellcheck shell=bash disable=SC2154
+
+follow() { # VERDICT WORD...: `stop`, `continue`, or `again FAULTS SECONDS NODES` after a fault of the world
+  local what faults seconds nodes
+  read -r what faults seconds nodes < <(printf '%s\n' "$1")
+  case $what in
+    continue) unset GPT1_DS_FAULTS && hand_over '' '' "${@:2}" ;;
+    again) GPT1_DS_FAULTS=$faults hand_over "$seconds" "$nodes" "${@:2}" ;;
+  esac
+}
+
+hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same options, or this one again
+  trap '' USR1 TERM # requeueing sends TERM to this script, which has nothing left to stop
+  local later=${1:+now+$1} avoid=$2 other=()
+  avoid=$(printf '%s\n' "${options[@]}" | sed -n 's/^--exclude=\(.*\)/\1,/p' | tail -n 1)$avoid # the user's, too
+  case $continuation in
+    successor)
+      [ -z "$2" ] || other=("--exclude=$avoid")
+      GPT1_DS_AVOID=$2 successor ${later:+"--begin=$later"} "${other[@]}" "$0" "${@:3}" ||
+        GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" ;; # no nodes are left: on any, again
+    requeue)
+      scontrol requeue "$task"
+      [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
+        scontrol update "JobId=$task" "StartTime=$later" ;;
+  esac
+}
+
+successor() { # a singleton: it waits for this job; what is of this job alone is not handed down
+  env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN sbatch "${options[@]}" "$@"
+}
