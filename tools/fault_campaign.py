@@ -1,29 +1,30 @@
-"""Kill runs at random moments and let them go on, until the counts are reached; then compare with undisturbed runs.
+"""Kill runs on many layouts, in every phase of a run, and start them again; compare them with undisturbed runs.
 
-    python tools/fault_campaign.py [--kills 100] [--seed 1] [--delays 0.3]
+    python tools/fault_campaign.py [--kills 100] [--seed 1] [--delays 0.3] [--out FOLDER]
 
-Each run trains 40 steps on a layout drawn at random, with background saves or without, while delays are injected
-between the steps of saving and of loading. Kills hit one rank, all ranks, or the launcher. After every kill: the newest
-published checkpoint is still there and whole, and the run goes on from it. At the end of every run: losses and weights
-are those of an undisturbed run, bit for bit. tests/faults/test_kills.py runs a few of these.
+Each run trains 40 steps on the next layout, with background saves or without, while delays are injected into its saves,
+loads and evaluations. After a few kills it is left in peace and the next layout has its turn. A kill is aimed at a
+phase (half of them at a save) and hits one rank, all ranks, or the launcher; counted is the phase that it hit. After
+every kill the newest published checkpoint is still there and whole, and the run resumes from it. At the end of every
+run losses and weights are those of an undisturbed run, bit for bit.
+
+With --out the runs and what was seen (`kills.jsonl`) are kept, and the same command continues an interrupted campaign.
+tests/faults/test_kills.py runs a few of these.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +35,33 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.parallel import launch
+from tools.faults.attempt import AIMS, EVERY, STEPS, TINY, VICTIMS, Attempt, folder
+from tools.faults.ledger import Finished, Kill, Ledger, shortfalls, table
 
-STEPS, EVERY = 40, 5
-TINY = [
-    *("model.layers=2", "model.width=32", "model.heads=2", "model.context=32", "train.global_batch=8"),
-    *("train.micro_batch=2", "train.log_every=1", "train.eval_every=0", "train.eval_batches=1"),
-    *(f"train.steps={STEPS}", f"checkpoint.every={EVERY}", "guard.lock_timeout=10"),
-]
-LAYOUTS = {
+__all__ = ["EVERY", "LAYOUTS", "campaign"]
+
+Layouts = Mapping[str, tuple[int, list[str]]]
+Results = tuple[dict[int, float], dict[str, str]]  # losses by step, hashes of the final weights
+LAYOUTS: Layouts = {
     "one": (1, []),
     "tp2": (2, ["parallel.tensor=2"]),
     "pp2": (2, ["parallel.pipeline=2"]),
     "dp2-zero1": (2, []),
     "dp2-zero3": (2, ["parallel.zero=3"]),
+}  # of the tests
+CAMPAIGN: Layouts = {
+    **LAYOUTS,
+    "dp2-zero0": (2, ["parallel.zero=0"]),
+    "dp2-zero2": (2, ["parallel.zero=2"]),
+    "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2"]),
 }
-VICTIMS = ("one rank", "all ranks", "launcher")
-
-
-@dataclass
-class Tally:
-    """What a campaign found."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    moments: Counter[str] = field(default_factory=Counter)
-    runs: int = 0
-    steps_lost: list[int] = field(default_factory=list)
+KILLS_PER_RUN = 3
 
 
 def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     """Runs on every rank: the product's own life of a run, slowed down at random between the steps of its protocols."""
     from gpt1_ds.checkpoint import publish, state, store
-    from gpt1_ds.training import pretrain
+    from gpt1_ds.training import language, pretrain
 
     draw = random.Random(f"{seed} {os.environ['RANK']} {time.time()}")
 
@@ -82,49 +79,10 @@ def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     for module, name in (
         *((publish, name) for name in ("complete", "publish", "write_atomic", "sync_folder")),
         *((store, "write_tensors"), (store, "steps_in"), (manifest, "verify_files"), (state, "assemble")),
-        *((os, "rename"), (shutil, "rmtree")),
+        *((os, "rename"), (shutil, "rmtree"), (language, "held_out_loss")),
     ):
         setattr(module, name, slow(getattr(module, name)))
     return pretrain.pretrain(config)
-
-
-class Attempt:
-    """One start of a run, as a process of its own that can be killed like any other."""
-
-    def __init__(self, layout: str, words: list[str], delay: float, seed: int) -> None:
-        self.run_dir = folder(words)
-        command = [sys.executable, __file__, "--child", layout, str(delay), str(seed), *words]
-        self.errors = open(self.run_dir.path.with_suffix(".log"), "ab")  # noqa: SIM115 - closed in `end`
-        self.process = subprocess.Popen(command, stderr=self.errors, stdout=self.errors)
-
-    def ranks(self) -> list[int]:
-        """Process ids of its ranks: children of its fork server."""
-        found = []
-        for server in _children(self.process.pid):
-            found += [pid for pid in _children(server) if b"forkserver" in _command(pid)]
-        return found
-
-    def end(self) -> int:
-        code = self.process.wait(timeout=120)
-        self.errors.close()
-        return code
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def _command(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def folder(words: list[str]) -> RunDir:
-    config = load([], [*TINY, *words])
-    return RunDir(Path(config.run.dir) / config.run.name)
 
 
 def newest_good(run_dir: RunDir) -> int:
@@ -136,103 +94,116 @@ def newest_good(run_dir: RunDir) -> int:
     return int(folders[-1].name.removeprefix("step-"))
 
 
-def results(run_dir: RunDir) -> tuple[dict[int, float], dict[str, str]]:
-    """(losses by step, hashes of the final weights)."""
+def results(run_dir: RunDir) -> Results:
     losses = {line["step"]: line["loss"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"}
     return losses, manifest.read(run_dir.checkpoint(STEPS))["parameters"]
 
 
-def strike(attempt: Attempt, draw: random.Random, tally: Tally) -> bool:
-    """Wait for a random moment, then kill; False when the run ended first."""
-    moment = draw.choice(("any", "any", "saving", "loading"))
-    deadline = time.monotonic() + 60
-    while attempt.process.poll() is None and time.monotonic() < deadline and not attempt.ranks():
-        time.sleep(0.02)
-    if moment == "saving":
-        while attempt.process.poll() is None and not list(attempt.run_dir.checkpoints.glob(".step-*.tmp")):
-            time.sleep(0.002)
-    time.sleep(draw.random() * {"any": 6.0, "saving": 0.6, "loading": 1.5}[moment])
-    if attempt.process.poll() is not None:
-        return False
-    victim = draw.choice(VICTIMS)
-    pids = {
-        "launcher": [attempt.process.pid],
-        "all ranks": attempt.ranks(),
-        "one rank": draw.sample(attempt.ranks(), 1),
-    }
-    for pid in pids[victim]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    tally.kills[victim] += 1
-    tally.moments[moment] += 1
-    return True
-
-
-def disturbed_run(layout: str, words: list[str], delay: float, draw: random.Random, tally: Tally, limit: int) -> None:
-    """Kill and restart one run until it is done (or `limit` kills have been made, after which it is left in peace)."""
+def undisturbed_run(words: list[str], ranks: int) -> Results:
+    """All steps in one go; what an interrupted campaign has left of one is not used."""
     run_dir = folder(words)
-    run_dir.path.parent.mkdir(parents=True, exist_ok=True)
-    while not run_dir.done.exists():
+    if not run_dir.done.exists():
+        shutil.rmtree(run_dir.path, ignore_errors=True)
+        assert launch.launch("gpt1_ds.training.pretrain:pretrain", (load([], [*TINY, *words]),), ranks) == 0
+    return results(run_dir)
+
+
+def disturbed_run(
+    start: Callable[[int], Attempt], run: Kill, seed: int, limits: tuple[int, int], ledger: Ledger
+) -> None:
+    """Kill and restart one run until it is done. `limits`: kills of this run, and of all, before it is left in peace.
+
+    `run` says what is the same in all kills of this run.
+    """
+    most, most_of_all = limits
+    while True:
+        number = ledger.kills_of(run.run)
+        draw = random.Random(f"{seed} {run.run} {number}")
+        attempt = start(draw.randrange(1 << 30))
+        run_dir, phase = attempt.run_dir, None
         published = newest_good(run_dir)
-        attempt = Attempt(layout, words, delay, draw.randrange(1 << 30))
-        killed = sum(tally.kills.values()) < limit and strike(attempt, draw, tally)
-        pids = attempt.ranks()
-        code = attempt.end()
-        deadline = time.monotonic() + 10
-        while any(b"forkserver" in _command(pid) for pid in pids):
-            assert time.monotonic() < deadline, "ranks outlived their launcher"
-            time.sleep(0.05)
-        assert killed or code == 0, f"ended with {code} by itself; see {run_dir.path.with_suffix('.log')}"
+        aim, victim = draw.choices(list(AIMS), list(AIMS.values()))[0], draw.choice(VICTIMS)
+        try:
+            if number < most and len(ledger.kills) < most_of_all:
+                phase = attempt.strike(aim, victim, draw)
+            code = attempt.end()
+        finally:
+            attempt.stop()
+        assert phase or code == 0, f"ended with {code} by itself; see {attempt.log}"
         now = newest_good(run_dir)
         assert now >= published, f"a checkpoint was lost: {published} -> {now}"
-        reached = max((line["step"] for line in read_jsonl(run_dir.metrics)), default=0)
-        tally.steps_lost.append(max(0, reached - now))
-    tally.runs += 1
+        if phase is not None:
+            reached = max((line["step"] for line in read_jsonl(run_dir.metrics)), default=0)
+            ledger.add(Kill(run.run, run.layout, run.ranks, victim, aim, phase, max(0, reached - now)))
+        if run_dir.done.exists():
+            return
 
 
-def campaign(data: Path, place: Path, kills: int, seed: int, delay: float) -> Tally:
-    draw, tally = random.Random(seed), Tally()
+def layout_of(run: int, seed: int, layouts: Layouts) -> tuple[str, str]:
+    """(layout, checkpoint.background) of a run: each layout once, then again in another order."""
+    order = list(layouts)
+    random.Random(f"{seed} order {run // len(order)}").shuffle(order)
+    return order[run % len(order)], random.Random(f"{seed} background {run}").choice(("on", "off"))
+
+
+def campaign(
+    data: Path,
+    place: Path,
+    kills: int,
+    seed: int,
+    delay: float,
+    layouts: Layouts = CAMPAIGN,
+    kills_per_run: int = KILLS_PER_RUN,
+) -> Ledger:
+    """Go on until so many kills were made and every run that was hit has ended as if it had not been."""
+    ledger = Ledger(place / "kills.jsonl")
+    common = [f"data.path={data}", f"run.dir={place}"]
 
     @cache
-    def undisturbed(layout: str) -> tuple[dict[int, float], dict[str, str]]:
-        words = [*LAYOUTS[layout][1], f"data.path={data}", f"run.dir={place}", f"run.name=calm-{layout}"]
-        config = load([], [*TINY, *words])
-        assert launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), LAYOUTS[layout][0]) == 0
-        return results(folder(words))
+    def undisturbed(layout: str) -> Results:
+        ranks, words = layouts[layout]
+        return undisturbed_run([*words, *common, f"run.name=calm-{layout}"], ranks)
 
-    while sum(tally.kills.values()) < kills:
-        layout, background = draw.choice(list(LAYOUTS)), draw.choice(("on", "off"))
-        words = [*LAYOUTS[layout][1], f"data.path={data}", f"run.dir={place}", f"run.name=run-{tally.runs}"]
-        disturbed_run(layout, [*words, f"checkpoint.background={background}"], delay, draw, tally, kills)
+    while len(ledger.kills) < kills or ledger.kills_of(len(ledger.finished)):
+        run = len(ledger.finished)
+        layout, background = layout_of(run, seed, layouts)
+        ranks, words = layouts[layout]
+        words = [*words, *common, f"run.name=run-{run}", f"checkpoint.background={background}"]
+        start = partial(Attempt, __file__, ranks, words, delay)
+        disturbed_run(start, Kill(run, layout, ranks, "", "", "", 0), seed, (kills_per_run, kills), ledger)
         assert results(folder(words)) == undisturbed(layout), f"{layout}: not what an undisturbed run gives"
-        print(
-            f"run {tally.runs} ({layout}, background {background}): bit-identical; kills {dict(tally.kills)}",
-            flush=True,
-        )
-    return tally
+        ledger.add(Finished(run, layout, background))
+        shutil.rmtree(folder(words).path)
+        print(f"run {run} ({layout}, background {background}): bit-identical; {len(ledger.kills)} kills", flush=True)
+    return ledger
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        layout, delay, seed, *words = sys.argv[2:]
-        config = load([], [*TINY, *words])
-        arguments = (config, float(delay), int(seed))
-        sys.exit(launch.launch("tools.fault_campaign:pretrain_with_delays", arguments, LAYOUTS[layout][0]))
+        ranks, delay, seed, *words = sys.argv[2:]
+        arguments = (load([], [*TINY, *words]), float(delay), int(seed))
+        sys.exit(launch.launch("tools.fault_campaign:pretrain_with_delays", arguments, int(ranks)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--delays", type=float, default=0.3, metavar="SECONDS")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="keep what was seen here, and continue from it")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))  # so that the run under way ends with us
     from tools.layouts import make_data
 
-    with tempfile.TemporaryDirectory() as place:
-        began = time.monotonic()
-        tally = campaign(make_data(Path(place)), Path(place) / "runs", options.kills, options.seed, options.delays)
-    lost = max(tally.steps_lost)
-    print(f"{sum(tally.kills.values())} kills {dict(tally.kills)} at {dict(tally.moments)} in {tally.runs} runs")
+    with tempfile.TemporaryDirectory() as temporary:
+        place, began = options.out or Path(temporary), time.monotonic()
+        ledger = campaign(make_data(place), place / "runs", options.kills, options.seed, options.delays)
+    print(table(ledger.kills))
+    victims = dict(Counter(kill.victim for kill in ledger.kills))
+    print(f"{len(ledger.kills)} kills {victims} in {len(ledger.finished)} runs, {time.monotonic() - began:.0f} s")
+    print(f"{ledger.saves_of_several_ranks} of them inside a save of several ranks")
+    lost = max(kill.lost for kill in ledger.kills)
     print(f"0 checkpoints lost, at most {lost} steps since the last save redone, all runs bit-identical")
-    print(f"{time.monotonic() - began:.0f} s")
+    if short := shortfalls(ledger):
+        sys.exit("; ".join(short))
 
 
 if __name__ == "__main__":

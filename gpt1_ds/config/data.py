@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
 
@@ -18,6 +19,7 @@ class DataSource:
 class DataConfig:
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
+    offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
     verify: bool = True  # compare the hash of every shard before training; the ranks share the reading
     epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
 
@@ -29,5 +31,7 @@ class DataConfig:
                 yield f"data.path: weight={source.weight} of {source.path} must be above 0; or leave the source out"
         if self.unique_tokens is not None and self.unique_tokens < 1:
             yield f"data.unique_tokens={self.unique_tokens} must be at least 1; leave it out to use all"
+        if self.unique_tokens is not None and self.offsets == "epoch":
+            yield "data.unique_tokens takes whole windows, data.offsets=epoch cuts others in each pass; leave one out"
         if self.epochs_limit is not None and not self.epochs_limit > 0:
             yield f"data.epochs_limit={self.epochs_limit} must be above 0; leave it out for no limit"

@@ -23,6 +23,7 @@ TOKENIZER = "tokenizer"
 FORMAT = 1
 MOST_MEMORY = 128 << 20  # bytes that its description may take: of tens of thousands of shards
 SPLITS = ("train", "validation")
+OPEN_SHARDS = 100  # of a split; each takes a few file descriptors
 _BUILD = "make one with `gpt1-ds data build`"
 _AGAIN = "build the dataset again in another folder"
 
@@ -30,8 +31,8 @@ _AGAIN = "build the dataset again in another folder"
 class TokenStream:
     """One split as one long array of tokens, each document followed by `<eod>`, in the order of the inputs."""
 
-    def __init__(self, folder: Path, name: str, entry: Mapping[str, Any], dtype: str) -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, name: str, entry: Mapping[str, Any], dtype: str, vocab_size: int) -> None:
+        self.folder, self.name, self.vocab_size = folder, name, vocab_size
         self.tokens = _count(entry["tokens"])
         self.documents = _count(entry["documents"])
         self.bytes = _count(entry["bytes"])  # UTF-8 bytes of the text
@@ -46,7 +47,9 @@ class TokenStream:
         self._open: dict[int, Shard] = {}
 
     def read(self, start: int, count: int) -> NDArray[np.integer]:
-        """[count] tokens from token `start` on, read-only. Raises ValueError outside the split."""
+        """[count] tokens from token `start` on, read-only. Raises ValueError outside the split, DataError for a shard
+        that was cut short.
+        """
         stop = start + count
         if not 0 <= start <= stop <= self.tokens:
             raise ValueError(f"tokens {start} to {stop} are not within the {self.tokens} of {self.folder} {self.name}")
@@ -55,10 +58,30 @@ class TokenStream:
             base = self._starts[number]
             if base >= stop:
                 break
-            pieces.append(self.shard(number).tokens[max(start - base, 0) : stop - base])
+            pieces.append(self.shard(number).read(max(start - base, 0), min(stop, self._starts[number + 1]) - base))
         if len(pieces) == 1:
             return pieces[0]
         return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
+
+    def ring(self, start: int, count: int) -> list[tuple[int, int]]:
+        """(start, count) of the one or two pieces of `count` tokens from `start` on, the first token following the
+        last.
+        """
+        here = min(count, self.tokens - start)
+        return [(start, here)] if here == count else [(start, here), (0, count - here)]
+
+    def check(self, tokens: NDArray[np.integer], start: int) -> None:
+        """Raise DataError naming shard and document when one of the tokens from `start` on (see `ring`) is not in the
+        vocabulary: tensor-parallel ranks would train on a zero in its place.
+        """
+        wrong = np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))
+        if len(wrong):
+            at = (start + int(wrong[0])) % self.tokens
+            number, document = self._shard_at(at), self._document_at(at)
+            raise DataError(
+                f"{self.shard(number).bin_path}: token id {tokens[wrong[0]]} in document {document} of {self.name} is "
+                f"not in the vocabulary of {self.vocab_size}; {_AGAIN}"
+            )
 
     def documents_of(self, start: int, count: int) -> range:
         """Numbers of the documents that tokens [start, start + count) touch, counted from 0 within the split."""
@@ -74,9 +97,12 @@ class TokenStream:
 
     def shard(self, number: int) -> Shard:
         """The open shard; opening checks it. Raises DataError for a damaged one."""
-        if number not in self._open:
-            self._open[number] = self._checked(number)
-        return self._open[number]
+        found = self._open.get(number)
+        if found is None:
+            if len(self._open) >= OPEN_SHARDS:
+                self._open.pop(next(iter(self._open)), None)
+            found = self._open[number] = self._checked(number)
+        return found
 
     def _checked(self, number: int) -> Shard:
         entry = self.shards[number]
@@ -128,7 +154,9 @@ class Dataset:
             splits = self.description["splits"]
             if not splits.keys() <= set(SPLITS):
                 raise ValueError(f"splits other than {' and '.join(SPLITS)}")
-            self._streams = {name: TokenStream(self.folder, name, entry, dtype) for name, entry in splits.items()}
+            self._streams = {
+                name: TokenStream(self.folder, name, entry, dtype, self.vocab_size) for name, entry in splits.items()
+            }
             files = [
                 (f"{shard['name']}.{kind}", int(shard[f"{kind}_size"]))
                 for stream in self._streams.values()

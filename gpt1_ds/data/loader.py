@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.dataset import TokenStream
@@ -60,13 +61,14 @@ class TrainingData:
         context: int,
         seed: int,
         unique_tokens: int | None = None,
+        moving: bool = False,
     ) -> None:
         self.streams, self.weights, self.context = list(streams), list(weights), context
         self.orders = []
         for stream, data_hash in zip(streams, hashes, strict=True):
             windows = count_windows(stream, context)
             used = windows if unique_tokens is None else min(windows, math.ceil(unique_tokens / context))
-            self.orders.append(WindowOrder(windows, used, data_hash, seed))
+            self.orders.append(WindowOrder(windows, used, data_hash, seed, moving))
 
     @property
     def tokens_per_epoch(self) -> int:
@@ -89,9 +91,11 @@ class TrainingData:
         source, place = blend(sequence, self.weights)
         found = []
         for row, at, of_source in zip(rows, source, place, strict=True):
-            stream, window = self.streams[at], int(self.orders[at].at(np.array([of_source]))[0])
-            documents = stream.documents_of(window * self.context, self.context + 1)
-            found.append({"row": int(row), "data": str(stream.folder), "documents": list(documents)})
+            stream = self.streams[at]
+            start = int(self.orders[at].starts(np.array([of_source]), self.context, stream.tokens)[0])
+            pieces = stream.ring(start, self.context + 1)
+            documents = [document for piece in pieces for document in stream.documents_of(*piece)]
+            found.append({"row": int(row), "data": str(stream.folder), "documents": documents})
         return found
 
     def windows(self, sequence: Int64s) -> Int64s:
@@ -100,8 +104,8 @@ class TrainingData:
         tokens_BT = np.empty((len(sequence), self.context + 1), dtype=np.int64)
         for at, (stream, order) in enumerate(zip(self.streams, self.orders, strict=True)):
             here = np.flatnonzero(source == at)
-            for row, window in zip(here, order.at(number[here]), strict=True):
-                tokens_BT[row] = stream.read(int(window) * self.context, self.context + 1)
+            for row, start in zip(here, order.starts(number[here], self.context, stream.tokens), strict=True):
+                tokens_BT[row] = read(stream, int(start), self.context + 1)
         return tokens_BT
 
 
@@ -125,9 +129,17 @@ class HeldOutData:
             real = sequence < self.order.windows
             tokens_BT = np.zeros((len(rows), self.context + 1), dtype=np.int64)
             for row, window in zip(np.flatnonzero(real), self.order.at(sequence[real]), strict=True):
-                tokens_BT[row] = self.stream.read(int(window) * self.context, self.context + 1)
+                tokens_BT[row] = read(self.stream, int(window) * self.context, self.context + 1)
             micro_batches.append(Rows(tokens_BT, np.where(real, rows, -1)))
         return micro_batches
+
+
+def read(stream: TokenStream, start: int, count: int) -> NDArray[np.integer]:
+    """[count] tokens of a window, all of them in the vocabulary. Raises DataError."""
+    pieces = [stream.read(*piece) for piece in stream.ring(start, count)]
+    tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    stream.check(tokens, start)
+    return tokens
 
 
 def count_windows(stream: TokenStream, context: int) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import struct
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +151,24 @@ class Shard:
         if size != last:
             raise DataError(f"{self.bin_path}: {size} bytes, but its index expects {last}; build the dataset again")
         self.tokens: Tokens = _map(self.bin_path, self.dtype, 0, size // self.dtype.itemsize)
+        self._descriptor = os.open(self.bin_path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def read(self, first: int, last: int) -> Tokens:
+        """[last - first] tokens, read-only. Raises DataError when the file has become shorter: touching `tokens`
+        behind its end would kill the process (SIGBUS).
+        """
+        at, end = first * self.dtype.itemsize, last * self.dtype.itemsize
+        blocks = []
+        while at < end:
+            blocks.append(os.pread(self._descriptor, end - at, at))  # may be less than was asked for
+            at += len(blocks[-1])
+            if not blocks[-1]:
+                size = os.fstat(self._descriptor).st_size
+                raise DataError(
+                    f"{self.bin_path}: was cut to {size} bytes while it was read; restore it, or build it again"
+                )
+        return np.frombuffer(b"".join(blocks), self.dtype)
 
     def start(self, sequence: int) -> int:
         """The first token of a sequence."""

@@ -47,6 +47,7 @@ def open_data(config: Config) -> Data:
         config.model.context,
         config.run.seed,
         config.data.unique_tokens,
+        config.data.offsets == "epoch",
     )
     held_out = None
     if "validation" in first.splits:

@@ -2,7 +2,9 @@
 
 The token stream of a dataset is cut into windows of the context length. Sequence n of a run is one window of one
 source: sources are interleaved by weight, and each pass over a source visits its windows in the order of a keyed
-permutation. Nothing is shuffled in memory and nothing depends on ranks, micro-batches or where a run was interrupted.
+permutation. The cuts are the same in every pass, or begin elsewhere in each on a ring, where the first token follows
+the last: either way a pass reads no token twice. Nothing is shuffled in memory and nothing depends on ranks,
+micro-batches or where a run was interrupted.
 """
 
 from __future__ import annotations
@@ -79,12 +81,15 @@ def blend(sequence: Int64s, weights: Sequence[float]) -> tuple[Int64s, Int64s]:
 
 @dataclass(frozen=True)
 class WindowOrder:
-    """The order in which one source's windows are read. `used` windows of `windows` are, the same ones every epoch."""
+    """The order in which one source's windows are read. `used` windows of `windows` are, the same ones every epoch;
+    with `moving` (where all are used) every epoch cuts them anew.
+    """
 
     windows: int
     used: int
     data_hash: str
     seed: int
+    moving: bool = False
 
     def at(self, number: Int64s) -> Int64s:
         """Window of the source's sequence `number`; each pass over `used` windows has its own order."""
@@ -96,6 +101,15 @@ class WindowOrder:
         if self.used < self.windows:  # which windows are used does not depend on the seed: caps nest
             window = permute(window, self.windows, key_of("unique", self.data_hash))
         return window
+
+    def starts(self, number: Int64s, context: int, tokens: int) -> Int64s:
+        """First token of the source's sequences `number`, within its `tokens`."""
+        first = self.at(number) * context
+        if self.moving:
+            epochs, here = np.unique(number // self.used, return_inverse=True)
+            offsets = [key_of("offset", self.seed, self.data_hash, epoch) % tokens for epoch in epochs]
+            first = (first + np.array(offsets, dtype=np.int64)[here]) % tokens
+        return first
 
 
 def fingerprint(tokens_BT: NDArray[np.integer], rows: Int64s) -> int:

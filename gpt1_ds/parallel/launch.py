@@ -180,7 +180,7 @@ def signal_ranks(number: int) -> None:
                 os.kill(process.pid, number)
 
 
-def tell(error: TrainingError) -> bool:
+def tell(error: TrainingError | UserError) -> bool:
     """From any thread of a rank: let the launcher end the run with this error. False when this module is not it."""
     for pipe in _PIPE:
         pipe.send(("told", error))
@@ -238,7 +238,11 @@ def _outcome(rank: int, process: Any, pipe: Connection) -> tuple[Any] | Failure 
 
 
 def _hint(number: int) -> str:
-    return " (by a person, or by the system when memory ran out: see dmesg)" if number == signal.SIGKILL else ""
+    hints = {
+        signal.SIGKILL: " (by a person, or by the system when memory ran out: see dmesg)",
+        signal.SIGBUS: " (a file that it had mapped was cut short: `gpt1-ds data verify` names a damaged shard)",
+    }
+    return hints.get(signal.Signals(number), "")
 
 
 def _end(processes: list[Any]) -> None:

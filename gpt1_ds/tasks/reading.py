@@ -17,7 +17,7 @@ from gpt1_ds.tasks import formats, hub
 from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
-from gpt1_ds.tasks.tables import Table, brief, open_table
+from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
 
 Examples = tuple[Example, ...]
 
@@ -35,7 +35,7 @@ def read_task(config: TaskConfig) -> TaskData:
     """All examples of a task, in the order of its files.
 
     Rows on whose label the annotators did not agree (`-`) are left out of train and dev. Where there is no dev file,
-    the authors' own split is made where the task has one, else `task.dev_fraction` of train is held out.
+    the official split is made where the task has one, else `task.dev_fraction` of train is held out.
     Raises ConfigError for a section that does not fit its task, DataError for files, columns or rows that cannot be
     used, for a dev split that nothing gives, and for a label of another split that never occurs in training.
     """
@@ -58,7 +58,8 @@ def read_task(config: TaskConfig) -> TaskData:
     DataError.raise_all(f"{config.path} {split}: no row is left" for split, rows in splits.items() if not rows)
     if "dev" not in splits:
         splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
-        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
+        better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
+        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
     return TaskData(_task(config, spec, splits), splits, tuple(notes))
 
@@ -98,8 +99,24 @@ def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[t
         root = root.parent
     if not root.is_dir():
         raise DataError(f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}")
-    for split, paths in _files(root, spec, given, needed).items():
-        yield split, map(partial(_open, config=config, spec=spec), paths)
+    files = _files(root, spec, given, needed)
+    opened = partial(_open, config=config, spec=spec)
+    listed = _listed(root, spec) if "dev" not in files and not config.dev_fraction else None
+    if listed is not None:
+        tables = files.pop("train")
+        for split in ("train", "dev"):
+            part = partial(divided, columns=spec.dev_ids[1:], listed=listed, inside=split == "dev")
+            yield split, map(part, map(opened, tables))
+    for split, paths in files.items():
+        yield split, map(opened, paths)
+
+
+def _listed(root: Path, spec: Spec) -> frozenset[tuple[str, ...]] | None:
+    """The ids of the rows of train that are dev by an official list, where it lies beside the files."""
+    if not spec.dev_ids or not (root / spec.dev_ids[0]).is_file():
+        return None
+    with open_text(root / spec.dev_ids[0]) as lines:
+        return frozenset(tuple(line.split()) for line in lines)
 
 
 def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]], needed: str) -> dict[str, list[Path]]:

@@ -39,7 +39,8 @@ class Spec:
     headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
     files: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
     hub: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
-    held_out: tuple[int, int] | None = None  # (examples, seed): how the authors split train where dev has no file
+    held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
+    dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
     submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
 
 
@@ -162,14 +163,16 @@ SPECS = {
             files=_files(
                 train="train.tsv|msr_paraphrase_train.txt", dev="dev.tsv", test="test.tsv|msr_paraphrase_test.txt"
             ),
+            held_out=(408, 0),  # as many as GLUE's; which ones, only GLUE's list says
+            dev_ids=("dev_ids.tsv", "#1 ID", "#2 ID"),
             submission={"test": "MRPC.tsv"},
         ),
         Spec(
             name="qqp",
             kind="similarity",
             metrics=("f1", "accuracy"),
-            text=(("question1",),),
-            text2=("question2",),
+            text=(("question1",), ("text_a",)),
+            text2=("question2", "text_b"),
             label=("is_duplicate", "label"),
             labels=BINARY,
             aliases={"not_duplicate": "0", "duplicate": "1"},
@@ -226,7 +229,7 @@ SPECS = {
                 test="cloze_test_test__spring2016 - cloze_test_ALL_test.csv",
             ),
             hub={"train": "validation", "test": "test"},
-            held_out=(374, 3535999445),
+            held_out=(374, 3535999445),  # the authors' own
         ),
         Spec(
             name="cosmosqa",

@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,12 @@ def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Na
     if first is None:
         raise DataError(f"{path}: is empty; it needs at least one row of data")
     return Table(table.path, table.columns, chain([first], table.rows))
+
+
+def divided(table: Table, columns: tuple[str, ...], listed: Set[tuple[str, ...]], inside: bool) -> Table:
+    """The rows whose values in `columns` are `listed`, or else the others, among them those with a problem."""
+    key = lambda row: tuple(str(row.values.get(column)) for column in columns)  # noqa: E731
+    return replace(table, rows=(row for row in table.rows if (key(row) in listed) == inside))
 
 
 def open_text(path: Path, newline: str | None = None) -> IO[str]:

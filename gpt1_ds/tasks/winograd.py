@@ -2,6 +2,7 @@
 
 Blocks of four lines between blank lines: the sentence, the mark that stands in the pronoun's place, the candidates with
 commas between them, and the right one. The mark is [MASK], or in DPRD the pronoun itself, where its first place counts.
+For a possessive pronoun stands the candidate with 's. Where the mark is [MASK], nobody knows which pronoun it was.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ from gpt1_ds.tasks.tables import brief, open_text, unusable
 FILES = {"wsc273": ("wsc273.txt",), "pdp": ("PDP.txt", "pdp.txt"), "dprd": ("test.c.txt",)}
 LINES = 4
 _ENDS = tuple('.!?"')  # behind one of them a sentence begins
+_POSSESSIVE = {"my", "your", "his", "its", "our", "their", "whose"}
+_AFTER_OBJECT = {  # behind one of them "her" is no possessive
+    *("a", "an", "the", "to", "for", "of", "in", "on", "at", "by", "with", "from", "into", "about", "off", "up", "out"),
+    *("and", "or", "but", "because", "since", "so", "that", "when", "while", "as", "if", "not", "too", "again"),
+}
+_WITH_VERB = {"made", "make", "makes", "let", "lets", "saw", "see", "sees", "heard", "watched"}  # her gasp
 _DETERMINERS = {"The", "A", "An", "My", "His", "Her", "Their", "Our"}  # what else is capital is a name
 
 
 def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
-    """`texts` are what comes before and behind the pronoun, `label` the number of the right one of `choices`.
+    """`texts` are what comes before and behind the pronoun, and "'s" where it is a possessive one; `label` is the
+    number of the right one of `choices`.
 
     `path` is the file or the folder that it lies in. Raises DataError for what is not there or no schema.
     """
@@ -45,7 +53,9 @@ def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
 
 def substituted(example: Example, candidate: str) -> tuple[str, str]:
     """(the sentence up to and with `candidate` in the pronoun's place, what follows it)."""
-    before, behind = example.texts
+    before, behind, *ending = example.texts
+    if ending:
+        candidate += "'" if candidate.endswith("s") else "'s"
     first, blank, others = candidate.partition(" ")
     if not before or before.endswith(_ENDS):
         first = first[:1].upper() + first[1:]
@@ -79,4 +89,14 @@ def _schema(number: str, block: list[str]) -> Example:
     if answer not in candidates:
         raise ValueError(f"{brief(answer)} is none of its candidates")
     before, behind = sentence[: place.start()].rstrip(), re.sub("^ (?=[.,;:!?])", "", sentence[place.end() :])
-    return Example(number, (before, behind), candidates, str(candidates.index(answer)))
+    ending = ("'s",) if _is_possessive(mark.lower(), before, behind) else ()
+    return Example(number, (before, behind, *ending), candidates, str(candidates.index(answer)))
+
+
+def _is_possessive(pronoun: str, before: str, behind: str) -> bool:
+    """Whether the pronoun stands for "somebody's". "her" does before a noun: that is guessed from its neighbours."""
+    if pronoun != "her":
+        return pronoun in _POSSESSIVE
+    follows = re.match(r" ([a-z]+)", behind)
+    precedes = before.rpartition(" ")[2].lower()
+    return follows is not None and follows[1] not in _AFTER_OBJECT and precedes not in _WITH_VERB

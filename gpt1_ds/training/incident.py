@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.errors import EXIT_USAGE, DataError, TrainingError
+from gpt1_ds.common.files import write_json
+from gpt1_ds.parallel import launch
 
 if TYPE_CHECKING:
     from gpt1_ds.training.run import Run
@@ -62,6 +67,22 @@ def compare_replicas(run: Run) -> None:
         f"step {run.step}: {difference}; nothing of this state was saved. Run again to resume from the last "
         "checkpoint; if it happens again on the same node, its memory or its device is bad"
     )
+
+
+@contextlib.contextmanager
+def reading(run: Run) -> Iterator[None]:
+    """What one rank alone finds wrong with the data ends the run: the others wait for it and cannot agree."""
+    try:
+        yield
+    except DataError as error:
+        if run.grid.world == 1:
+            raise
+        run.run_dir.add_event("bad data", step=run.step, rank=run.grid.rank, problem=str(error))
+        if job := os.environ.get("SLURM_JOB_ID", ""):
+            write_json(run.run_dir.outcome(job), {"code": EXIT_USAGE, "reason": str(error), "step": run.step})
+        if not launch.tell(error):
+            log.alarm(str(error))
+        os._exit(EXIT_USAGE)
 
 
 def _bad_micro_batches(run: Run) -> list[int]:

@@ -87,7 +87,8 @@ class Run:
         self.watch.beat("data", step)
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = (step, self._loader.submit(self._read, step))
-        batch = self._ahead[1].result()
+        with incident.reading(self):
+            batch = self._ahead[1].result()
         self._ahead = (step + 1, self._loader.submit(self._read, step + 1))
         return batch
 
@@ -189,7 +190,7 @@ class Run:
         """Measure and log; where an evaluation can be better than another, save what is best so far."""
         self.watch.beat("evaluation")
         self.evaluated = self.step
-        with self.clock.pause():
+        with self.clock.pause(), incident.reading(self):
             records = self.objective.evaluate(self.engine, self.step, self.tokens)
         if self.grid.rank == 0:
             for record in records:

@@ -13,19 +13,24 @@ DEFAULT_WARMUP_FRACTION = 0.02
 
 
 def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: int) -> float:
-    """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape."""
+    """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape.
+
+    The highest rate is that of update `warmup`. A falling shape gets to its end at update `steps` + 1, which is never
+    made, so that no update is wasted at a rate of 0.
+    """
     warmup = warmup_steps(schedule, steps)
     if step < warmup:
         return highest * step / warmup
     final = schedule.final_fraction
-    progress = (step - warmup) / max(1, steps - warmup)  # 0 at the end of the warm-up, 1 at the last step
+    end = steps + 1
+    progress = (step - warmup) / (end - warmup)
     if schedule.kind == "cosine":
         share = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
     elif schedule.kind == "linear":
         share = final + (1 - final) * (1 - progress)
     elif schedule.kind == "wsd":
-        decay = max(1, round(schedule.decay_fraction * steps))
-        share = final + (1 - final) * min(1.0, (steps - step) / decay)
+        decay = round(schedule.decay_fraction * steps)
+        share = final + (1 - final) * min(1.0, (end - step) / (decay + 1))
     else:
         share = 1.0
     return highest * share

@@ -49,6 +49,39 @@ def test_no_step_is_trained_on_it(damage: Callable[[Path], None], kind: str, tin
     assert runs.last_step(runs.folder(words)) == 0
 
 
+@pytest.mark.parametrize("layout", [["parallel.tensor=2"], []], ids=["tp2", "dp2"])
+def test_a_token_outside_the_vocabulary_ends_an_unverified_run(
+    layout: list[str], tiny_data: Path, tmp_path: Path
+) -> None:
+    """Under tensor parallelism no rank has a row for it, and a zero would be trained on in its place."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data)
+    path = data / "train-00000.bin"
+    tokens = np.fromfile(path, np.uint16)
+    tokens[3] = 500  # the first that is outside, in the first window: one rank alone reads it
+    tokens.tofile(path)
+    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.epochs=1", "data.verify=false", *layout]
+    with pytest.raises(DataError) as caught:
+        runs.pretrain(words, 2)
+    said = f"{path}: token id 500 in document 0 of train is not in the vocabulary of 500; build the dataset again"
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+    assert [event["problem"] for event in runs.events(runs.folder(words), "bad data")][:1] == [str(caught.value)]
+
+
+def test_a_shard_that_is_cut_while_it_is_read_ends_the_run_with_its_name(tiny_data: Path, tmp_path: Path) -> None:
+    """The kernel would kill whoever touches a mapping behind the end of its file."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data)
+    path = data / "train-00000.bin"
+    run = runs.Background([f"data.path={data}", f"run.dir={tmp_path}", "train.steps=100000"], 2)
+    run.wait_for_step(2)
+    os.truncate(path, 4096)
+    run.join()
+    assert isinstance(run.error, DataError)
+    assert str(run.error).startswith(f"{path}: was cut to 4096 bytes while it was read")
+
+
 def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:
     """Runs on every rank: a node that has copied the data to its own disk, where on one of them a bit flips."""
     from gpt1_ds.training.pretrain import pretrain

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data import dataset
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset, TokenStream
 from gpt1_ds.data.shards import Shard
@@ -54,6 +56,41 @@ def test_reading_outside(stream: TokenStream, start: int, count: int) -> None:
 def test_tokens_cannot_be_changed_by_accident(stream: TokenStream) -> None:
     with pytest.raises(ValueError, match="read-only"):
         stream.read(0, 5)[0] = 1
+
+
+def test_a_ring_closes_the_end_with_the_beginning(stream: TokenStream) -> None:
+    assert stream.ring(5, 10) == [(5, 10)]
+    assert stream.ring(stream.tokens - 10, 10) == [(stream.tokens - 10, 10)]
+    assert stream.ring(stream.tokens - 3, 10) == [(stream.tokens - 3, 3), (0, 7)]
+
+
+def test_ids_outside_the_vocabulary_name_shard_and_document(stream: TokenStream) -> None:
+    tokens = stream.read(690, 20).astype(np.int32)
+    stream.check(tokens, 690)
+    document = stream.documents_of(705, 1)[0]
+    for wrong in (stream.vocab_size, -1):
+        tokens[15] = wrong
+        with pytest.raises(DataError, match=rf"train-00001.bin: token id {wrong} in document {document} of train"):
+            stream.check(tokens, 690)
+    with pytest.raises(DataError, match=r"train-00000.bin: token id 9999 in document 0 of train"):
+        stream.check(np.array([1, 1, 9999]), stream.tokens - 2)
+
+
+def test_a_shard_that_was_cut_after_it_was_opened(stream: TokenStream, folder: Path) -> None:
+    stream.read(700, 5)
+    os.truncate(folder / "train-00001.bin", 100)
+    assert len(stream.read(700, 50)) == 50
+    with pytest.raises(DataError, match=r"train-00001.bin: was cut to 100 bytes while it was read; restore it"):
+        stream.read(700, 51)
+
+
+def test_open_shards_are_few(stream: TokenStream, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
+    monkeypatch.setattr(dataset, "OPEN_SHARDS", 2)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        assert np.array_equal(stream.read(0, len(tokens)), tokens)
+    assert len(stream.shards) > 3
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * 5
 
 
 def test_documents_of_ranges(stream: TokenStream, tokens: np.ndarray) -> None:  # type: ignore[type-arg]

@@ -46,6 +46,25 @@ def test_windows_are_contiguous_text_with_the_label_behind(training: TrainingDat
         assert np.array_equal(row, stream.read(int(window) * 32, 33))
 
 
+def test_moving_windows_are_text_on_a_ring_on_every_layout(tiny_data: Path) -> None:
+    dataset = Dataset(tiny_data)
+    stream = dataset.split("train")
+    moving = TrainingData([stream], [dataset.data_hash], [1.0], context=32, seed=1, moving=True)
+    windows = moving.orders[0].windows
+    text = stream.read(0, stream.tokens)
+    ring = np.concatenate([text, text[:33]])
+    starts = moving.orders[0].starts(np.arange(windows), 32, stream.tokens)
+    assert np.array_equal(moving.windows(np.arange(windows)), np.stack([ring[at : at + 33] for at in starts]))
+    around = int(np.flatnonzero(starts + 33 > stream.tokens)[0])  # the window over the end
+    (row,) = moving.documents(around // 16 + 1, [around % 16], 16)
+    assert {0, stream.documents - 1} <= set(row["documents"])
+    first = joined(moving, 2, 16, 1)
+    for micro_batch, data_size in ((4, 1), (8, 2), (1, 16)):
+        tokens, total = joined(moving, 2, micro_batch, data_size)
+        assert np.array_equal(tokens, first[0])
+        assert total == first[1]
+
+
 def test_held_out_batches_cover_every_window_once(tiny_data: Path) -> None:
     dataset = Dataset(tiny_data)
     held_out = HeldOutData(dataset.split("validation"), dataset.data_hash, 32)

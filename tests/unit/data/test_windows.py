@@ -57,6 +57,23 @@ def test_every_pass_visits_every_window_once_in_another_order() -> None:
     assert not np.array_equal(WindowOrder(100, 100, "y", 1).at(np.arange(100)), first)
 
 
+def test_moving_windows_begin_elsewhere_in_every_pass_and_read_nothing_twice() -> None:
+    tokens, context = 1007, 10
+    order = WindowOrder(windows=100, used=100, data_hash="x", seed=1, moving=True)
+    passes = [order.starts(np.arange(100 * n, 100 * n + 100), context, tokens) for n in range(20)]
+    for starts in passes:
+        read = (starts[:, None] + np.arange(context)) % tokens
+        assert len(np.unique(read)) == 100 * context
+    grids = {int(starts[0] % context) for starts in passes}
+    assert len(grids) > 5, "the cuts lie elsewhere"
+    across = order.starts(np.arange(90, 110), context, tokens)
+    assert np.array_equal(across, np.concatenate([passes[0][90:], passes[1][:10]])), "wherever a run is interrupted"
+    other = WindowOrder(100, 100, "x", 2, moving=True)
+    assert not np.array_equal(other.starts(np.arange(100), context, tokens), passes[0])
+    fixed = WindowOrder(100, 100, "x", 1)
+    assert np.array_equal(fixed.starts(np.arange(200), context, tokens), fixed.at(np.arange(200)) * context)
+
+
 def test_caps_on_unique_data_nest_and_do_not_depend_on_the_seed() -> None:
     few = {*WindowOrder(1000, 10, "x", 1).at(np.arange(30))}
     assert len(few) == 10

@@ -66,6 +66,32 @@ def test_stsb_is_the_same_in_both_forms() -> None:
     assert [row.score for row in one] == [row.score for row in two]
 
 
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+
+
+def test_mrpcs_pair_of_files_gets_a_dev_split(tmp_path: Path) -> None:
+    rows = [f'{n % 2}\t{n}\t{n + 9}\ta {n}\tb "{n}\n' for n in range(4076)]
+    (tmp_path / "msr_paraphrase_train.txt").write_text("\ufeff" + MRPC + "".join(rows))
+    (tmp_path / "msr_paraphrase_test.txt").write_text(MRPC + "1\t1\t2\tone\ttwo\n")
+    drawn = read(tmp_path, "task.name=mrpc")
+    assert {split: len(rows) for split, rows in drawn.splits.items()} == {"train": 3668, "dev": 408, "test": 1}
+    assert drawn.notes == ("mrpc: 408 of train are held out as dev; dev_ids.tsv beside its files would name the "
+                           "official ones",)  # fmt: skip
+    assert read(tmp_path, "task.name=mrpc").splits == drawn.splits
+    (tmp_path / "dev_ids.tsv").write_text("3\t12\n5\t14\n7\t1\n")  # the last pair is none of train's
+    listed = read(tmp_path, "task.name=mrpc").splits
+    assert [row.texts for row in listed["dev"]] == [("a 3", 'b "3'), ("a 5", 'b "5')]
+    assert len(listed["train"]) == 4074
+    assert not {row.texts for row in listed["train"]} & {row.texts for row in listed["dev"]}
+    assert len(read(tmp_path, "task.name=mrpc", "task.dev_fraction=0.5").splits["dev"]) == 2038, "what is asked for"
+
+
+def test_qqp_in_the_columns_of_its_copies(tmp_path: Path) -> None:
+    rows = "text_a\ttext_b\tlabel\nIs it?\tIs it so?\t1\nIs it?\tWho?\t0\n"
+    read_rows = read(tmp_path, "task.name=qqp", train_tsv=rows, dev_tsv=rows).splits["dev"]
+    assert [(row.texts, row.label) for row in read_rows] == [(("Is it?", "Is it so?"), "1"), (("Is it?", "Who?"), "0")]
+
+
 def test_story_cloze_is_split_as_in_the_authors_code(tmp_path: Path) -> None:
     from sklearn import model_selection as selection
 

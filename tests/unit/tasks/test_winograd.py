@@ -31,6 +31,31 @@ def test_a_pronoun_in_its_own_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sentence", "pronoun", "wanted"),
+    [
+        ("The heir told Bob that his hat fell.", "his", "The heir told Bob that the heir's"),
+        ("Bob is dearer than James because its wheels squeak.", "its", "Bob is dearer than James because the heir's"),
+        (
+            "Sue likes Ann because people relate to her music.",
+            "her",
+            "Sue likes Ann because people relate to the heir's",
+        ),
+        ("The cat swam toward Sue and made her gasp.", "her", "The cat swam toward Sue and made the heir"),
+        ("John took her to the hospital.", "her", "John took the heir"),
+        ("John saw Ann and liked her.", "her", "John saw Ann and liked the heir"),
+        ("The heir told Bob that [MASK] hat fell.", "[MASK]", "The heir told Bob that the heir"),
+    ],
+)
+def test_possessive_pronouns(tmp_path: Path, sentence: str, pronoun: str, wanted: str) -> None:
+    (one,) = read(tmp_path, f"{sentence}\n{pronoun}\nThe heir,James\nThe heir\n", "dprd")
+    upto, behind = substituted(one, "The heir")
+    assert upto == wanted
+    assert sentence.endswith(behind)
+    if wanted.endswith("'s"):
+        assert substituted(one, "James")[0].endswith(" James'")
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         (BLOCK + "extra\n", r"pdp.txt line 1: 5 lines where 4 are expected"),
