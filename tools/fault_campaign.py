@@ -35,10 +35,8 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.parallel import launch
-from tools.faults.attempt import AIMS, EVERY, STEPS, TINY, VICTIMS, Attempt, folder
+from tools.faults.attempt import AIMS, STEPS, TINY, VICTIMS, Attempt, folder
 from tools.faults.ledger import Finished, Kill, Ledger, shortfalls, table
-
-__all__ = ["EVERY", "LAYOUTS", "campaign"]
 
 Layouts = Mapping[str, tuple[int, list[str]]]
 Results = tuple[dict[int, float], dict[str, str]]  # losses by step, hashes of the final weights

@@ -78,9 +78,11 @@ class Attempt:
             there = self._wait(lambda: self.phase() != "start-up")
         else:
             there = aim == "start-up" or self._wait(lambda: self.phase() == aim)
+        time.sleep(draw.random() * SECONDS_INTO[aim])
+        if aim in (*IN_SAVES, "evaluation") and self.phase() != aim:  # it was shorter: the next one, at once
+            there = self._wait(lambda: self.phase() == aim)
         if not there:
             return None
-        time.sleep(draw.random() * SECONDS_INTO[aim])
         phase, ranks = self.phase(), self.ranks()
         if self.process.poll() is not None or not ranks:
             return None
