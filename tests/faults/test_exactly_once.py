@@ -25,7 +25,7 @@ def consumed(words: list[str]) -> list[tuple[int, int, str]]:
 
 def test_restarts_and_changing_layouts(tiny_data: Path, tmp_path: Path) -> None:
     draw = random.Random(5)
-    common = [f"data.path={tiny_data}", "checkpoint.every=1", "checkpoint.keep=2"]
+    common = [f"data.path={tiny_data}", "data.offsets=epoch", "checkpoint.every=1", "checkpoint.keep=2"]
     told = [*common, f"run.dir={tmp_path / 'restarted'}"]
     changes = sorted(draw.sample(range(1, RESTARTS), 3))
     for number, end in enumerate([*sorted(draw.sample(range(1, STEPS), RESTARTS)), STEPS]):

@@ -42,6 +42,7 @@ REFUSED = [
     (["optimizer.lr=0"], "must be above 0"),
     (["schedule.warmup_fraction=2"], "is not a share"),
     (["checkpoint.keep=0"], "use 1"),
+    (["data.unique_tokens=1000", "data.offsets=epoch"], "data.unique_tokens takes whole windows.*leave one out"),
     (["run.name=../x"], "cannot name a folder"),
     (["run.name=a b"], "cannot name a folder"),
 ]

@@ -29,8 +29,10 @@ def test_what_may_change_and_what_not() -> None:
         "train.profile",
     }
     resume.check("runs/x", changed)
-    other = load([], ["train.steps=10", "model.layers=3", "optimizer.lr=1", "data.path=y", "run.seed=9"])
+    other = load(
+        [], ["train.steps=10", "model.layers=3", "optimizer.lr=1", "data.path=y", "run.seed=9", "data.offsets=epoch"]
+    )
     with pytest.raises(ConfigError) as caught:
         resume.check("runs/x", resume.changes(before, other))
-    assert len(caught.value.problems) == 4
+    assert len(caught.value.problems) == 5
     assert "model.layers was 2 and is now 3" in "\n".join(caught.value.problems)
