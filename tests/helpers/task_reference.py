@@ -126,9 +126,11 @@ class Update2018:
 
 
 def linear(step: int, steps: int, warmup: float) -> float:
-    """Share of the highest rate at update `step` of `steps`: up to the warm-up's end, then down to 0 at the last."""
+    """Share of the highest rate at update `step` of `steps`: up to the warm-up's end, then down to 0 one update
+    behind the last.
+    """
     rising = math.ceil(warmup * steps)
-    return step / rising if step < rising else (steps - step) / (steps - rising)
+    return step / rising if step < rising else (steps + 1 - step) / (steps + 1 - rising)
 
 
 def read_out(scores: torch.Tensor) -> np.ndarray:
