@@ -43,6 +43,7 @@ class Attempt:
         self.run_dir, self.size = folder(words), ranks
         self.resumes = bool(steps_in(self.run_dir.checkpoints))
         self._left_over = set(self._temporaries())
+        self._seen: set[int] = set()  # process ids of ranks
         command = [sys.executable, program, "--child", str(ranks), str(delay), str(seed), *words]
         self.log = self.run_dir.path.with_suffix(".log")
         with open(self.log, "ab") as log:
@@ -51,7 +52,9 @@ class Attempt:
     def ranks(self) -> list[int]:
         """Process ids of its ranks: children of its fork server."""
         servers = _children(self.process.pid)
-        return [pid for server in servers for pid in _children(server) if _is_rank(pid)]
+        found = [pid for server in servers for pid in _children(server) if _is_rank(pid)]
+        self._seen.update(found)
+        return found
 
     def phase(self) -> str:
         """What the rank that is furthest is doing, as its heartbeat and the checkpoint folder say."""
@@ -94,10 +97,9 @@ class Attempt:
 
     def end(self) -> int:
         """Its exit code, when no process of it is left."""
-        pids = self.ranks()
         code = self.process.wait(timeout=1800)
         deadline = time.monotonic() + 10
-        while any(map(_is_rank, pids)):
+        while any(map(_is_rank, self._seen)):
             assert time.monotonic() < deadline, "ranks outlived their launcher"
             time.sleep(0.05)
         return code
