@@ -21,8 +21,15 @@ from gpt1_ds.config.checkpoint import CheckpointConfig
 
 def prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
     """Delete what is older than the newest `keep`, except multiples of `keep_every` and what `latest` and `best` name.
-    Raises OSError.
+    What the disk keeps is said.
     """
+    try:
+        _prune(run_dir, settings)
+    except OSError as error:
+        log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
+
+
+def _prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
     pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
     named = {path.read_text(errors="replace").strip() for path in pointers}
     for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:

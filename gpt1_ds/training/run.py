@@ -231,10 +231,7 @@ class Run:
             return
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.grid.rank == 0:
-            try:
-                retention.prune(self.run_dir, self.config.checkpoint)
-            except OSError as error:
-                log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
+            retention.prune(self.run_dir, self.config.checkpoint)
             self.run_dir.add_event("saved", step=self._saved_step)
             self.reporter.saved(folder)
 

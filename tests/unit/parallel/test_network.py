@@ -28,7 +28,7 @@ def join(world: int) -> None:
     import torch.distributed as dist
 
     with network.explained():
-        dist.init_process_group("gloo", rank=0, world_size=world, timeout=timedelta(seconds=1))
+        next(dist.rendezvous("env://", rank=0, world_size=world, timeout=timedelta(seconds=1)))
 
 
 def test_a_port_in_use(taken: str) -> None:

@@ -13,6 +13,7 @@ from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
 
+TIME = "2026-11-22T00:00:00Z"
 TASKS = {"cola": "matthews", "mnli": "accuracy", "copa": "accuracy"}
 
 
@@ -50,7 +51,7 @@ def finish(folder: Path, cell: str, **splits: dict[str, float | None]) -> None:
     (place / "eval.json").write_text(json.dumps(entries))
     (place / "DONE").write_text("{}")
     lines = [{"event": "stopped", "seconds": 20.0}, {"event": "started"}, {"event": "stopped", "seconds": 10.5}]
-    (place / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (place / "events.jsonl").write_text("".join(json.dumps({"time": TIME, **line}) + "\n" for line in lines))
 
 
 def finish_all(folder: Path) -> None:
@@ -125,10 +126,9 @@ def test_the_csv_is_tidy(folder: Path) -> None:
 
 def test_the_page_and_the_table_as_text(folder: Path) -> None:
     finish_all(folder)
-    (folder / "events.jsonl").write_text(
-        '{"event": "failed", "cell": "x/1", "reason": "<i>luck"}\n{"event": "failed", "cell": "x/2", "reason": "no"}\n'
-        '{"event": "done", "cell": "x/2"}\n'
-    )
+    lines = [("failed", "x/1", "<i>luck"), ("failed", "x/2", "no"), ("done", "x/2", "")]
+    events = [{"time": TIME, "event": event, "cell": cell, "reason": reason} for event, cell, reason in lines]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     write_study(folder)
     text = (folder / "table.md").read_text()
     assert "| full | 45.0 ± 5.0 | 40.0 ± 10.0 | 50.0 ± 0.0 | 90.0 ± 0.0 |" in text
