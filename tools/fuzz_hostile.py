@@ -47,7 +47,7 @@ from gpt1_ds.plan.dryrun import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402
-from tools.memory import memory_now, memory_peak  # noqa: E402
+from tools.memory import memory_now, memory_peak, reserved  # noqa: E402
 
 SECONDS, MIB = 1.0, 300
 STUCK = 120  # seconds on the clock after which the stacks are written and the process ends
@@ -191,7 +191,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], choices=KINDS)
     options = parser.parse_args()
-    limit = memory_now() + (4 << 30)  # a bomb must not take the machine along
+    limit = reserved() + (4 << 30)  # a bomb must not take the machine along
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     torch.set_num_threads(1)
     tallies = fuzz(options.mutations, options.seed, options.only)

@@ -15,6 +15,11 @@ def memory_peak() -> int:
     return _status("VmHWM")
 
 
+def reserved() -> int:
+    """Bytes of memory that could be written to; what RLIMIT_DATA limits."""
+    return _status("VmData")
+
+
 def _status(key: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))

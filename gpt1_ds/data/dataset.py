@@ -150,6 +150,8 @@ class Dataset:
             self.data_hash = str(self.description["data_hash"])
             self.vocab_size = _count(self.description["tokenizer"]["vocab_size"])
             self.tokenizer_fingerprint = str(self.description["tokenizer"]["fingerprint"])
+            if not re.fullmatch(r"[\w-]{1,100}", self.data_hash, re.ASCII):
+                raise ValueError("data_hash is none")
             dtype = str(self.description["dtype"])
             splits = self.description["splits"]
             if not splits.keys() <= set(SPLITS):

@@ -11,7 +11,6 @@ stay attached to their words; so they do here.
 from __future__ import annotations
 
 import heapq
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizer import OPENAI, Metadata, SpecialIds, Tokenizer, publish_tokenizer
 from gpt1_ds.data.word_cache import WordCache, ids_as_bytes
@@ -186,10 +186,12 @@ def _fix(text: str) -> str:
 
 def _read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     try:
-        encoder = json.loads(content)
+        encoder = bounded_json.parse(content)
     except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); download it again") from None
-    if not isinstance(encoder, dict) or sorted(encoder.values(), key=str) != sorted(range(TEXT_IDS), key=str):
+        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+    ids = list(encoder.values()) if isinstance(encoder, dict) else []
+    whole = all(type(number) is int for number in ids) and sorted(ids) == list(range(TEXT_IDS))
+    if not whole or any("\ud800" <= letter <= "\udfff" for piece in encoder for letter in piece):
         raise DataError(f"{path}: not the released vocabulary of ids 0 to {TEXT_IDS - 1}; download it again")
     if NEWLINE not in encoder:
         raise DataError(f"{path}: has no id for the newline; download it again")

@@ -130,20 +130,30 @@ def read_metadata(folder: Path) -> Metadata:
         with naming(path):
             values: dict[str, Any] = bounded_json.parse(path.read_bytes())
         if values["format"] > FORMAT:
-            raise DataError(f"{path}: format {values['format']} is newer than this program; update gpt1-ds")
+            raise DataError(f"{path}: format {values['format']!r:.40} is newer than this program; update gpt1-ds")
         metadata = Metadata(
             kind=str(values["kind"]),
-            vocab_size=int(values["vocab_size"]),
-            special_ids=SpecialIds(**{name: int(number) for name, number in values["special_ids"].items()}),
+            vocab_size=_count(values["vocab_size"]),
+            special_ids=SpecialIds(**{name: _count(number) for name, number in values["special_ids"].items()}),
             files={str(name): str(digest) for name, digest in values["files"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}: {error!s:.200}); copy the folder again") from None
     if metadata.kind not in (SENTENCEPIECE, OPENAI):
-        raise DataError(f"{path}: kind {metadata.kind!r} is not {SENTENCEPIECE} or {OPENAI}; update gpt1-ds")
+        raise DataError(f"{path}: kind {metadata.kind!r:.40} is not {SENTENCEPIECE} or {OPENAI}; update gpt1-ds")
+    if not all(number < metadata.vocab_size for number in asdict(metadata.special_ids).values()):
+        raise DataError(
+            f"{path}: a special id is not in the vocabulary of {metadata.vocab_size}; copy the folder again"
+        )
     if any(Path(name).name != name for name in metadata.files):
         raise DataError(f"{path}: names a file outside the folder; copy the folder again")
     return metadata
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError(f"{value!r:.40} is no count or id")
+    return value
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

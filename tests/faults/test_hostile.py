@@ -251,7 +251,7 @@ def test_escapes_of_a_run_folder_are_shown(tmp_path: Path, capsys: pytest.Captur
 def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "topsecret")
     path = folder / "config.yaml"
-    path.write_text(path.read_text().replace("dir: ", "dir: ${oc.env:WANDB_API_KEY} #"))
+    path.write_text(path.read_text().replace("  name: ", "  name: ${oc.env:WANDB_API_KEY} #", 1))
     sign(folder)
     from gpt1_ds.training.inference import load_checkpoint
 

@@ -66,3 +66,12 @@ def test_merging_in_the_order_of_ranks(word: str, pieces: list[str]) -> None:
 
 def test_long_words_are_affordable() -> None:
     assert len(merge("ab" * 50_000, {("a", "b"): 0})) == 50_001
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1.0}, {"a": True}, {"a": [1]}, {"\ud800": 1}], ids=ascii)
+def test_what_is_not_the_release_is_refused(wrong: dict[str, object], folder: Path, tmp_path: Path) -> None:
+    vocabulary = json.loads((folder.parent / "encoder.json").read_text())
+    vocabulary = {**{piece: number for piece, number in vocabulary.items() if number != 1}, **wrong}
+    (tmp_path / "encoder.json").write_text(json.dumps(vocabulary))
+    with pytest.raises(DataError, match="not the released vocabulary"):
+        import_openai(tmp_path / "encoder.json", folder.parent / "vocab.bpe", tmp_path / "out")
