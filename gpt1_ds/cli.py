@@ -1,4 +1,4 @@
-"""The program: `gpt1-ds VERB ...`. Heavy imports happen only inside a verb; `--help` and `--dry-run` never load
+"""The program: `gpt1-ds COMMAND ...`. Heavy imports happen only inside a command; `--help` and `--dry-run` never load
 torch.
 """
 
@@ -10,41 +10,50 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from gpt1_ds import __version__, verb_options
+from gpt1_ds import __version__, usage, verb_options
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.text import shown
 from gpt1_ds.slurm import faults
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Verbs: TypeAlias = "argparse._SubParsersAction[usage.Parser]"
 
-STUDY = "finetune study"  # a verb of two words
+STUDY = "finetune study"  # a command of two words
+ABOUT = """Train GPT-1 from raw text, fine-tune it on tasks, and use it: the same commands on two CPU cores and on a GPU
+cluster, and the same losses however the model is split over processes."""
+GROUPS = {
+    "your machine": ("doctor",),
+    "text": ("tokenizer", "data"),
+    "training": ("plan", "pretrain", "finetune", STUDY),
+    "trained models": ("sample", "evaluate", "predict", "checkpoint", "report"),
+    "clusters and many runs": ("slurm", "scaling", "tracking"),
+}
 EXAMPLES = """examples:
   gpt1-ds doctor
   gpt1-ds tokenizer train --input BOOKS --out tok --vocab-size 8000
   gpt1-ds data build --input BOOKS --tokenizer tok --out data/books
   gpt1-ds pretrain -c pretrain/books_cpu data.path=data/books --nproc 2
   gpt1-ds finetune -c finetune/cola checkpoint.init_from=runs/books_cpu
-  gpt1-ds predict --checkpoint runs/cola "The book was read."
-  gpt1-ds sample --checkpoint runs/books_cpu --prompt "It was"
+  gpt1-ds predict runs/cola "The book was read."
+  gpt1-ds sample runs/books_cpu --prompt "It was"
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a
-    job also when a fault of the world is in the way), else failed."""
+    """Run one command; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a job
+    also when a fault of the world is in the way), else failed.
+    """
     everything = list(sys.argv[1:] if arguments is None else arguments)
-    options, rest = _parse(everything)
-    if not hasattr(options, "verb"):
-        _parser().print_help()
-        return EXIT_USAGE
     try:
-        words = _overrides(rest, everything, hasattr(options, "overrides"))
-        options.overrides = [*getattr(options, "overrides", []), *words]
+        options, rest = _parse(everything)
+        if not hasattr(options, "verb"):
+            _parser().print_help()
+            return EXIT_USAGE
+        usage.settle(options, rest, everything)
         verb: Callable[[argparse.Namespace], int] = options.verb
         return verb(options)
     except LaunchError as error:
@@ -74,22 +83,6 @@ def _explain(error: UserError | TrainingError, code: int) -> int:
     return code
 
 
-def _overrides(rest: Sequence[str], everything: Sequence[str], accepted: bool) -> list[str]:
-    """The `key=value` words among what argparse did not know; anything else is answered with the right form."""
-    problems, words = [], []
-    for word in rest:
-        if not word.startswith("-") and accepted:
-            words.append(word)
-        elif word.startswith("--") and "." in word and accepted:
-            key, behind = word.lstrip("-"), everything[everything.index(word) + 1 :]
-            value = behind[0] if behind and not behind[0].startswith("-") else "VALUE"
-            problems.append(f"{word}: keys are written without dashes: {key if '=' in key else f'{key}={value}'}")
-        else:
-            problems.append(f"{word}: not an option of this verb; see gpt1-ds VERB --help")
-    UserError.raise_all(problems)
-    return words
-
-
 def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """(options, the words that argparse does not know)."""
     joined = [" ".join(words[:2]), *words[2:]] if list(words[:2]) == STUDY.split() else words
@@ -97,28 +90,43 @@ def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The verbs and what they run; gpt1_ds/verb_options.py says what each may be given."""
+    """The commands and what they run; gpt1_ds/verb_options.py says what each may be given."""
     style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("gpt1-ds", description=__doc__, epilog=EXAMPLES, formatter_class=style)
-    parser.add_argument("--version", action="version", version=f"gpt1-ds {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    called = "gpt1-ds [-h] [--version] COMMAND ..."
+    parser = usage.Parser("gpt1-ds", usage=called, epilog=EXAMPLES, formatter_class=style)
+    parser.add_argument("--version", action="version", version=f"gpt1-ds {__version__}", help="print it")
+    verbs = parser.add_subparsers(prog="gpt1-ds", help=argparse.SUPPRESS)  # listed in groups, below
+    _add_commands(verbs)
+    _add_commands_of_many_runs(verbs)
+    parser.description = f"{ABOUT}\n{''.join(_listed(verbs))}\ngpt1-ds COMMAND --help says more."
+    return parser
+
+
+def _listed(verbs: Verbs) -> Iterator[str]:
+    """The commands, group by group."""
+    for group, names in GROUPS.items():
+        yield f"\n{group}:\n"
+        yield from (f"  {name:<15} {verbs.choices[name].description}\n" for name in names)
+
+
+def _add_commands(verbs: Verbs) -> None:
     _add(verbs, "doctor", "what will and will not work here", _doctor)
     kinds = _group(verbs, "tokenizer", "make a tokenizer", "train|import")
     verb_options.tokenizer_train(_add(kinds, "train", "learn a reversible SentencePiece BPE", _tokenizer_train))
     verb_options.tokenizer_import(_add(kinds, "import", "take over GPT-1's own BPE of 2018", _tokenizer_import))
     kinds = _group(verbs, "data", "make and check datasets", "build|verify|ngrams")
-    about = "tokenize text into Megatron .bin/.idx shards; goes on after an interruption"
+    about = "tokenize text into Megatron .bin/.idx shards; resumes after an interruption"
     verb_options.data_build(_add(kinds, "build", about, _lazily("verbs:build_data")))
     verb_options.data_verify(_add(kinds, "verify", "checksums, counts and token range", _data_verify))
     about = "held-out cross-entropy of n-gram counting, to hold a model against"
     verb_options.data_ngrams(_add(kinds, "ngrams", about, _data_ngrams))
     about = "memory, time and the best layout of a configuration, without torch or a GPU"
     verb_options.plan(_add(verbs, "plan", about, _lazily("plan_verb:plan")))
-    about = "train on next-token prediction; goes on by itself in its run folder"
+    about = "train on next-token prediction; resumes by itself in its run folder"
     verb_options.training(_add(verbs, "pretrain", about, _lazily("verbs:pretrain")))
-    about = "train on a task, from a checkpoint; goes on by itself in its run folder"
+    about = "train on a task, from a checkpoint; resumes by itself in its run folder"
     verb_options.training(_add(verbs, "finetune", about, _lazily("task_verbs:finetune")))
-    about = "fine-tune a table of task x variant x seed; goes on where it was"
+    about = "fine-tune a table of task x variant x seed; resumes where it was"
     verb_options.study(_add(verbs, STUDY, about, _lazily("study_verb:finetune_study")))
     about = "held-out loss and zero-shot probes of checkpoints, or their task's scores"
     verb_options.evaluate(_add(verbs, "evaluate", about, _lazily("verbs:evaluate")))
@@ -136,11 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     verb_options.checkpoint_import(
         _add(kinds, "import", "make a checkpoint of weights from elsewhere", _lazily("verbs:import_checkpoint"))
     )
-    _add_verbs_of_many_runs(verbs)
-    return parser
 
 
-def _add_verbs_of_many_runs(verbs: Verbs) -> None:
+def _add_commands_of_many_runs(verbs: Verbs) -> None:
     kinds = _group(verbs, "slurm", "runs as jobs of a cluster", "submit|status|check")
     verb_options.slurm_submit(_add(kinds, "submit", "a run folder, a script, a job", _lazily("slurm_verb:submit")))
     verb_options.slurm_status(
@@ -151,7 +157,7 @@ def _add_verbs_of_many_runs(verbs: Verbs) -> None:
     )
     for name in ("begin", "stage", "node", "end", "line", "health", "verdict"):
         options = getattr(verb_options, f"slurm_{name}")
-        options(_add(kinds, name, "a step of launch/env.sh", _lazily(f"slurm_verb:{name}")))
+        options(_add(kinds, name, "a step of launch/env.sh", _lazily(f"slurm_verb:{name}"), hidden=True))
     kinds = _group(
         verbs, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect|fit|predict|report"
     )
@@ -171,16 +177,21 @@ def _add_verbs_of_many_runs(verbs: Verbs) -> None:
     verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))
 
 
-def _add(verbs: Verbs, name: str, help_text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=help_text, description=help_text)
-    verb.set_defaults(verb=run)
+def _add(
+    verbs: Verbs, name: str, about: str, run: Callable[[argparse.Namespace], int], hidden: bool = False
+) -> argparse.ArgumentParser:
+    if hidden:
+        verb = verbs.add_parser(name, description=about)  # argparse lists those that have a help text
+    else:
+        verb = verbs.add_parser(name, description=about, help=about)
+    verb.set_defaults(verb=run, parser=verb)
     return verb
 
 
-def _group(verbs: Verbs, name: str, help_text: str, kinds: str) -> Verbs:
-    """A verb of several kinds, each with options of its own."""
-    verb = verbs.add_parser(name, help=help_text, description=help_text)
-    return verb.add_subparsers(required=True, metavar=kinds)
+def _group(verbs: Verbs, name: str, about: str, kinds: str) -> Verbs:
+    """A command of several kinds, each with options of its own."""
+    verb = verbs.add_parser(name, description=about)
+    return verb.add_subparsers(title="commands", required=True, metavar=kinds)
 
 
 def _lazily(where: str) -> Callable[[argparse.Namespace], int]:
@@ -200,9 +211,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _tokenizer_train(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
+    from gpt1_ds.common.units import count
     from gpt1_ds.data.sentencepiece_train import train
 
-    tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap)
+    with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
+        tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap, show=show)
     print(f"{options.out}: {tokenizer.vocab_size} pieces")
     return 0
 
@@ -216,9 +230,12 @@ def _tokenizer_import(options: argparse.Namespace) -> int:
 
 
 def _data_verify(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
     from gpt1_ds.data.verify import verify
 
-    for name, split in verify(options.folder).items():
+    with progress.bar(unit="{:.0f} shards".format) as show:
+        splits = verify(options.folder, show)
+    for name, split in splits.items():
         print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
     return 0
 

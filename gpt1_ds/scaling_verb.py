@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """The cells that are not done, here, `jobs` at a time."""
     from gpt1_ds.training import study
 
-    planned = read_plan(options)
+    planned = read_plan(options, prepare=True)
     jobs = _jobs(planned, options)
     _check(planned)
     code = study.run(planned, jobs, lambda: None, PRETRAIN)
@@ -50,7 +50,7 @@ def submit(options: argparse.Namespace) -> int:
     """The cells that are not done, as arrays of SLURM."""
     from gpt1_ds.scaling import submit as submission
 
-    planned = read_plan(options)
+    planned = read_plan(options, prepare=not options.dry_run)
     jobs = _jobs(planned, options)
     prepared = submission.prepare(planned, jobs)
     if not prepared.arrays:
@@ -95,10 +95,12 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def read_plan(options: argparse.Namespace) -> StudyPlan:
-    """The study, its cells and the machine. Raises ConfigError for a study that cannot answer its question."""
+def read_plan(options: argparse.Namespace, prepare: bool = False) -> StudyPlan:
+    """The study, its cells and the machine. Nothing is written, unless `prepare` asks for the corpus inside Python.
+    Raises ConfigError for a study that cannot answer its question.
+    """
     study = load_scaling(options.study)
-    words = [*options.overrides, *_embedded(base_config(study, options.overrides))]
+    words = [*options.overrides, *_embedded(base_config(study, options.overrides), prepare)]
     base = base_config(study, words)
     made = cells(study, words, *found_data(base))
     ConfigError.raise_all(f"{options.study}: {problem}" for problem in unidentified(made))
@@ -127,9 +129,9 @@ def _machine(base: Config) -> machine.Machine:
     return found if found.device == device else machine.find("h100" if device == "cuda" else "cpu")
 
 
-def _embedded(base: Config) -> list[str]:
+def _embedded(base: Config, prepare: bool) -> list[str]:
     """The folder of the corpus inside Python, where the study uses that."""
-    found = with_embedded_corpus(base).data.path
+    found = with_embedded_corpus(base, prepare).data.path
     return [] if found == base.data.path else [f"data.path={found[0].path}"]
 
 

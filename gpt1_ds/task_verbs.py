@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from gpt1_ds.common import progress
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config, load, to_yaml
@@ -117,7 +118,7 @@ def predict(options: argparse.Namespace) -> int:
 
     libraries.load()
     from gpt1_ds.training.inference import load_checkpoint
-    from gpt1_ds.training.predict import Predictor, shown, write_lines
+    from gpt1_ds.training.predict import Predictor, write_lines
 
     predictor = Predictor(load_checkpoint(options.checkpoint))
     with contextlib.ExitStack() as stack:
@@ -127,10 +128,13 @@ def predict(options: argparse.Namespace) -> int:
         found = _from_words(predictor, options) if options.text else _from_lines(predictor, options, stream)
         if options.output:
             output = stack.enter_context(open(options.output, "wb"))
-        done = stack.enter_context(shown(not options.text and not output.isatty()))
+        watched = not options.text and not output.isatty()
+        show = stack.enter_context(progress.bar(unit="{:,.0f} lines".format, watched=watched))
+        written = 0
         for lines in found:
             write_lines(lines, output)
-            done(len(lines))
+            written += len(lines)
+            show(written)
     return 0
 
 

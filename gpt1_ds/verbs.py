@@ -10,10 +10,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from gpt1_ds.common import progress
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
+from gpt1_ds.common.units import byte_size, count
 from gpt1_ds.config import Config, load, load_carried, to_yaml, world_problems
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.parallel import launch
@@ -121,13 +123,16 @@ def import_checkpoint(options: argparse.Namespace) -> int:
 
 
 def build_data(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.build import build
-    from gpt1_ds.data.progress import shown
+    from gpt1_ds.data.build import Progress, build
 
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
-        with shown() as progress:
-            dataset = build(*arguments, progress)
+        with progress.bar(unit=byte_size) as show:
+
+            def told(so_far: Progress) -> None:
+                show(so_far.bytes_done, f"{count(so_far.tokens)} tokens", so_far.bytes_total)
+
+            dataset = build(*arguments, told)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)
@@ -168,13 +173,15 @@ def needs_embedded_corpus(config: Config) -> bool:
     return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
 
 
-def with_embedded_corpus(config: Config) -> Config:
-    """`python-docs` as a data source, when it is no folder of that name, is the corpus inside Python."""
+def with_embedded_corpus(config: Config, build: bool = True) -> Config:
+    """`python-docs` as a data source, when it is no folder of that name, is the corpus inside Python: its folder, made
+    where it is not there yet, unless `build` is false.
+    """
     if not needs_embedded_corpus(config):
         return config
-    from gpt1_ds.data.embedded import ensure
+    from gpt1_ds.data import embedded
 
-    folder = str(ensure())
+    folder = str(embedded.ensure() if build else embedded.FOLDER)
     path = [replace(source, path=folder if source.path == EMBEDDED else source.path) for source in config.data.path]
     return replace(config, data=replace(config.data, path=path))
 
@@ -228,16 +235,21 @@ def _kept(run: Path, points: int | None) -> list[Path]:
 
 def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:
     """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet,
-    which is said unless `quietly`.
+    which is said unless `quietly`. Nothing is written.
     """
+    from gpt1_ds.data import embedded
     from gpt1_ds.data.dataset import Dataset
 
     vocab_size, tokens = config.model.vocab_size, None
+    config = with_embedded_corpus(config, build=False)
     try:
         datasets = [Dataset(source.path) for source in config.data.path]
         vocab_size = vocab_size or datasets[0].vocab_size
         tokens = sum(dataset.split("train").tokens for dataset in datasets)
     except DataError as error:
-        if config.data.path[0].path != EMBEDDED and not quietly:
+        if config.data.path[0].path == str(embedded.FOLDER):
+            vocab_size = vocab_size or embedded.VOCAB_SIZE
+            say(f"{embedded.FOLDER}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
+        elif not quietly:
             say(f"not there yet: {error}")
     return vocab_size, tokens

@@ -24,6 +24,6 @@ else
   pip install "$torch+cpu" || pip install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip install "$torch"
 fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
 pip install setuptools wheel
-pip install --no-build-isolation --constraint tools/constraints.txt --editable '.[all]'
+pip install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
 rm -f .venv/.gpt1-ds-*
 touch "$stamp"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.common import progress
 from gpt1_ds.common.text import shown
 from gpt1_ds.common.units import byte_size, count
 
@@ -37,6 +38,14 @@ def verify(path: Path) -> int:
     """Compare every file with the manifest; raises CheckpointError naming the first difference."""
     folder = find(path)
     facts = manifest.read(folder)
-    manifest.verify_files(folder, facts)
+    done = 0
+    with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            show(done)
+
+        manifest.verify_files(folder, facts, progress=one_more)
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0

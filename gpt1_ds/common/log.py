@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from gpt1_ds.common.text import shown
 
 LOGGER = logging.getLogger("gpt1_ds")
+CLEAR_LINE = "\r\x1b[2K"
 _HANDLERS: list[logging.Handler] = []
 _TERMINALS: list[IO[str]] = []
+_ABOVE: list[Callable[[str], None]] = []  # while a progress bar is drawn: what prints a line above it
 _Answer = TypeVar("_Answer")
 
 
@@ -29,7 +32,7 @@ def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
     file_handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"))
     _add(root, file_handler)
     if rank == 0:
-        stream = logging.StreamHandler(terminal)
+        stream = _Lines(terminal)
         stream.setFormatter(logging.Formatter("%(message)s"))
         stream.setLevel(logging.INFO)
         stream.addFilter(lambda record: record.name == LOGGER.name)
@@ -69,6 +72,20 @@ class _LogFile(logging.FileHandler):
         """A full disk must not fill the terminal with complaints of the logging module."""
 
 
+class _Lines(logging.Handler):
+    """What is logged, on the terminal, above the progress bar if there is one."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _write(self.stream, self.format(record))
+        except OSError:
+            self.handleError(record)
+
+
 def teardown() -> None:
     """Undo `setup`."""
     while _HANDLERS:
@@ -89,21 +106,51 @@ def say(message: str) -> None:
     if _HANDLERS:
         LOGGER.info(message)
     else:
-        print(message, file=sys.stderr)
+        _write(sys.stderr, message)
 
 
 def alarm(message: str) -> None:
     """One line for the person who watches, from whichever rank it comes."""
     for stream in _TERMINALS:
-        print(shown(message), file=stream, flush=True)
+        line = shown(message)
+        if not _ABOVE and _watched(stream):  # rank 0 may draw a bar in this line, and draws it again below
+            line = CLEAR_LINE + line
+        _write(stream, line)
+
+
+def _write(stream: IO[str], message: str) -> None:
+    if _ABOVE:
+        _ABOVE[-1](message)
+    else:
+        print(message, file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def above(write: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, every line is printed by `write`: it knows how to keep a progress bar below them."""
+    _ABOVE.append(write)
+    try:
+        yield
+    finally:
+        _ABOVE.remove(write)
+
+
+def clear_line() -> None:
+    """On a terminal, remove what a rank that was killed has left of its progress bar."""
+    if not _ABOVE and is_terminal():
+        with contextlib.suppress(OSError):
+            print(CLEAR_LINE, end="", file=terminal(), flush=True)
 
 
 def terminal() -> IO[str]:
     """Where rank 0 speaks."""
-    streams = [h.stream for h in _HANDLERS if type(h) is logging.StreamHandler]
-    return streams[0] if streams else sys.stderr
+    return next((handler.stream for handler in _HANDLERS if isinstance(handler, _Lines)), sys.stderr)
 
 
 def is_terminal() -> bool:
     """Whether somebody watches live; NO_COLOR and dumb terminals get plain lines."""
-    return terminal().isatty() and os.environ.get("TERM", "") != "dumb" and "NO_COLOR" not in os.environ
+    return _watched(terminal())
+
+
+def _watched(stream: IO[str]) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") != "dumb" and "NO_COLOR" not in os.environ

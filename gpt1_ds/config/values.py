@@ -25,12 +25,19 @@ _NAME = re.compile(r"\$\{([\w.]*)\}")
 
 def meant(kind: type, key: tuple[str, ...]) -> str:
     """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere."""
-    if len(key[-1]) > LONGEST_KEY:
-        return ""
-    known = _keys(kind)
-    named = [name for name in known if name.rpartition(".")[2] == key[-1]]
-    close = named or difflib.get_close_matches(".".join(key), known, n=2)
+    close = alike(kind, key) if len(key[-1]) <= LONGEST_KEY else []
     return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def alike(kind: type, key: tuple[str, ...]) -> list[str]:
+    """Keys of the same name in any section, else those that are spelled alike."""
+    known = _keys(kind)
+    names = {name: name.rpartition(".")[2] for name in known}
+    same = [full for full, name in names.items() if name == key[-1]]
+    if close := same or difflib.get_close_matches(".".join(key), known, n=2):
+        return close
+    near = difflib.get_close_matches(key[-1], names.values(), n=2, cutoff=0.75)
+    return [full for full, name in names.items() if name in near]
 
 
 @cache

@@ -186,7 +186,7 @@ def _fix(text: str) -> str:
 
 def _read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     try:
-        encoder = bounded_json.parse(content)
+        encoder: dict[str, int] = bounded_json.parse(content)
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
     ids = list(encoder.values()) if isinstance(encoder, dict) else []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.sentencepiece_bpe import CONTROL_SYMBOLS, MODEL
@@ -21,15 +24,21 @@ _TOO_LARGE = re.compile(r"too high \(\d+\)\. Please set it to a value <= (\d+)")
 
 
 def train(
-    inputs: Sequence[str | Path], out: Path | str, vocab_size: int = 40000, unwrap: bool = False, sample: int = SAMPLE
+    inputs: Sequence[str | Path],
+    out: Path | str,
+    vocab_size: int = 40000,
+    unwrap: bool = False,
+    sample: int = SAMPLE,
+    show: Show = show_nothing,
 ) -> Tokenizer:
     """Learn `vocab_size` pieces from `inputs` (as for `data build`) and publish them as the tokenizer folder `out`.
 
     The same inputs give the same bytes. Of a corpus with more than `sample` pieces of lines a uniform sample is used.
     Raises DataError for unusable inputs, for an `out` that is there, and for a size that the text cannot support.
     """
-    lines = _cut_lines(read_texts(inputs, unwrap))
-    model = learn(reservoir(lines, sample), vocab_size)
+    lines = reservoir(_cut_lines(_shown(read_texts(inputs, unwrap), show)), sample)
+    show(words=f"learning {vocab_size} pieces")
+    model = _interruptible(lambda: learn(lines, vocab_size))
     special_ids = SpecialIds(unknown=0, **{symbol.strip("<>"): number for symbol, number in CONTROL_SYMBOLS.items()})
     return publish_tokenizer(Path(out), SENTENCEPIECE, vocab_size, special_ids, {MODEL: model})
 
@@ -39,6 +48,29 @@ def read_texts(inputs: Sequence[str | Path], unwrap: bool) -> Iterator[str]:
     for unit in plan_units(find_inputs(inputs)):
         for piece in read_unit(unit, unwrap):
             yield piece.text
+
+
+def _shown(blocks: Iterable[str], show: Show) -> Iterator[str]:
+    """The blocks; says how many letters have been read."""
+    letters = 0
+    for block in blocks:
+        letters += len(block)
+        show(letters, "reading")
+        yield block
+
+
+def _interruptible(work: Callable[[], bytes]) -> bytes:
+    """What `work` returns, done in a thread: the main one hears Ctrl-C and SIGTERM while C++ computes."""
+    result: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result.result()
 
 
 def _cut_lines(blocks: Iterable[str]) -> Iterator[str]:

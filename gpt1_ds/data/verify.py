@@ -12,6 +12,7 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file
+from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.shards import Shard
 from gpt1_ds.data.tokenizer import load_tokenizer
@@ -30,7 +31,7 @@ class SplitSummary:
     shards: int
 
 
-def verify(folder: Path | str) -> dict[str, SplitSummary]:
+def verify(folder: Path | str, show: Show = show_nothing) -> dict[str, SplitSummary]:
     """Re-read every token of a dataset; the summary of each split.
 
     Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the
@@ -40,10 +41,13 @@ def verify(folder: Path | str) -> dict[str, SplitSummary]:
     tokenizer = load_tokenizer(dataset.tokenizer_folder)
     if tokenizer.fingerprint != dataset.tokenizer_fingerprint:
         raise DataError(f"{dataset.tokenizer_folder}: not the tokenizer this dataset was built with; {_AGAIN}")
+    seen, shards = 0, sum(len(dataset.split(name).shards) for name in dataset.splits)
     for name in dataset.splits:
         stream = dataset.split(name)
         for number in range(len(stream.shards)):
+            show(seen, name, shards)
             _verify_shard(stream, number, dataset.vocab_size, tokenizer.eod_id)
+            seen += 1
         _compare(dataset, name, "tokens", sum(shard["tokens"] for shard in stream.shards), stream.tokens)
         _compare(dataset, name, "documents", sum(shard["documents"] for shard in stream.shards), stream.documents)
     description = dataset.description

@@ -15,13 +15,20 @@ REQUIRED = {
     "deepspeed": "0.19.8",
     "megatron-core": "0.16.1",
     "omegaconf": "2.4",
-    "sentencepiece": "0.2",
+    "sentencepiece": "0.2.3",
+    "safetensors": "0.5",
+    "rich": "13",
+    "wandb": "0.31",
 }
-OPTIONAL = {
-    "wandb": "tracking in Weights & Biases",
-    "matplotlib": "report pages (pip install 'gpt1-ds[report]')",
-    "transformers": "comparison with Hugging Face (pip install 'gpt1-ds[hf]')",
-    "spacy": "GPT-1's own tokenizer of 2018 (pip install 'gpt1-ds[openai]')",
+OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
+    "matplotlib": ("figures of reports", "report"),
+    "jinja2": ("report pages", "report"),
+    "scipy": ("scaling fits, correlations of tasks", "scaling"),
+    "scikit-learn": ("scores of tasks", "finetune"),
+    "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
+    "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
+    "datasets": ("tasks from the datasets library", "datasets"),
+    "transformers": ("comparison with Hugging Face", "hf"),
 }
 
 
@@ -37,7 +44,7 @@ def report() -> int:
     """Print every finding; exit code 0 when training works here, 2 otherwise."""
     findings = list(_packages())
     if not any(finding.level == "problem" for finding in findings):
-        for check in (_devices, _backends, _compiler, _collective):
+        for check in (_reference, _devices, _backends, _compiler, _collective):
             findings += _guarded(check)
     findings += list(_disk())
     for finding in findings:
@@ -64,9 +71,18 @@ def _packages() -> Iterator[Finding]:
             yield Finding("problem", f"{name} {version} is too old: pip install '{name}>={least}'")
         else:
             yield Finding("ok", f"{name} {version}")
-    for name, purpose in OPTIONAL.items():
+    for name, (purpose, extra) in OPTIONAL.items():
         version = _version(name)
-        yield Finding("ok", f"{name} {version}") if version else Finding("note", f"no {name}: no {purpose}")
+        if version is None:
+            yield Finding("note", f"no {name}, for {purpose}: pip install 'gpt1-ds[{extra}]'")
+        else:
+            yield Finding("ok", f"{name} {version}, for {purpose} (extra {extra})")
+
+
+def _reference() -> Iterator[Finding]:
+    from gpt1_ds.config.load import SHIPPED
+
+    yield Finding("ok", f"every configuration key and preset: {SHIPPED / 'README.md'}")
 
 
 def _devices() -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from gpt1_ds.common import stop_signals
+from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.parallel import scratch
@@ -127,6 +127,7 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             return _collect(processes, pipes)
     finally:
         _end(processes)
+        log.clear_line()
         for process in processes:
             _STARTED.remove(process)
         shutil.rmtree(folder, ignore_errors=True)

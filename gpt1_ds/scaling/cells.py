@@ -22,6 +22,7 @@ from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.validate import problems
 from gpt1_ds.plan.count import counts, flops_per_token
+from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
 from gpt1_ds.scaling import outcome
 from gpt1_ds.slurm.tries import newest_step
 
@@ -141,7 +142,7 @@ class _Maker:
         self.shortfalls: list[str] = []
         if vocab_size is None:
             self.problems.append("model.vocab_size: the data are not there yet; build them, or say how large it is")
-        self.vocab_size = vocab_size or 1
+        self.vocab_size = vocab_size or ASSUMED_VOCABULARY  # to find what else is wrong
         self.smallest: dict[ModelConfig, int] = {}  # budget of a size
         for arm in study.arms:
             for layers in arm.layers:

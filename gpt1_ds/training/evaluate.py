@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
-from gpt1_ds.common import log
+from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
@@ -71,7 +71,9 @@ def _probe(grid: Grid, checkpoint: Path, probes: Sequence[Probe], out: Path | No
         return
     loaded = grid.agree(lambda: load_checkpoint(checkpoint))
     for probe in left:
-        metrics = probe_metrics(probe, loaded, grid)
+        with progress.bar(watched=grid.rank == 0) as show:
+            show(words=probe.name)
+            metrics = probe_metrics(probe, loaded, grid)
         if grid.rank == 0:
             shown = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
             log.say(f"{checkpoint}: {PREFIX}{probe.name} {probe.split}: {shown}")
@@ -95,7 +97,9 @@ def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path
                 f"{config.data.path[0].path}: was built with another tokenizer than {checkpoint} was trained with"
             )
         step = int(facts["step"])
-        record = held_out_loss(engine, data, batch_shape(config, grid), step, int(facts["tokens"]), limit=0)
+        shape, tokens = batch_shape(config, grid), int(facts["tokens"])
+        with progress.bar(unit="{:.0f} batches".format, watched=grid.rank == 0) as show:
+            record = held_out_loss(engine, data, shape, step, tokens, limit=0, show=show)
         if grid.rank == 0:
             log.say(
                 f"{checkpoint}: held-out loss {record.loss:.4f} nats per token, perplexity {record.perplexity:.2f}, "

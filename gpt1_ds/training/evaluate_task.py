@@ -9,7 +9,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.checkpoint.whole import head_of
-from gpt1_ds.common import log
+from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
 from gpt1_ds.parallel.engine import Engine
@@ -47,7 +47,9 @@ def _score(objective: TaskObjective, engine: Engine, checkpoint: Path, facts: di
     for split in objective.splits:
         if split == "train" or not objective.has_labels(split):
             continue
-        record, _ = objective.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
+        with progress.bar(watched=objective.grid.rank == 0) as show:
+            show(words=split)
+            record, _ = objective.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
         if objective.grid.rank == 0:
             log.say(f"{checkpoint}: {record}")
             if out is not None:

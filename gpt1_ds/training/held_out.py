@@ -7,6 +7,7 @@ import math
 import torch
 import torch.distributed as dist
 
+from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import Data
 from gpt1_ds.parallel.engine import Engine
@@ -14,13 +15,16 @@ from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.build import evaluation_batches
 
 
-def held_out_loss(engine: Engine, data: Data, shape: BatchShape, step: int, tokens: int, limit: int) -> EvalRecord:
+def held_out_loss(
+    engine: Engine, data: Data, shape: BatchShape, step: int, tokens: int, limit: int, show: Show = show_nothing
+) -> EvalRecord:
     """Loss over the first `limit` global batches of held-out windows (0: all), the same on every layout."""
     assert data.held_out is not None, "the caller checks that there is a validation split"
     total, text_bytes, context = 0.0, 0, data.held_out.context
     batches = data.held_out.batches(shape, limit)
     bytes_per_token = data.tokenizer.token_bytes()
-    for rows in batches:
+    for done, rows in enumerate(batches):
+        show(done, total=len(batches))
         total += engine.evaluate(evaluation_batches(rows)) * shape.global_batch * context
         text_bytes += sum(int(bytes_per_token[part.tokens_BT[part.row_B >= 0, 1:]].sum()) for part in rows)
     counts_here = engine.grid.tensor_rank == 0 and engine.grid.is_first_stage  # each row once

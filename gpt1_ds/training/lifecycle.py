@@ -40,6 +40,8 @@ def live(config: Config, open_objective: Open) -> int:
         run = _build(objective, run_dir, grid, watch, requests)
         begin, reason = time.monotonic(), mirrored.FAILED
         try:
+            if grid.rank == 0:
+                run.reporter.begin(run.step, run.steps)
             outcome = train(run)
             run.profile.end()
             if not run.is_saved:
@@ -108,7 +110,6 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
             begun = f"from the weights of {folder}" if weights_only else f"from step {run.step} of {folder.name}"
         run_dir.add_event("started", step=run.step, steps=run.steps, ranks=grid.world, job=_job())
         log.say(f"{run_dir.path}: training {run.steps} steps {begun} on {grid.world} rank{'s' * (grid.world > 1)}")
-        reporter.begin(run.step, run.steps)
     run.rewind()
     return run
 

@@ -9,18 +9,16 @@ Shapes: N examples of C sequences, B rows, T positions, K classes or choices.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.batches import build_batch
@@ -144,21 +142,6 @@ def predict_lines(
             yield predictor.lines(examples, as_json)
         if problem:
             raise DataError(problem)
-
-
-@contextlib.contextmanager
-def shown(watched: bool) -> Iterator[Callable[[int], None]]:
-    """Is called with how many lines more are written: counts them on a terminal while the block runs, if `watched`."""
-    if not (watched and log.is_terminal()):
-        yield lambda lines: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.completed:,.0f} lines"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda lines: bar.advance(task, lines)
 
 
 def write_lines(lines: Iterable[str], output: IO[bytes]) -> None:

@@ -149,6 +149,7 @@ class Run:
             self.guard.accept(result.loss, result.grad_norm)
             self._skipped = 0 if step > self._furthest else self._skipped  # steps that are repeated prove nothing
         self.clock.step(batch.tokens)
+        self.reporter.advance(step)
         if step == 1 or decision.stop or self.is_due(self.config.train.log_every, step):
             self._log(result, decision)
         if self.is_due(self.config.guard.compare_every, step):

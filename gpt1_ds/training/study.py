@@ -6,18 +6,17 @@ holds says whether it is done, and running the study again does the others. This
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpt1_ds.common import log, stop_signals
+from gpt1_ds.common import log, progress, stop_signals
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
@@ -161,7 +160,8 @@ class _Runner:
         self._say(f"{self.plan.folder}: {total} cells, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
         self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
         self.update()
-        with _bar(total) as show, ThreadPoolExecutor(self.jobs, thread_name_prefix="cell") as pool:
+        threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="cell")
+        with progress.bar(total, total - waiting) as show, threads as pool:
             try:
                 self._run_all(pool, show)
             except BaseException:
@@ -169,7 +169,7 @@ class _Runner:
                 raise
         return self._finish()
 
-    def _run_all(self, pool: ThreadPoolExecutor, show: Callable[[int, str], None]) -> None:
+    def _run_all(self, pool: ThreadPoolExecutor, show: progress.Show) -> None:
         running: dict[Future[None], Cell] = {}
         while self.waiting or running:
             now = time.monotonic()
@@ -249,18 +249,3 @@ class _Runner:
     def _say(self, text: str) -> None:
         log.say(text)
         append(self.log_file, f"{text}\n")
-
-
-@contextlib.contextmanager
-def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
-    """A function that shows how many cells are done and which ones run: a bar on a terminal, nothing in a log."""
-    if not log.is_terminal():
-        yield lambda done, running: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TextColumn("{task.completed}/{task.total}  {task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done, running: bar.update(task, completed=done, description=running)

@@ -22,6 +22,7 @@ FLOORS = {
         "cli": 9,
         "verbs": 8,
         "verb_options": 8,
+        "usage": 8,
         "__main__": 10,
         "__init__": -1,
     },

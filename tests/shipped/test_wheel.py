@@ -32,6 +32,7 @@ def test_every_file_is_in_it(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds").rglob("*.py")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
+    wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").glob("*.md")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "launch").iterdir()}
     pages = (path for path in (ROOT / "gpt1_ds" / "report").iterdir() if path.suffix in (".html", ".css", ".js"))
     wanted |= {f"gpt1_ds/report/{path.name}" for path in pages}
@@ -66,7 +67,11 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     command = [str(python), "-P", "-c", "import gpt1_ds; print(gpt1_ds.__file__)"]
     where = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert str(site) in where.stdout, "the wheel's own code runs"
-    assert "training works here" in run("doctor")
+    found = run("doctor")
+    assert "training works here" in found
+    reference = found.partition("every configuration key and preset: ")[2].splitlines()[0]
+    assert Path(reference).is_relative_to(site)
+    assert "`optimizer.lr`" in Path(reference).read_text()
     assert "116,537,856 parameters" in run("plan", "-c", "pretrain/gpt1_117m")
     run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
     assert (empty / "runs" / "run" / "DONE").exists()

@@ -1,0 +1,74 @@
+"""Words on a command line: put where they belong, or answered with the right form."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gpt1_ds.common.errors import UserError
+
+LISTS = ("overrides", "text")  # where the words of a command go that stand behind no option
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is one line, a UserError, with what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(value, str) and action.choices is not None and value not in action.choices:
+            close = difflib.get_close_matches(value, map(str, action.choices), 2)
+            if close or not action.option_strings:  # a command: argparse would list the hidden ones, too
+                meant = f"did you mean {' or '.join(close)}?" if close else f"see {self.prog} --help"
+                name = "/".join(action.option_strings) or self.prog
+                raise UserError(f"{name} {value}: there is no {value}; {meant}")
+        super()._check_value(action, value)
+
+
+def settle(options: argparse.Namespace, rest: Sequence[str], everything: Sequence[str]) -> None:
+    """Put the words of `everything` together: argparse leaves in `rest` those behind an option, too. The first one is
+    the checkpoint of a command that needs one, unless --checkpoint says it.
+
+    Raises UserError for words and options that the command does not take, and for a missing checkpoint.
+    """
+    command, first = options.parser.prog, getattr(options, "first", None)
+    found = next((name for name in LISTS if hasattr(options, name)), None)
+    words = [word for word in (first, *(getattr(options, found) if found else ())) if word is not None]
+    problems = []
+    for word in rest:
+        if word.startswith("-"):
+            problems.append(f"{word}: {_right_form(word, everything, options)}")
+        else:
+            words.append(word)
+    if not problems and hasattr(options, "checkpoint") and options.checkpoint is None:
+        if not words:
+            raise UserError(f"{command}: name a checkpoint, a run folder for example: CKPT or --checkpoint CKPT")
+        options.checkpoint = words.pop(0)
+    if found:
+        setattr(options, found, words)
+    elif words and not problems:
+        problems.append(f"{' '.join(words)}: {command} takes no such word; see {command} --help")
+    UserError.raise_all(problems)
+
+
+def _right_form(word: str, everything: Sequence[str], options: argparse.Namespace) -> str:
+    """What to write in the place of `word`, an option that the command does not have."""
+    key, equals, value = word.lstrip("-").partition("=")
+    if not equals:
+        following = everything[everything.index(word) + 1 :]
+        value = following[0] if following and not following[0].startswith("-") else "VALUE"
+    takes_keys = hasattr(options, "overrides")
+    if "." in key and takes_keys:
+        return f"keys are written without dashes: {key}={value}"
+    close = difflib.get_close_matches(f"--{key}", re.findall(r"--[\w-]+", options.parser.format_usage()), 1)
+    if takes_keys and not close:
+        from gpt1_ds.config import Config
+        from gpt1_ds.config.values import alike
+
+        close = [f"{name}={value}" for name in alike(Config, (key.replace("-", "_"),))]
+    meant = f"did you mean {' or '.join(close)}?" if close else f"see {options.parser.prog} --help"
+    return f"not an option of {options.parser.prog}; {meant}"

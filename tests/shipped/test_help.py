@@ -1,0 +1,123 @@
+"""Help that a stranger can work from, and words that are understood in more than one way."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from gpt1_ds import cli, usage
+from gpt1_ds.common.errors import UserError
+from tests.helpers.program import assert_refused
+
+INTERNAL = {"begin", "stage", "node", "end", "line", "health", "verdict"}  # steps of launch/env.sh
+
+
+def kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found[0]) if found else {}
+
+
+def commands(parser: argparse.ArgumentParser, hidden: set[str]) -> Iterator[argparse.ArgumentParser]:
+    if not kinds(parser):
+        yield parser
+    for name, command in kinds(parser).items():
+        if name not in hidden:
+            yield from commands(command, INTERNAL if name == "slurm" else set())
+
+
+COMMANDS = list(commands(cli._parser(), set()))
+
+
+def test_help_opens_with_what_the_program_does_and_lists_every_command_once() -> None:
+    text = cli._parser().format_help()
+    assert text.split("\n\n")[1].startswith("Train GPT-1 from raw text")
+    assert "torch" not in text.split("\n\n")[1], "no note to developers"
+    named = [name for names in cli.GROUPS.values() for name in names]
+    assert sorted(named) == sorted(kinds(cli._parser()))
+    assert [text.count(f"\n  {name:<15} ") for name in named] == [1] * len(named), text
+
+
+def test_internal_steps_are_not_shown(gpt1) -> None:  # type: ignore[no-untyped-def]
+    text = gpt1("slurm", "--help").out
+    assert "submit" in text
+    assert set(kinds(kinds(cli._parser())["slurm"])) >= INTERNAL, "but they are there"
+    assert not [word for word in text.split() if word in INTERNAL]
+    refused = gpt1("slurm", "foo")
+    assert_refused(refused, "there is no foo")
+    assert "verdict" not in refused.err
+
+
+@pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
+def test_every_option_has_help_and_its_default(parser: argparse.ArgumentParser) -> None:
+    assert parser.description
+    for action in parser._actions:
+        if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
+            continue
+        name = action.option_strings or action.dest
+        assert action.help, f"{parser.prog} {name}: no help"
+        if action.option_strings and action.nargs != 0 and not action.required:
+            assert "default" in action.help, f"{parser.prog} {name}: its default is not said"
+    assert "verb" not in parser.format_help().lower()
+
+
+@pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
+def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser) -> None:
+    names = {action.dest for action in parser._actions}
+    if "checkpoint" not in names:
+        return
+    needed = [action for action in parser._actions if action.required and action.option_strings]
+    others = [f"{one.option_strings[0]}={next(iter(one.choices or ['x']))}" for one in needed]
+    following = {"text": ["a text"], "overrides": ["a.b=c"]}
+    after = next((words for name, words in following.items() if name in names), [])
+
+    def understood(*words: str) -> dict[str, object]:
+        given = [*parser.prog.split()[1:], *words]
+        options, rest = cli._parse(given)
+        usage.settle(options, rest, given)
+        return {name: value for name, value in vars(options).items() if name not in ("first", "verb", "parser")}
+
+    expected = understood("--checkpoint", "runs/r", *others, *after)
+    assert expected["checkpoint"] == "runs/r"
+    assert [expected[name] for name in following if name in names] == ([after] if after else [])
+    for words in (
+        ["runs/r", *after, *others],
+        [*others, "runs/r", *after],
+        ["runs/r", *others, *after],
+        [*others, *after, "--checkpoint=runs/r"],
+    ):
+        assert understood(*words) == expected, words
+    with pytest.raises(UserError, match="name a checkpoint"):
+        understood(*others)
+    if not after:
+        with pytest.raises(UserError, match=r"b: .* takes no such word"):
+            understood("a", "b", *others)
+
+
+def test_there_are_commands_that_read_checkpoints() -> None:
+    read = {parser.prog for parser in COMMANDS if "checkpoint" in {action.dest for action in parser._actions}}
+    checkpoint = {f"gpt1-ds checkpoint {name}" for name in ("inspect", "verify", "export")}
+    assert read == {"gpt1-ds sample", "gpt1-ds evaluate", "gpt1-ds predict", *checkpoint}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["pretrian"], "did you mean pretrain?"),
+        (["slurm", "statsu"], "did you mean status?"),
+        (["checkpoint", "veryfy", "x"], "did you mean verify?"),
+        (["pretrain", "--lr", "1e-3"], "--lr: not an option of gpt1-ds pretrain; did you mean optimizer.lr=1e-3?"),
+        (["pretrain", "--lr=1e-3"], "did you mean optimizer.lr=1e-3?"),
+        (["pretrain", "--micro-batch-size", "8"], "did you mean train.micro_batch=8?"),
+        (["pretrain", "--nprocs", "2"], "did you mean --nproc?"),
+        (["pretrain", "--nothing-like-it"], "see gpt1-ds pretrain --help"),
+        (["sample", "runs/r", "--prompt", "x", "--temprature", "1"], "did you mean --temperature?"),
+        (["data", "build"], "--input, --tokenizer, --out; see gpt1-ds data build --help"),
+        (["checkpoint", "export", "x", "--to", "hff", "--out", "y"], "--to hff: there is no hff; did you mean hf?"),
+        (["doctor", "now"], "now: gpt1-ds doctor takes no such word"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_words_are_answered_with_what_was_meant(gpt1, words: list[str], says: str) -> None:  # type: ignore[no-untyped-def]
+    assert_refused(gpt1(*words), says)

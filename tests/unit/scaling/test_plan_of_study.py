@@ -1,0 +1,40 @@
+"""A plan is made of what is known, and says what a run would prepare first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import main
+from gpt1_ds.data import embedded
+
+
+@pytest.mark.parametrize("words", [["plan"], ["status"], ["submit", "--dry-run"]], ids=lambda words: " ".join(words))
+def test_nothing_is_written(words: list[str], in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, *options = words
+    assert main(["scaling", name, "scaling/tiny_cpu", *options]) == 0
+    told = capsys.readouterr()
+    assert "l3w48-512K-seed1" in told.out
+    assert f"{embedded.FOLDER}: not there yet: a run first makes it" in told.err
+    assert not list(in_folder.iterdir())
+
+
+def test_other_data_that_is_missing(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["scaling", "plan", "scaling/tiny_cpu", "data.path=nowhere"]
+    assert main(words) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "not there yet: nowhere: not a dataset (dataset.json is missing); make one with `gpt1-ds data build`",
+        "gpt1-ds: model.vocab_size: the data are not there yet; build them, or say how large it is",
+    ]
+    assert main([*words, "model.vocab_size=1K"]) == 0
+    assert "runs/tiny_study: 13 cells" in capsys.readouterr().out
+    assert not list(in_folder.iterdir())
+
+
+def test_the_vocabulary_is_that_of_the_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "--dry-run"]) == 0
+    told = capsys.readouterr()
+    assert f"vocabulary {embedded.VOCAB_SIZE}:" in told.out
+    assert "not there yet" in told.err
+    assert not list(in_folder.iterdir())
