@@ -61,7 +61,7 @@ def compare_replicas(run: Run) -> None:
     if difference is None:
         return
     if run.grid.rank == 0:
-        details = {"parameter": difference.name, "kind": difference.kind, "parameters": difference.parameters}
+        details = {"parameter": difference.name, "what": difference.kind, "parameters": difference.parameters}
         run.run_dir.add_event("replicas differ", step=run.step, **details, ranks=difference.ranks)
     raise TrainingError(
         f"step {run.step}: {difference}; nothing of this state was saved. Run again to resume from the last "

@@ -36,7 +36,7 @@ def test_it_ends_the_run_and_is_not_published(case: str, tiny_data: Path, tmp_pa
         launch.launch("tests.faults.test_changed_replicas:pretrain_with_a_flip", arguments, 2)
     run_dir = runs.folder(words)
     (event,) = runs.events(run_dir, "replicas differ")
-    assert (event["step"], event["parameter"], event["kind"], event["ranks"]) == (step, name, kind, [[0], [1]])
+    assert (event["step"], event["parameter"], event["what"], event["ranks"]) == (step, name, kind, [[0], [1]])
     assert [folder.name for folder in steps_in(run_dir.checkpoints)] == ["step-00000005"]
     assert runs.pretrain(words, 2) == 0
     assert runs.events(run_dir, "started")[-1]["step"] == 5
