@@ -32,6 +32,7 @@ configure() {
   {
     cat <<CONF
 ClusterName=sandbox
+FirstJobId=$((1 + $$ % 180 * 100)) # ranks meet at a port of the job's number, and sandboxes share a host
 SlurmctldHost=$(hostname -s)(127.0.0.1)
 SlurmctldPort=$(free_port)
 SlurmUser=$user

@@ -28,7 +28,8 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.publish import Contents, Part, total_hashes
 from gpt1_ds.checkpoint.state import StateReader, hash_of, tensors_of, write_tensors
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.errors import CheckpointError, NodeError, UserError
+from gpt1_ds.common.files import this_node
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
@@ -88,7 +89,7 @@ class Store:
         else:
             try:
                 part.set_result(self._write(temporary, owned))
-            except OSError as error:
+            except (OSError, UserError) as error:  # for all ranks to agree on, like one of the thread
                 part.set_exception(error)
         self._under_way = _Save(contents, temporary, part)
 
@@ -184,7 +185,8 @@ class Store:
         name = f"state/rank-{self.rank:05d}.safetensors"
         size, digest = write_tensors(temporary / name, tensors)
         if manifest.file_facts(temporary / name) != {"bytes": size, "sha256": digest}:
-            raise OSError(errno.EIO, "reads back otherwise than it was written", str(temporary / name))
+            problem = "reads back otherwise than it was written: the disk or the way to it is in trouble"
+            raise NodeError(this_node(), f"{temporary / name}: {problem} (on {this_node()})")
         return Part(name, size, digest, index, _hashes(owned))
 
     def _publish(self, save: _Save, final: Path, parts: list[Part]) -> None:

@@ -70,14 +70,14 @@ def fragments(engine: Engine) -> list[Fragment]:
 
 def weights(engine: Engine) -> list[Fragment]:
     """The weights that the model computes with, in its precision (as `master`), where this rank holds all of its
-    tensor-parallel part: under ZeRO 3 those are the small ones.
+    tensor-parallel part: under ZeRO 3 those are the small ones, once they were gathered.
     """
     found = []
     for parameter in engine.module.parameters():
-        if getattr(parameter, "ds_persist", True):  # set under ZeRO 3 only
-            info = names.info(parameter)
-            values = parameter.detach().view(-1).narrow(0, 0, math.prod(info.local_shape))
-            found.append(Fragment(info, 0, values))
+        info = names.info(parameter)
+        count = math.prod(info.local_shape)
+        if getattr(parameter, "ds_persist", True) and parameter.numel() >= count:  # ds_persist: under ZeRO 3 only
+            found.append(Fragment(info, 0, parameter.detach().view(-1).narrow(0, 0, count)))
     return found
 
 
