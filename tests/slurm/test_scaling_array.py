@@ -15,7 +15,7 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from tests.helpers import runs
 from tests.helpers.jobs import Cluster
 
-WILD, TRUNK, HELD_UP = "l1w32-64K-lr1000-seed1", "l2w32-256K-seed1", "l3w32-256K-seed1"
+WILD, TRUNK, HELD_UP = "l1w32-64K-lr1000-seed1", "l2w32-64K-seed1", "l3w32-64K-seed1"
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def study(cluster: Cluster) -> Path:
         "epochs_limit": 8,
         "keep_checkpoints": True,
         "arms": [
-            {"name": "depth", "kind": "depth", "width": 32, "layers": [2, 3], "tokens": ["64K", "256K"]},
+            {"name": "depth", "kind": "depth", "width": 32, "layers": [2, 3], "tokens": ["16K", "64K"]},
             {"name": "wild", "kind": "depth", "width": 32, "layers": [1], "tokens": ["64K"], "rates": [1000]},
         ],
     }
