@@ -16,6 +16,7 @@ import io
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -172,16 +173,17 @@ def fuzz(mutations: int, seed: int, only: Sequence[str] = ()) -> dict[str, Tally
     """`mutations` in all, as many of each kind. The same seed makes the same mutations, kind by kind."""
     names = [name for name in KINDS if not only or name in only]
     tallies = {name: Tally() for name in names}
+    faulthandler.register(signal.SIGALRM, chain=True)
     with tempfile.TemporaryDirectory() as place:
         honest = Path(place)
         with contextlib.redirect_stdout(io.StringIO()):
             make_honest(honest)
             for number in range(mutations):
                 name = names[number % len(names)]
-                faulthandler.dump_traceback_later(STUCK, exit=True)
+                signal.alarm(STUCK)
                 draw = random.Random(f"{seed} {name} {number}")
                 attack(KINDS[name], honest, draw, tallies[name], f"{name} {number}")
-        faulthandler.cancel_dump_traceback_later()
+        signal.alarm(0)
     return tallies
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import deepspeed
@@ -196,6 +197,12 @@ def connect_alone() -> ProcessGroup:
     if not dist.is_initialized():
         with explained():
             dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    return _group_of_one(dist.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _group_of_one(world: ProcessGroup) -> ProcessGroup:
+    """Once for each `world`: a group has a thread, which stays."""
     group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(group, ProcessGroup), "this process is a member"
     return group

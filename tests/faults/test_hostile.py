@@ -88,6 +88,17 @@ def test_the_honest_one_loads(folder: Path) -> None:
     assert load_checkpoint(folder).step == 2
 
 
+def test_reading_again_and_again_leaves_no_threads(folder: Path) -> None:
+    from gpt1_ds.training.inference import load_checkpoint
+
+    def threads() -> int:
+        load_checkpoint(folder)
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    first = threads()
+    assert [threads() for _ in range(3)] == [first] * 3
+
+
 def test_pickles_in_place_of_every_file(folder: Path, canary: Path) -> None:
     names = list(json.loads((folder / "manifest.json").read_text())["files"])
     keep = {name: (folder / name).read_bytes() for name in names}
