@@ -44,6 +44,7 @@ class Predictor:
             )
         self.task: Task = loaded.task
         self.settings = loaded.config.task
+        self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._limit = length_limit(self.settings, loaded.config.model.context)
 
@@ -58,6 +59,8 @@ class Predictor:
             tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
             extract_B = torch.from_numpy(batch.extract.reshape(-1))
             scores_NK[numbers] = self._model.scores(tokens_BT.T.to(device), extract_B.to(device)).cpu().numpy()
+        if not np.isfinite(scores_NK).all():
+            raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
         return scores_NK
 
     def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:

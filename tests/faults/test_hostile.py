@@ -205,6 +205,16 @@ def test_tensors_beyond_the_end_of_the_file(folder: Path, canary: Path) -> None:
     assert_refused(folder, canary, "does not fit its place")
 
 
+def test_weights_that_are_not_finite(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = state_file(folder)
+    data = path.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    path.write_bytes(data[:begin] + b"\xff" * (len(data) - begin))
+    sign(folder)
+    assert cli.main(["sample", "--checkpoint", str(folder), "--prompt", "a"]) == 2
+    assert capsys.readouterr().err.endswith("its weights give no finite numbers: this is not a trained model\n")
+
+
 def test_json_without_end(folder: Path, canary: Path) -> None:
     (folder / "manifest.json").write_text("[" * 100_000)
     assert_refused(folder, canary, "not readable as JSON")
