@@ -94,7 +94,7 @@ def sample(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
             pending, caches = sequence[-max(1, context // 2) :], loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
         logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
-        if not bool(logits_V.isfinite().all()):
+        if not bool(logits_V[: tokenizer.vocab_size].isfinite().all()):  # pad rows are not
             raise CheckpointError(f"{loaded.folder}: its weights give no finite numbers: this is not a trained model")
         logits_V[forbidden] = -torch.inf
         logits_V[tokenizer.vocab_size :] = -torch.inf
