@@ -48,7 +48,7 @@ class Replicas:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.grid = engine, engine.grid
-        held = {_key(WEIGHT, one.info) for one in masters.weights(engine)}
+        held = {_key(WEIGHT, names.info(parameter)) for parameter in masters.kept_whole(engine)}
         if engine.deepspeed.zero_optimization_stage():  # else they are the weights
             held |= {_key(MASTER, names.info(parameter)) for parameter in engine.module.parameters()}
         holders: dict[Key, set[tuple[int, ...]]] = {}

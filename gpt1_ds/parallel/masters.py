@@ -68,15 +68,20 @@ def fragments(engine: Engine) -> list[Fragment]:
     return found
 
 
+def kept_whole(engine: Engine) -> list[Parameter]:
+    """The weights of which this rank keeps all of its tensor-parallel part: under ZeRO 3 the small ones."""
+    return [one for one in engine.module.parameters() if getattr(one, "ds_persist", True)]  # set under ZeRO 3 only
+
+
 def weights(engine: Engine) -> list[Fragment]:
-    """The weights that the model computes with, in its precision (as `master`), where this rank holds all of its
-    tensor-parallel part: under ZeRO 3 those are the small ones, once they were gathered.
+    """What the model computes with of the weights that are kept whole, in its precision (as `master`). Before the first
+    `publish` ZeRO 3 has not gathered them: they are left out.
     """
     found = []
-    for parameter in engine.module.parameters():
+    for parameter in kept_whole(engine):
         info = names.info(parameter)
         count = math.prod(info.local_shape)
-        if getattr(parameter, "ds_persist", True) and parameter.numel() >= count:  # ds_persist: under ZeRO 3 only
+        if parameter.numel() >= count:
             found.append(Fragment(info, 0, parameter.detach().view(-1).narrow(0, 0, count)))
     return found
 

@@ -20,6 +20,7 @@ CASES: dict[str, tuple[list[str], str, bool, int]] = {
     "tp2-bf16": (["parallel.tensor=2", BF16], NORM, True, 10),
     "dp2-zero0": (["parallel.zero=0"], NORM, False, 10),
     "dp2-zero1-bf16": ([BF16], NORM, False, 6),
+    "dp2-zero3": (["parallel.zero=3"], NORM, False, 6),
     "pp2": (["parallel.pipeline=2"], TIED, True, 10),
     "pp2-bf16": (["parallel.pipeline=2", BF16], TIED, True, 6),
 }
