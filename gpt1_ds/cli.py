@@ -20,7 +20,7 @@ from gpt1_ds.common.files import explain
 from gpt1_ds.common.text import shown
 from gpt1_ds.slurm import faults
 
-Verbs: TypeAlias = "argparse._SubParsersAction[usage.Parser]"
+Commands: TypeAlias = "argparse._SubParsersAction[usage.Parser]"
 
 STUDY = "finetune study"  # a command of two words
 ABOUT = """Train GPT-1 from raw text, fine-tune it on tasks, and use it: the same commands on two CPU cores and on a GPU
@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everything = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options, rest = _parse(everything)
-        if not hasattr(options, "verb"):
+        if not hasattr(options, "command"):
             _parser().print_help()
             return EXIT_USAGE
         usage.settle(options, rest, everything)
-        verb: Callable[[argparse.Namespace], int] = options.verb
-        return verb(options)
+        command: Callable[[argparse.Namespace], int] = options.command
+        return command(options)
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
     except UserError as error:
@@ -95,47 +95,47 @@ def _parser() -> argparse.ArgumentParser:
     called = "gpt1-ds [-h] [--version] COMMAND ..."
     parser = usage.Parser("gpt1-ds", usage=called, epilog=EXAMPLES, formatter_class=style)
     parser.add_argument("--version", action="version", version=f"gpt1-ds {__version__}", help="print it")
-    verbs = parser.add_subparsers(prog="gpt1-ds", help=argparse.SUPPRESS)  # listed in groups, below
-    _add_commands(verbs)
-    _add_commands_of_many_runs(verbs)
-    parser.description = f"{ABOUT}\n{''.join(_listed(verbs))}\ngpt1-ds COMMAND --help says more."
+    commands = parser.add_subparsers(prog="gpt1-ds", help=argparse.SUPPRESS)  # listed in groups, below
+    _add_commands(commands)
+    _add_commands_of_many_runs(commands)
+    parser.description = f"{ABOUT}\n{''.join(_listed(commands))}\ngpt1-ds COMMAND --help says more."
     return parser
 
 
-def _listed(verbs: Verbs) -> Iterator[str]:
+def _listed(commands: Commands) -> Iterator[str]:
     """The commands, group by group."""
     for group, names in GROUPS.items():
         yield f"\n{group}:\n"
-        yield from (f"  {name:<15} {verbs.choices[name].description}\n" for name in names)
+        yield from (f"  {name:<15} {commands.choices[name].description}\n" for name in names)
 
 
-def _add_commands(verbs: Verbs) -> None:
-    _add(verbs, "doctor", "what will and will not work here", _doctor)
-    kinds = _group(verbs, "tokenizer", "make a tokenizer", "train|import")
+def _add_commands(commands: Commands) -> None:
+    _add(commands, "doctor", "what will and will not work here", _doctor)
+    kinds = _group(commands, "tokenizer", "make a tokenizer", "train|import")
     verb_options.tokenizer_train(_add(kinds, "train", "learn a reversible SentencePiece BPE", _tokenizer_train))
     verb_options.tokenizer_import(_add(kinds, "import", "take over GPT-1's own BPE of 2018", _tokenizer_import))
-    kinds = _group(verbs, "data", "make and check datasets", "build|verify|ngrams")
+    kinds = _group(commands, "data", "make and check datasets", "build|verify|ngrams")
     about = "tokenize text into Megatron .bin/.idx shards; resumes after an interruption"
     verb_options.data_build(_add(kinds, "build", about, _lazily("verbs:build_data")))
     verb_options.data_verify(_add(kinds, "verify", "checksums, counts and token range", _data_verify))
     about = "held-out cross-entropy of n-gram counting, to hold a model against"
     verb_options.data_ngrams(_add(kinds, "ngrams", about, _data_ngrams))
     about = "memory, time and the best layout of a configuration, without torch or a GPU"
-    verb_options.plan(_add(verbs, "plan", about, _lazily("plan_verb:plan")))
+    verb_options.plan(_add(commands, "plan", about, _lazily("plan_verb:plan")))
     about = "train on next-token prediction; resumes by itself in its run folder"
-    verb_options.training(_add(verbs, "pretrain", about, _lazily("verbs:pretrain")))
+    verb_options.training(_add(commands, "pretrain", about, _lazily("verbs:pretrain")))
     about = "train on a task, from a checkpoint; resumes by itself in its run folder"
-    verb_options.training(_add(verbs, "finetune", about, _lazily("task_verbs:finetune")))
+    verb_options.training(_add(commands, "finetune", about, _lazily("task_verbs:finetune")))
     about = "fine-tune a table of task x variant x seed; resumes where it was"
-    verb_options.study(_add(verbs, STUDY, about, _lazily("study_verb:finetune_study")))
+    verb_options.study(_add(commands, STUDY, about, _lazily("study_verb:finetune_study")))
     about = "held-out loss and zero-shot probes of checkpoints, or their task's scores"
-    verb_options.evaluate(_add(verbs, "evaluate", about, _lazily("verbs:evaluate")))
+    verb_options.evaluate(_add(commands, "evaluate", about, _lazily("verbs:evaluate")))
     verb_options.predict(
-        _add(verbs, "predict", "a fine-tuned model on a text, a file or a pipe", _lazily("task_verbs:predict"))
+        _add(commands, "predict", "a fine-tuned model on a text, a file or a pipe", _lazily("task_verbs:predict"))
     )
-    verb_options.sample(_add(verbs, "sample", "text from a checkpoint", _lazily("verbs:sample")))
+    verb_options.sample(_add(commands, "sample", "text from a checkpoint", _lazily("verbs:sample")))
     about = "look at checkpoints, take them elsewhere and bring others in"
-    kinds = _group(verbs, "checkpoint", about, "inspect|verify|export|import")
+    kinds = _group(commands, "checkpoint", about, "inspect|verify|export|import")
     about = "what a checkpoint holds and where it came from"
     verb_options.checkpoint(_add(kinds, "inspect", about, _checkpoint_inspect))
     verb_options.checkpoint(_add(kinds, "verify", "compare every file with the manifest", _checkpoint_verify))
@@ -146,8 +146,8 @@ def _add_commands(verbs: Verbs) -> None:
     )
 
 
-def _add_commands_of_many_runs(verbs: Verbs) -> None:
-    kinds = _group(verbs, "slurm", "runs as jobs of a cluster", "submit|status|check")
+def _add_commands_of_many_runs(commands: Commands) -> None:
+    kinds = _group(commands, "slurm", "runs as jobs of a cluster", "submit|status|check")
     verb_options.slurm_submit(_add(kinds, "submit", "a run folder, a script, a job", _lazily("slurm_verb:submit")))
     verb_options.slurm_status(
         _add(kinds, "status", "a run's jobs and what it says itself", _lazily("slurm_verb:status"))
@@ -159,7 +159,7 @@ def _add_commands_of_many_runs(verbs: Verbs) -> None:
         options = getattr(verb_options, f"slurm_{name}")
         options(_add(kinds, name, "a step of launch/env.sh", _lazily(f"slurm_verb:{name}"), hidden=True))
     kinds = _group(
-        verbs, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect|fit|predict|report"
+        commands, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect|fit|predict|report"
     )
     verb_options.scaling(_add(kinds, "plan", "every cell and what it needs", _lazily("scaling_verb:plan")))
     verb_options.scaling_run(_add(kinds, "run", "the cells that are not done, here", _lazily("scaling_verb:run")))
@@ -172,26 +172,26 @@ def _add_commands_of_many_runs(verbs: Verbs) -> None:
     about = "loss, best size and data needed, from a fit"
     verb_options.scaling_predict(_add(kinds, "predict", about, _lazily("fit_verbs:predict")))
     verb_options.scaling(_add(kinds, "report", "figures and tables as one page", _lazily("scaling_verb:report")))
-    kinds = _group(verbs, "tracking", "what runs show in Weights & Biases", "sync")
+    kinds = _group(commands, "tracking", "what runs show in Weights & Biases", "sync")
     verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
-    verb_options.report(_add(verbs, "report", "curves, tables and samples of runs as one page", _report))
+    verb_options.report(_add(commands, "report", "curves, tables and samples of runs as one page", _report))
 
 
 def _add(
-    verbs: Verbs, name: str, about: str, run: Callable[[argparse.Namespace], int], hidden: bool = False
+    commands: Commands, name: str, about: str, run: Callable[[argparse.Namespace], int], hidden: bool = False
 ) -> argparse.ArgumentParser:
     if hidden:
-        verb = verbs.add_parser(name, description=about)  # argparse lists those that have a help text
+        command = commands.add_parser(name, description=about)  # argparse lists those that have a help text
     else:
-        verb = verbs.add_parser(name, description=about, help=about)
-    verb.set_defaults(verb=run, parser=verb)
-    return verb
+        command = commands.add_parser(name, description=about, help=about)
+    command.set_defaults(command=run, parser=command)
+    return command
 
 
-def _group(verbs: Verbs, name: str, about: str, kinds: str) -> Verbs:
+def _group(commands: Commands, name: str, about: str, kinds: str) -> Commands:
     """A command of several kinds, each with options of its own."""
-    verb = verbs.add_parser(name, description=about)
-    return verb.add_subparsers(title="commands", required=True, metavar=kinds)
+    command = commands.add_parser(name, description=about)
+    return command.add_subparsers(title="commands", required=True, metavar=kinds)
 
 
 def _lazily(where: str) -> Callable[[argparse.Namespace], int]:

@@ -100,7 +100,7 @@ def _problems(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _state_problems(body: dict[str, Any]) -> Iterator[str]:
-    """The same of what a resumed run goes on with."""
+    """The same of what a resumed run continues from."""
     best = body.get("best") or {"step": 0, "score": 0.0}
     numbers = [*body["loss_scaler"].values(), *best.values(), *(body.get("passed_over") or [])]
     pairs = body.get("guard") or []

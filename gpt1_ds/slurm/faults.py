@@ -57,7 +57,7 @@ def forget(run_dir: RunDir, job: str) -> None:
 
 def find(run_dir: RunDir, job: str) -> Fault | None:
     """The fault that ended a job: what its processes said, or what this process meets in the run folder."""
-    notes = [_read(path) for path in sorted(run_dir.slurm.glob(run_dir.fault(job, "*").name))]
+    notes = [read_note(path) for path in sorted(run_dir.slurm.glob(run_dir.fault(job, "*").name))]
     said = [note for note in notes if "reason" in note]
     if said:
         hosts = dict.fromkeys(str(host) for note in said for host in note.get("hosts", ()))
@@ -75,7 +75,8 @@ def _job() -> str:
     return os.environ.get("SLURM_JOB_ID", "")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_note(path: Path) -> dict[str, Any]:
+    """What a job's process wrote down; nothing where the file is missing or torn."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

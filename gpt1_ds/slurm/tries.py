@@ -6,7 +6,6 @@ stop in an orderly way. What ended without an outcome was killed, crashed, or me
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
 from gpt1_ds.common.files import discard, write_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.slurm import faults
-from gpt1_ds.slurm.faults import Fault
+from gpt1_ds.slurm.faults import Fault, read_note
 
 LONGEST_PAUSE = 3600  # seconds
 
@@ -67,9 +66,9 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
 def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> Verdict:
     """Judge the try that `begin` noted, whose ranks ended with `status`."""
     path = run_dir.slurm / f"try-{job}-{restart or 0}.json"
-    note = _read(path)
+    note = read_note(path)
     began = note.get("step", 0)
-    outcome = _read(run_dir.outcome(job))
+    outcome = read_note(run_dir.outcome(job))
     step = newest_step(run_dir)
     fault = None if outcome else faults.find(run_dir, job)
     made = len(list(run_dir.slurm.glob("try-*.json")))
@@ -117,7 +116,7 @@ def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> st
     note |= {"trained": trained, "seconds": round(time.time()) - note["time"]}
     with suppress(OSError):
         write_json(path, note)
-    notes = [note, *(_read(other) for other in run_dir.slurm.glob("try-*.json") if other != path)]
+    notes = [note, *(read_note(other) for other in run_dir.slurm.glob("try-*.json") if other != path)]
     known = sorted((note for note in notes if "trained" in note), key=lambda note: note["time"])[-allowed:]
     if not 0 < allowed <= len(known) or any(2 * note["trained"] >= note["seconds"] for note in known):
         return ""
@@ -147,11 +146,3 @@ def newest_step(run_dir: RunDir) -> int:
     """Of the newest published checkpoint; 0 without one."""
     names = [path.name for path in run_dir.checkpoints.glob("step-*") if path.name[5:].isdigit()]
     return max((int(name[5:]) for name in names), default=0)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -76,7 +76,7 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
         given = [*parser.prog.split()[1:], *words]
         options, rest = cli._parse(given)
         usage.settle(options, rest, given)
-        return {name: value for name, value in vars(options).items() if name not in ("first", "verb", "parser")}
+        return {name: value for name, value in vars(options).items() if name not in ("first", "command", "parser")}
 
     expected = understood("--checkpoint", "runs/r", *others, *after)
     assert expected["checkpoint"] == "runs/r"

@@ -42,7 +42,7 @@ def test_the_readme_has_commands() -> None:
 def test_the_readmes_commands_are_understood(line: str) -> None:
     words = shlex.split(line, comments=True)
     options, rest = _parse(words[1:])
-    assert hasattr(options, "verb"), line
+    assert hasattr(options, "command"), line
     overrides = [*getattr(options, "overrides", []), *rest]
     assert all("=" in word for word in overrides), line
     if hasattr(options, "config"):
