@@ -34,6 +34,7 @@ libraries.load()
 import numpy as np  # noqa: E402 - libraries come first
 import torch  # noqa: E402
 
+from gpt1_ds.architecture.architecture import architecture  # noqa: E402
 from gpt1_ds.checkpoint import huggingface, imported, inspect, manifest  # noqa: E402
 from gpt1_ds.checkpoint.imported import Foreign  # noqa: E402
 from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
@@ -43,7 +44,6 @@ from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tokenizer import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
-from gpt1_ds.plan.count import parameter_shapes  # noqa: E402
 from gpt1_ds.plan.dryrun import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402
@@ -126,7 +126,7 @@ KINDS = {
 def make_honest(folder: Path) -> None:
     """A checkpoint of random weights, the same as a folder of transformers, and a dataset; each is accepted."""
     numbers = np.random.default_rng(0)
-    shapes = parameter_shapes(MODEL, load_tokenizer(TOKENIZER).vocab_size)
+    shapes = architecture(MODEL, load_tokenizer(TOKENIZER).vocab_size).shapes
     weights = {name: torch.from_numpy(numbers.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
     imported.publish(
         Foreign("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"}

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.plan.count import parameter_shapes
 
 _TOP = {"tokens.weight": "tokens_embed.weight", "positions.weight": "positions_embed.weight"}
 _PARTS = {
@@ -86,7 +86,7 @@ def our_weights(theirs: Mapping[str, Tensor], model: ModelConfig) -> dict[str, T
 
 def _shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
     assert model.vocab_size is not None, "imports know their vocabulary size"
-    return parameter_shapes(model, model.vocab_size)
+    return architecture(model, model.vocab_size).shapes
 
 
 def _is_matrix(name: str) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.architecture.layer import NORMAL
 from gpt1_ds.checkpoint.foreign import read_object
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import Tokenizer
-from gpt1_ds.model.init import STANDARD_DEVIATION
 
 CONFIG = "config.json"
 MODEL_TYPE = "openai-gpt"
@@ -43,7 +43,7 @@ def their_config(model: ModelConfig, vocab_size: int, tokenizer: Tokenizer) -> d
         "afn": ACTIVATIONS[0],
         **{there: getattr(model, here) for here, there in DROPOUTS.items()},
         "layer_norm_epsilon": EPSILON,
-        "initializer_range": STANDARD_DEVIATION,
+        "initializer_range": NORMAL.value,
         "bos_token_id": tokenizer.eod_id,  # a text begins where another one ended
         "eos_token_id": tokenizer.eod_id,
         "tie_word_embeddings": True,

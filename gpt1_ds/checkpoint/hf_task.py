@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import Tokenizer
-from gpt1_ds.model.task_head import HeadSpec
 
 CLASSIFIER, CHOICES = "OpenAIGPTForSequenceClassification", "OpenAIGPTDoubleHeadsModel"
 TOLERANCE = 1e-6  # of a bias that was moved

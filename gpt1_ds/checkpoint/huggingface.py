@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.checkpoint import foreign, manifest
 from gpt1_ds.checkpoint.conversion import check_shapes, our_weights, their_name, to_theirs
 from gpt1_ds.checkpoint.folders import find
@@ -32,7 +33,6 @@ from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.openai_bpe import import_openai
 from gpt1_ds.data.tokenizer import METADATA, copy_tokenizer, load_tokenizer, read_metadata
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.plan.count import parameter_shapes
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
@@ -63,7 +63,7 @@ def export(checkpoint: Path, out: Path) -> Path:
             f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
         )
     tuned = FineTuned.of(source, facts, config)
-    manifest.check_size(source, facts, model, tuned.head.outputs if tuned else 0)
+    manifest.check_size(source, facts, model, tuned.head if tuned else None)
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     settings = their_config(model, model.vocab_size, tokenizer)
     files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
@@ -88,7 +88,7 @@ def export(checkpoint: Path, out: Path) -> Path:
 def _their_tensors(source: Path, model: ModelConfig, tuned: FineTuned | None) -> dict[str, Tensor]:
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     tensors, head = {}, {}
-    for name, value in _masters(source, parameter_shapes(model, model.vocab_size, tuned.head.outputs if tuned else 0)):
+    for name, value in _masters(source, architecture(model, model.vocab_size, tuned.head if tuned else None).shapes):
         if name.startswith("head."):
             head[name] = value
         else:

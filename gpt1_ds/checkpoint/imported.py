@@ -22,9 +22,9 @@ from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
 from gpt1_ds.model import names
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.model.stages import DenseModel
 from gpt1_ds.parallel.masters import Fragment
 
 TENSORS = "state/rank-00000.safetensors"

@@ -17,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import naming, sha256_file, write_json
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.plan.count import parameter_shapes
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -171,13 +172,11 @@ def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
             raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
 
 
-def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, outputs: int = 0) -> None:
-    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill;
-    `outputs` are those of a task's head.
-    """
+def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
+    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
     if model.vocab_size is None:
         raise CheckpointError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
-    needed = 4 * sum(map(math.prod, parameter_shapes(model, model.vocab_size, outputs).values()))
+    needed = 4 * sum(map(math.prod, architecture(model, model.vocab_size, head).shapes.values()))
     held = sum(file["bytes"] for file in manifest["files"].values())
     if held < needed:
         raise CheckpointError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.checkpoint.hf_tokenizer import DIFFERENCE
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
-from gpt1_ds.plan.count import parameters
 
 _CARD = """---
 library_name: transformers

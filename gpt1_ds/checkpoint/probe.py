@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.windows import mix
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 
 POSITIONS = 64  # at most; enough to pass through every parameter of every block

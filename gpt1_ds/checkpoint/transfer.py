@@ -6,7 +6,6 @@ and all of it is trained. Rows of the special tokens are fresh too, unless the c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
@@ -22,17 +22,13 @@ from gpt1_ds.parallel.engine import Engine
 
 NOTHING = -1
 TOKENS = "tokens.weight"
-_BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
-def is_transferred(name: str, layers: int | None) -> bool:
-    """Whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all)."""
-    if name.startswith("head.") or layers == NOTHING:
+def is_transferred(layer: Layer, layers: int | None) -> bool:
+    """Whether a layer is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all)."""
+    if layer.kind == "task_head" or layers == NOTHING:
         return False
-    block = _BLOCK.match(name)
-    if block:
-        return layers is None or int(block[1]) < layers
-    return layers is None or layers > 0 or name.startswith(("tokens.", "positions."))
+    return layers is None or layer.depth is None or layer.depth < layers
 
 
 def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> None:
@@ -45,7 +41,7 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
     for fragment in masters.fragments(engine):
         engine.progress("set-up")
         info, count = fragment.info, len(fragment.master)
-        if not is_transferred(info.name, layers):
+        if not is_transferred(engine.architecture.layer_of[info.name], layers):
             values = initial_value(info, seed).reshape(-1)[fragment.offset : fragment.offset + count]
         elif info.name == TOKENS:
             values = _token_rows(reader, info, fresh_rows, seed).reshape(-1)[fragment.offset : fragment.offset + count]

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.model import names
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.model.stages import DenseModel
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.grid import connect_alone
 
 

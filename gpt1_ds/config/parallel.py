@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+BUCKET_ELEMENTS = 25_000_000  # of a reduce or gather; DeepSpeed's 5e8 default allocates 2 GB up front in a pipeline
+
 # DeepSpeed keys that this program sets itself, because another value would run and be wrong.
 OWNED_DEEPSPEED_KEYS = {
     "train_batch_size": "train.global_batch",

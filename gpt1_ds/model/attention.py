@@ -21,10 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES
 from gpt1_ds.model import dropout
-
-ROWS = 128  # query rows of a block; keys right of its last row are skipped, as causality allows
-BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}  # probabilities held at once
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class _Exact(torch.autograd.Function):
         q, k, v, key_G, second_G = ctx.saved_tensors
         grad_GSH = grad_GSH.contiguous()
         grad_q, scale, root = torch.empty_like(q), ctx.scale, _inverse_root(q)
-        many = q.shape[1] > ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
+        many = q.shape[1] > ATTENTION_ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
         grad_k, grad_v = (
             torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
         )
@@ -108,12 +106,12 @@ class _Exact(torch.autograd.Function):
 
 
 def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
-    """(heads, rows) of every block: as many heads as keep a block within BLOCK_ELEMENTS."""
+    """(heads, rows) of every block: as many heads as keep a block within ATTENTION_SCORES."""
     groups, positions, _ = q_GSH.shape
-    limit = BLOCK_ELEMENTS[q_GSH.device.type]
+    limit = ATTENTION_SCORES[q_GSH.device.type]
     blocks = []
-    for first_row in range(0, positions, ROWS):
-        rows = slice(first_row, min(first_row + ROWS, positions))
+    for first_row in range(0, positions, ATTENTION_ROWS):
+        rows = slice(first_row, min(first_row + ATTENTION_ROWS, positions))
         heads = max(1, limit // ((rows.stop - rows.start) * rows.stop))
         blocks += [(slice(g, min(g + heads, groups)), rows) for g in range(0, groups, heads)]
     return blocks

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import attention, dropout, names
 from gpt1_ds.model.layers import ColumnParallel, ColumnParallelGelu, LayerNorm, RowParallel, TensorParallel
@@ -22,10 +23,6 @@ class KeyValueCache:
     def __init__(self) -> None:
         self.key_GTH: Tensor | None = None
         self.value_GTH: Tensor | None = None
-
-    @property
-    def positions(self) -> int:
-        return 0 if self.key_GTH is None else self.key_GTH.shape[1]
 
     def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
         if self.key_GTH is not None and self.value_GTH is not None:
@@ -88,16 +85,20 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """(hidden [S, B, D], keys) -> (hidden, keys)."""
 
-    def __init__(self, model: ModelConfig, index: int, tensor: TensorParallel, recompute: bool = False) -> None:
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, recompute: bool = False) -> None:
         super().__init__()
+        assert layer.depth is not None, "a block has its number"
         self.attention = Attention(model, tensor)
         self.attention_norm = LayerNorm(model.width, tensor)
         self.mlp = Mlp(model, tensor)
         self.mlp_norm = LayerNorm(model.width, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
         self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
-        self.register_buffer("site", torch.tensor(SITES * index + 1), persistent=False)
-        names.label(self, f"blocks.{index}", tensor)
+        self.register_buffer("site", torch.tensor(SITES * layer.depth + 1), persistent=False)
+        names.label(self, layer, tensor)
+
+    def new_cache(self) -> KeyValueCache:
+        return KeyValueCache()
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor]:
         hidden_SBD, keys_B = inputs

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpt1_ds.architecture.blocking import LOSS_LOGITS, chunk_tokens
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.plan.count import chunk_tokens
 
-BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 26}  # fp32 logits held at once
 HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
 
 
@@ -118,7 +117,7 @@ def _chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tenso
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """(rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
     tokens, columns = logits_CV.shape
-    height = min(tokens, max(1, BLOCK_ELEMENTS[logits_CV.device.type] // columns))
+    height = min(tokens, max(1, LOSS_LOGITS[logits_CV.device.type] // columns))
     memory_RV = torch.empty(height, columns, dtype=torch.float32, device=logits_CV.device)
     for first in range(0, tokens, height):
         rows = slice(first, min(first + height, tokens))

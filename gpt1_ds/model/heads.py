@@ -11,10 +11,10 @@ import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.plan.count import padded_vocabulary
 
 EMBEDDING_SITE = 0
 
@@ -22,14 +22,15 @@ EMBEDDING_SITE = 0
 class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
     """Token rows, used twice: looked up on the first stage, multiplied with on the last (tied, no bias)."""
 
-    def __init__(self, model: ModelConfig, vocab_size: int, tensor: TensorParallel) -> None:
-        rows = padded_vocabulary(vocab_size, model.vocab_multiple, tensor.size)
-        super().__init__(rows, model.width, init_method=nn.init.zeros_, config=tensor.config, tp_group=tensor.group)
-        names.label(self, "tokens", tensor, vocab_size)
+    def __init__(self, layer: Layer, tensor: TensorParallel) -> None:
+        (table,) = layer.parameters
+        self.vocab_size, width = table.shape
+        rows = table.local_rows(tensor.size) * tensor.size
+        super().__init__(rows, width, init_method=nn.init.zeros_, config=tensor.config, tp_group=tensor.group)
+        names.label(self, layer, tensor)
         self.tensor = tensor
-        self.vocab_size = vocab_size
         self.output = tensor_parallel.ColumnParallelLinear(
-            model.width,
+            width,
             rows,
             config=tensor.config,
             init_method=nn.init.zeros_,
@@ -38,13 +39,16 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
             tp_group=tensor.group,
         )
 
-    def forward(self, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def forward(self, inputs: tuple[Tensor, Tensor], _cache: None = None) -> tuple[Tensor, Tensor]:
         """(token ids [S, B], keys) -> (embeddings [S, B, D], keys); S is cut over the ranks if they cut sequences."""
         tokens_SB, keys_B = inputs
         embedded_SBD = super().forward(tokens_SB)
         if self.tensor.sequence:
             embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
         return embedded_SBD, keys_B
+
+    def new_cache(self) -> None:
+        """A token is looked up by itself."""
 
     def projection(self, hidden_SBD: Tensor) -> tuple[Tensor, Tensor]:
         """What the loss makes logits of: (states of all positions [S, B, D], the weights [V, D])."""
@@ -64,20 +68,30 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         return logits_SBV  # type: ignore[no-any-return]
 
 
+class PositionCount:
+    """Of those seen so far, for sampling."""
+
+    positions = 0
+
+
 class PositionEmbedding(nn.Module):
     """Adds the learned positions and drops; kept apart from the tied module, whose copies are synchronised."""
 
-    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(model.context, model.width))
+        self.weight = nn.Parameter(torch.zeros(layer.parameters[0].shape))
         self.tensor = tensor
         self.probability = model.embedding_dropout
-        names.label(self, "positions", tensor)
+        names.label(self, layer, tensor)
 
-    def forward(self, inputs: tuple[Tensor, Tensor], first_position: int = 0) -> tuple[Tensor, Tensor]:
+    def new_cache(self) -> PositionCount:
+        return PositionCount()
+
+    def forward(self, inputs: tuple[Tensor, Tensor], cache: PositionCount | None = None) -> tuple[Tensor, Tensor]:
         hidden_SBD, keys_B = inputs
-        if self.tensor.sequence:
-            first_position = self.tensor.rank * hidden_SBD.shape[0]
+        first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
+        if cache is not None:
+            first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
         weight_SD = self.tensor.replicated(self.weight)[first_position : first_position + hidden_SBD.shape[0]]
         hidden_SBD = hidden_SBD + weight_SD.unsqueeze(1)
         if self.training:

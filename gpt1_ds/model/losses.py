@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.model.cross_entropy import head_loss
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.task_head import HeadSpec
 
 
 class Loss(Protocol):

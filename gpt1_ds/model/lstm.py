@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import TensorParallel
@@ -20,20 +21,22 @@ class Recurrence:
     """State after the positions seen so far, for sampling."""
 
     def __init__(self) -> None:
-        self.positions = 0
         self.state: tuple[Tensor, Tensor] | None = None
 
 
 class Lstm(nn.Module):
     """(embeddings [S, B, D], keys) -> (hidden [S, B, D], keys)."""
 
-    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
         assert tensor.size == 1, "validation refuses tensor parallelism"
         self.cell = nn.LSTM(model.width, model.units)
         self.out = nn.Linear(model.units, model.width)
         self.probabilities = (model.embedding_dropout, model.residual_dropout)
-        names.label(self, "lstm", tensor)
+        names.label(self, layer, tensor)
+
+    def new_cache(self) -> Recurrence:
+        return Recurrence()
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: Recurrence | None = None) -> tuple[Tensor, Tensor]:
         x_SBD, keys_B = inputs
@@ -41,7 +44,7 @@ class Lstm(nn.Module):
             x_SBD = dropout.dropout(x_SBD, keys_B, INPUT_SITE, self.probabilities[0])
         state_SBU, last = self.cell(x_SBD, cache.state if cache is not None else None)
         if cache is not None:
-            cache.positions, cache.state = cache.positions + len(x_SBD), last
+            cache.state = last
         hidden_SBD = self.out(state_SBU)
         if self.training:
             hidden_SBD = dropout.dropout(hidden_SBD, keys_B, OUTPUT_SITE, self.probabilities[1])

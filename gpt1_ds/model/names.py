@@ -1,13 +1,10 @@
-"""Canonical parameter names: the same on every layout, in checkpoints, in the initialiser and in exports.
+"""Which parameter of the architecture a tensor is, and which part of it this rank holds.
 
-    tokens.weight [V, D]   positions.weight [S, D]
-    blocks.I.attention.{qkv,out}.{weight,bias}   blocks.I.{attention_norm,mlp_norm}.{weight,bias}
-    blocks.I.mlp.{up,down}.{weight,bias}
-    head.weight [O, D]   head.bias [O]          of a fine-tuned model
-    lstm.cell.{weight,bias}_{ih,hh}_l0   lstm.out.{weight,bias}
-
-The fused query-key-value matrix is stored head by head ([N, 3, H, D] as rows), so that a range of its rows is a range
-of whole heads and every tensor-parallel size cuts it the same way.
+tokens.weight [V, D]   positions.weight [S, D]
+blocks.I.attention.{qkv,out}.{weight,bias}   blocks.I.{attention_norm,mlp_norm}.{weight,bias}
+blocks.I.mlp.{up,down}.{weight,bias}
+head.weight [O, D]   head.bias [O]          of a fine-tuned model
+lstm.cell.{weight,bias}_{ih,hh}_l0   lstm.out.{weight,bias}
 """
 
 from __future__ import annotations
@@ -17,6 +14,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn import Parameter
+
+from gpt1_ds.architecture import layer as architecture
+from gpt1_ds.architecture.layer import NORMAL, Initial, Layer
 
 if TYPE_CHECKING:
     from gpt1_ds.model.layers import TensorParallel
@@ -35,6 +35,13 @@ class ParameterInfo:
     dim: int | None = None
     start: int = 0
     stop: int = 0
+    initial: Initial = NORMAL
+
+    @classmethod
+    def whole(cls, parameter: architecture.Parameter) -> ParameterInfo:
+        """As a process sees it that holds all of it."""
+        stop = 0 if parameter.cut is None else parameter.shape[parameter.cut]
+        return cls(parameter.name, parameter.shape, parameter.cut, 0, stop, parameter.initial)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -44,24 +51,23 @@ class ParameterInfo:
         return (*self.shape[: self.dim], self.stop - self.start, *self.shape[self.dim + 1 :])
 
 
-def label(module: nn.Module, prefix: str, tensor: TensorParallel, vocab_size: int | None = None) -> None:
-    """Attach a ParameterInfo to every parameter of `module`, read off the attributes Megatron's layers set.
-
-    `vocab_size` replaces the first, padded dimension of an embedding.
-    """
+def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
+    """Attach a ParameterInfo to every parameter of `module`, which is this layer; Megatron's attributes must agree."""
+    known = {parameter.name: parameter for parameter in layer.parameters}
     for name, parameter in module.named_parameters():
-        shape = list(parameter.shape)
+        one, shape = known.pop(f"{layer.prefix}.{name}"), list(parameter.shape)
         dim = getattr(parameter, "partition_dim", -1) if getattr(parameter, "tensor_model_parallel", False) else None
         start = stop = 0
-        if dim is not None:
-            part = shape[dim]
-            shape[dim] = vocab_size or part * tensor.size
-            start = min(tensor.rank * part, shape[dim])
-            stop = min(start + part, shape[dim])
-        info = ParameterInfo(f"{prefix}.{name}", tuple(shape), dim, start, stop)
-        parameter.info = info  # type: ignore[attr-defined]
+        if one.cut is not None:
+            rows = one.local_rows(tensor.size)
+            start, stop = (min(rank * rows, one.shape[one.cut]) for rank in (tensor.rank, tensor.rank + 1))
+            assert shape[one.cut] == rows, f"{one.name} has {shape} here"
+            shape[one.cut] = one.shape[one.cut]
+        assert (tuple(shape), dim) == (one.shape, one.cut), f"{one.name} is {shape} cut along {dim}, not {one}"
+        parameter.info = ParameterInfo(one.name, one.shape, dim, start, stop, one.initial)  # type: ignore[attr-defined]
+    assert not known, f"the module lacks {list(known)}"
 
 
 def info(parameter: Parameter) -> ParameterInfo:
-    """The label of a parameter. Raises AttributeError for one that no stage labelled (a bug of ours)."""
+    """The label of a parameter. Raises AttributeError for one that no layer labelled (a bug of ours)."""
     return parameter.info  # type: ignore[attr-defined, no-any-return]

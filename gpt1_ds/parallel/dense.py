@@ -9,10 +9,11 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
+from gpt1_ds.model.build import DenseModel, compile_blocks
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.stages import DenseModel, compile_blocks
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.economy import economise
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
@@ -26,6 +27,7 @@ from gpt1_ds.parallel.veto import install
 class DenseEngine(Engine):
     def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
         self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
+        self.architecture = architecture(config.model, vocab_size, head)
         model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence), head)
         self.loss, self.head = self.announced(model.loss), head
         model.loss = self.loss

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import Config
-
-BUCKET_ELEMENTS = 25_000_000  # of a reduce or gather; DeepSpeed's 5e8 default allocates 2 GB up front in a pipeline
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 
 
 def ds_config(config: Config, data_size: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import Architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.model.losses import Loss
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.grid import Grid
 
 
@@ -75,6 +76,8 @@ class Engine(ABC):
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
     head: HeadSpec | None
+    architecture: Architecture
+    copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:

@@ -93,7 +93,7 @@ def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
         return False
     if info.dim is None and grid.tensor_rank > 0:
         return False
-    return not (info.name.startswith("tokens.") and grid.layout.pipeline > 1 and grid.is_last_stage)
+    return info.name not in engine.copied
 
 
 def make_moments(engine: Engine, updates: int) -> None:

@@ -15,11 +15,13 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
+from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
-from gpt1_ds.model.stages import TIED, Stage, compile_blocks, stage_list
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.economy import economise
 from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
@@ -27,20 +29,18 @@ from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.optimizer import make_optimizer
 from gpt1_ds.parallel.veto import install
-from gpt1_ds.plan.count import stage_flops
-from gpt1_ds.plan.layout import balance
 
 
 class BalancedPipeline(PipelineModule):
     """Stages cut by FLOPs. (Named so on purpose: DeepSpeed treats modules called GPT2ModelPipe differently.)"""
 
-    def __init__(self, costs: Sequence[float], **arguments: Any) -> None:
-        self.costs = costs
+    def __init__(self, cuts: list[int], **arguments: Any) -> None:
+        self.cuts = cuts
         with quiet(), torch.no_grad():  # it prints its topology, and broadcasts tied weights in autograd's sight
             super().__init__(**arguments)
 
     def _partition_layers(self, method: str = "flops") -> None:
-        self.parts = balance(self.costs, self.num_stages)
+        self.parts = self.cuts
         stage = self._topo.get_coord(self.global_rank).pipe
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
@@ -52,10 +52,13 @@ class PipelineEngine(Engine):
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
         self.loss, self.head = self.announced(make_loss(head, vocab_size, tensor)), head
         layout = grid.layout
-        outputs, language = (head.outputs, head.lm_coefficient > 0) if head else (0, True)
+        self.architecture = whole = architecture(config.model, vocab_size, head)
+        cuts = pipeline_cuts(whole, layout.pipeline)
+        before = whole.layers[: cuts[grid.pipeline_rank]]
+        self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)
         model = BalancedPipeline(
-            stage_flops(config.model, vocab_size, outputs=outputs, language=language),
-            layers=[_specification(stage) for stage in stage_list(config, vocab_size, tensor, head)],
+            cuts,
+            layers=[_specification(spec) for spec in module_specs(whole, config, tensor, head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
             loss_fn=partial(_loss, self.loss, self.micro_losses),
         )
@@ -114,6 +117,7 @@ class PipelineEngine(Engine):
         """What in DeepSpeed's pipeline is wrong for this model, replaced on this engine alone."""
         engine = self.deepspeed
         instructions = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
+        instructions[schedule.BackwardPass] = _backward_pass
         for kind, name in _HEARD.items():
             instructions[kind] = self._heard(name, instructions[kind])
         engine._INSTRUCTION_MAP = instructions
@@ -141,6 +145,27 @@ _HEARD = {
     schedule.ReduceGrads: "reduction of gradients",
     schedule.OptimizerStep: "update",
 }
+
+
+def _backward_pass(engine: Any, buffer_id: int) -> None:
+    """All outputs of a stage in one pass. DeepSpeed calls `backward` once for each of them, which walks through what
+    they share as often: the right numbers for twice the work.
+    """
+    outputs = engine.pipe_buffers["outputs"][buffer_id]
+    if engine.is_last_stage() or not isinstance(outputs, tuple):
+        engine._exec_backward_pass(buffer_id)
+        return
+    if engine.using_bf16_optimizer:
+        engine.optimizer.clear_lp_grads()
+    engine._running_engine_backward = True  # DeepSpeed's hooks ask whether it began this pass itself
+    try:
+        torch.autograd.backward([output for output in outputs if output.is_floating_point()], engine.grad_layer)
+    finally:
+        engine._running_engine_backward = False
+    if engine.using_bf16_optimizer:
+        engine.optimizer.update_hp_grads(clear_lp_grads=False)
+    engine.pipe_buffers["output_tensors"][buffer_id] = None
+    engine.pipe_buffers["outputs"][buffer_id] = None
 
 
 def _reduce_tied_gradients(engine: Any) -> None:
@@ -179,10 +204,11 @@ def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:
     return torch.where(torch.isfinite(square), square.sqrt(), -1.0)
 
 
-def _specification(stage: Stage) -> LayerSpec:
-    if stage.tied:
-        return TiedLayerSpec(TIED, stage.module, *stage.arguments, forward_fn=stage.apply)
-    return LayerSpec(stage.module, *stage.arguments)
+def _specification(spec: ModuleSpec) -> LayerSpec:
+    if spec.layer.tied is None:
+        return LayerSpec(spec.module, *spec.arguments)
+    names = [parameter.name.removeprefix(f"{spec.layer.prefix}.") for parameter in spec.layer.parameters]
+    return TiedLayerSpec(spec.layer.tied, spec.module, *spec.arguments, forward_fn=spec.apply, tied_weight_attr=names)
 
 
 def _loss(loss: Loss, heard: list[Tensor], outputs: Any, labels: tuple[Tensor, ...]) -> Tensor:

@@ -16,18 +16,18 @@ import math
 import operator
 from dataclasses import dataclass
 
+from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
-from gpt1_ds.plan.count import flops_per_token
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan.machine import Link, Machine
-from gpt1_ds.plan.memory import BUCKET
-from gpt1_ds.plan.shares import Share, block_matrices, shares
+from gpt1_ds.plan.stages import Stage, stages
 
 # What the host launches: in a block, forward and backward; at both ends; for each parameter tensor and micro-batch, to
 # add up gradients, and in ZeRO 2's and 3's hooks
 BLOCK_OPERATIONS = {"cuda": 120, "cpu": 450}  # compiled; eager, its dropout masks drawn by dozens of small operations
 END_OPERATIONS = 40
 TENSOR_OPERATIONS = {0: 1, 1: 4, 2: 10, 3: 40}
-TENSORS = 12  # parameter tensors of a block
 
 
 @dataclass(frozen=True)
@@ -81,26 +81,26 @@ class _Step:
         self.data_link = machine.link(self.tensor * self.data, self.tensor)
         self.stage_link = machine.link(world, self.tensor * self.data)
         self.state = self.tokens * model.width * self.type
-        self.shares = shares(config, vocab_size)
+        self.parts = stages(config, vocab_size)
 
     @property
     def _cuda(self) -> bool:
         return self.machine.device == "cuda"
 
     def cost(self) -> Cost:
-        known = {share.kind: self._passes(share) for share in self.shares}
-        passes = [known[share.kind] for share in self.shares]
+        known = {stage.shape: self._passes(stage) for stage in self.parts}
+        passes = [known[stage.shape] for stage in self.parts]
         slowest = max(passes, key=sum)
         pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
         working = self.micro_batches * sum(map(sum, passes)) / self.stages
-        largest = max(share.parameters for share in self.shares)
+        largest = max(stage.parameters for stage in self.parts)
         reduction, update = self._reduction(largest), self._update(largest)
         step = pipeline + reduction + update
         tokens = self.config.train.global_batch * self.model.context / step
         peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
         if not self._cuda:  # a node's peak, however many ranks share it
             peak /= min(self.world, self.machine.ranks_per_node)
-        blocks = max(share.blocks for share in self.shares)
+        blocks = max(stage.blocks for stage in self.parts)
         return Cost(
             forward=slowest[0],
             backward=slowest[1],
@@ -118,85 +118,85 @@ class _Step:
 
     # One micro-batch on one stage
 
-    def _passes(self, share: Share) -> tuple[float, float]:
+    def _passes(self, stage: Stage) -> tuple[float, float]:
         """Seconds of (forward, backward)."""
-        block_forward, block_backward = self._block()
+        forward = backward = 0.0
+        for layer, count in stage.distinct:
+            seconds = self._block(layer)
+            forward, backward = forward + count * seconds[0], backward + count * seconds[1]
         if self.config.train.recompute == "block":
-            block_backward += block_forward
-        ends = self._ends(share)
-        forward = share.blocks * block_forward + ends / 3
-        backward = share.blocks * block_backward + ends * 2 / 3
-        tensors = TENSORS * TENSOR_OPERATIONS[self.config.parallel.zero]
-        host = (share.blocks * (BLOCK_OPERATIONS[self.machine.device] + tensors) + END_OPERATIONS) * self.speeds.launch
+            backward += forward
+        ends, tensors = self._ends(stage), sum(len(layer.parameters) for layer in stage.body)
+        forward, backward = forward + ends / 3, backward + ends * 2 / 3
+        launched = stage.blocks * BLOCK_OPERATIONS[self.machine.device] + END_OPERATIONS
+        host = (launched + tensors * TENSOR_OPERATIONS[self.config.parallel.zero]) * self.speeds.launch
         together = max if self._cuda else operator.add  # a GPU computes what was launched before
         forward, backward = together(forward, host / 3), together(backward, host * 2 / 3)
-        forward, backward = (x + self._between(share) for x in (forward, backward))
-        forward += share.blocks * self._tensor_reductions()
-        backward += share.blocks * self._tensor_reductions() * (self._passes_over_blocks() - 1)
-        weights = share.parameters * self.type
+        forward, backward = (x + self._between(stage) for x in (forward, backward))
+        forward += stage.blocks * self._tensor_reductions()
+        backward += stage.blocks * self._tensor_reductions() * (self._passes_over_blocks() - 1)
+        weights = stage.parameters * self.type
         if self.config.parallel.zero == 3:
-            waits = (share.blocks * TENSORS // 2) * math.log2(self.data) * self.data_link.latency  # one per module
+            waits = (tensors // 2) * math.log2(self.data) * self.data_link.latency  # one per module
             forward += gather(weights, self.data, self.data_link) + waits
             backward += gather(weights, self.data, self.data_link) + waits
-        return forward, backward + self._accumulation(share)
+        return forward, backward + self._accumulation(stage)
 
     def _passes_over_blocks(self) -> int:
         return 3 if self.config.train.recompute == "block" else 2
 
-    def _block(self) -> tuple[float, float]:
+    def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
-        model, speeds, tokens, tensor = self.model, self.speeds, self.tokens, self.tensor
-        products = sum(speeds.product(2 * tokens * matrix / tensor) for matrix in block_matrices(model))
-        scores = tokens * model.context * model.heads / tensor * (model.head_width / 64) ** 0.5
-        score_forward, score_backward = speeds.exact if model.attention == "exact" else speeds.fused
+        speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.elementwise
+        products = sum(speeds.product(2 * tokens * matrix / tensor) for matrix in layer.matrices)
+        scores = tokens * layer.scores / tensor * (layer.head_width / 64) ** 0.5
+        score_forward, score_backward = speeds.exact if self.model.attention == "exact" else speeds.fused
         cut = tensor if self.config.parallel.sequence else 1
-        gelu = tokens * model.ffn_width / tensor / speeds.gelu
-        norms = 2 * tokens * model.width / cut / speeds.norm
-        masks = 2 * tokens * model.width / cut / speeds.dropout * (model.residual_dropout > 0)
-        moved = tokens * self.type * (8 * model.width / tensor + 2 * (3 * model.width + model.ffn_width) / tensor)
-        passes = gelu + norms + masks + 3 * moved / speeds.stream
+        passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
+        passes += tokens * work.dropout / cut / speeds.dropout
+        passes += 3 * tokens * self.type * work.moved / tensor / speeds.stream
         forward = products + scores / score_forward + passes / 3
         backward = 2 * products + scores / score_backward + passes * 2 / 3
         return forward, backward
 
-    def _ends(self, share: Share) -> float:
+    def _ends(self, stage: Stage) -> float:
         """Seconds of the embedding, the head and the loss, forward and backward."""
         model, speeds = self.model, self.speeds
         seconds = 0.0
-        if share.tokens:
+        if stage.tokens:
             rows = self.tokens * model.width
             masks = rows / speeds.dropout * (model.embedding_dropout > 0)
             seconds += masks + 8 * rows * self.type / speeds.stream
-            seconds += 4 * share.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
+            seconds += 4 * stage.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
             seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
-        if share.head:
-            logits = self.tokens * share.columns
+        if stage.head:
+            logits = self.tokens * stage.columns
             seconds += 3 * speeds.product(2 * logits * model.width) + logits / speeds.loss
             seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         return seconds
 
-    def _between(self, share: Share) -> float:
+    def _between(self, stage: Stage) -> float:
         """Seconds of receiving from the stage before, each way."""
         if self.stages == 1:
             return 0.0
-        sides = (share.stage > 0) + (share.stage < self.stages - 1)
+        sides = (stage.number > 0) + (stage.number < self.stages - 1)
         return sides * (self.stage_link.latency + self.state / self.stage_link.bandwidth) / 2
 
     def _tensor_reductions(self) -> float:
         """Two per block and pass (Shoeybi et al. 2019); with sequence parallelism gathers and scatters, as long."""
         return 2 * all_reduce(self.state, self.tensor, self.tensor_link)
 
-    def _accumulation(self, share: Share) -> float:
+    def _accumulation(self, stage: Stage) -> float:
         """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
         zero = self.config.parallel.zero
         # gradients are written, read and added in fp32; products forward and backward have read the weights
-        seconds = share.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
+        seconds = stage.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
         if zero == 2:
-            seconds += all_reduce(4 * share.parameters, self.data, self.data_link)
+            seconds += all_reduce(4 * stage.parameters, self.data, self.data_link)
         if zero == 3:
-            seconds += gather(4 * share.parameters, self.data, self.data_link)
+            seconds += gather(4 * stage.parameters, self.data, self.data_link)
         if zero >= 2:
-            seconds += 16 * share.parameters / self.speeds.memory  # into the bucket, its copy, onto the partition
+            seconds += 16 * stage.parameters / self.speeds.memory  # into the bucket, its copy, onto the partition
         return seconds
 
     # Once a step
@@ -204,10 +204,11 @@ class _Step:
     def _reduction(self, parameters: int) -> float:
         if self.config.parallel.zero >= 2:
             return 0.0
-        latency = 2 * (parameters // BUCKET) * math.log2(self.data) * self.data_link.latency  # of further buckets
+        further = parameters // BUCKET_ELEMENTS  # buckets
+        latency = 2 * further * math.log2(self.data) * self.data_link.latency
         tied = 0.0
         if self.stages > 1:  # the embedding's two copies
-            tied = all_reduce(4 * self.shares[0].embedding, 2, self.stage_link)
+            tied = all_reduce(4 * self.parts[0].embedding, 2, self.stage_link)
         copies = 8 * parameters / self.speeds.memory * (self.data > 1)
         return all_reduce(4 * parameters, self.data, self.data_link) + latency + tied + copies
 
@@ -227,9 +228,9 @@ class _Step:
     def _on_data_wire(self, parameters: int) -> float:
         """Bytes that one rank sends for one step."""
         zero, often = self.config.parallel.zero, self.micro_batches
-        share = parameters * (self.data - 1) / self.data
+        sent = parameters * (self.data - 1) / self.data
         if zero == 3:
-            return share * (2 * self.type + 4) * often
+            return sent * (2 * self.type + 4) * often
         if zero == 2:
-            return share * (8 * often + self.type)
-        return share * (8 + (self.type if zero else 0))
+            return sent * (8 * often + self.type)
+        return sent * (8 + (self.type if zero else 0))

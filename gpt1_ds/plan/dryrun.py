@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
 
+from gpt1_ds.architecture.count import flops_per_token, parameters
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config
-from gpt1_ds.plan.count import flops_per_token, parameters, stage_flops
-from gpt1_ds.plan.layout import balance
+from gpt1_ds.plan.stages import stages
 
 ASSUMED_VOCABULARY = 40000  # `tokenizer train`'s default, when no dataset says otherwise
 
@@ -44,9 +43,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         f"{parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, {train.precision}"
     )
     if parallel.pipelined:
-        costs = stage_flops(model, vocabulary)
-        cuts = balance(costs, parallel.pipeline)
-        loads = [sum(costs[a:b]) for a, b in pairwise(cuts)]
+        loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
         shares = ", ".join(f"{load / sum(loads):.0%}" for load in loads)
         bubble = (parallel.pipeline - 1) / (accumulate + parallel.pipeline - 1)
         yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"

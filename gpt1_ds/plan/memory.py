@@ -10,12 +10,9 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
-A block saves for its backward pass, in units of S x B x D of the model's type (t ranks share matrices; a dropout mask
-has the type of what it multiplies):
-
-    its input, the norms' inputs, the middle state, two masks            6
-    q, k, v, attention's output, and twice the feed-forward width   (4 + 2 F / D) / t
-    (with sequence parallelism all of it is cut over t; with recomputation only the input is kept)
+What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
+what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only
+a block's input is kept.
 
 The peak is the largest of a step's instants, not the sum of everything. It is what `torch.cuda.max_memory_allocated`
 counts; a processor's heap may keep some of what was freed.
@@ -25,16 +22,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS_LOGITS, chunk_tokens
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
-from gpt1_ds.plan.count import chunk_tokens
-from gpt1_ds.plan.shares import Share, shares
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.plan.stages import Stage, stages
 
-BUCKET = 25_000_000  # elements of a reduction or a gather (parallel/ds_config.py)
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
 LIVE_LIMIT = 1_000_000_000  # gathered elements that ZeRO 3 keeps (DeepSpeed's stage3_max_live_parameters)
-ROWS = 128  # of attention's blocks
-SCORES = {"cpu": 1 << 19, "cuda": 1 << 26}  # elements of attention's blocks (model/attention.py)
-LOGITS = {"cpu": 1 << 18, "cuda": 1 << 26}  # and of the loss's (model/cross_entropy.py)
 LIBRARIES = {"cpu": 56 << 20, "cuda": 0}  # what libraries take once a step has run, behind their import
 
 
@@ -65,21 +60,21 @@ class RankMemory:
 
 def memory(config: Config, world: int, vocab_size: int, device: str = "cuda") -> list[RankMemory]:
     """Of every stage's ranks, on `cuda` or `cpu`."""
-    return [_Rank(config, world, share, device).memory() for share in shares(config, vocab_size)]
+    return [_Rank(config, world, stage, device).memory() for stage in stages(config, vocab_size)]
 
 
 def peak(config: Config, world: int, vocab_size: int, device: str = "cuda") -> RankMemory:
     """Of the ranks that need most."""
-    kinds = {share.kind: share for share in reversed(shares(config, vocab_size))}
-    return max((_Rank(config, world, share, device).memory() for share in kinds.values()), key=lambda rank: rank.peak)
+    shapes = {stage.shape: stage for stage in reversed(stages(config, vocab_size))}
+    return max((_Rank(config, world, stage, device).memory() for stage in shapes.values()), key=lambda rank: rank.peak)
 
 
 class _Rank:
     """The arithmetic of one stage. Lengths are elements where a name says so, else bytes."""
 
-    def __init__(self, config: Config, world: int, share: Share, device: str) -> None:
+    def __init__(self, config: Config, world: int, stage: Stage, device: str) -> None:
         parallel, train, model = config.parallel, config.train, config.model
-        self.config, self.share, self.device = config, share, device
+        self.config, self.stage, self.device = config, stage, device
         self.tensor, self.zero, self.pipelined = parallel.tensor, parallel.zero, parallel.pipelined
         self.data = world // (parallel.tensor * parallel.pipeline)
         self.micro_batches = train.global_batch // (train.micro_batch * self.data)
@@ -87,16 +82,16 @@ class _Rank:
         self.mixed = self.type == 2
         self.state = train.micro_batch * model.context * model.width * self.type  # one S x B x D tensor
         self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # as it lies between blocks
-        self.parameters = share.parameters
-        self.matrix = share.embedding * self.type
-        row = share.columns * self.type
-        self.logits = share.head * row * chunk_tokens(train.micro_batch * model.context, max(1, row), device)
-        self.in_flight = min(parallel.pipeline - share.stage, self.micro_batches)
+        self.parameters = stage.parameters
+        self.matrix = stage.embedding * self.type
+        row = stage.columns * self.type
+        self.logits = stage.head * row * chunk_tokens(train.micro_batch * model.context, max(1, row), device)
+        self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
 
     def memory(self) -> RankMemory:
         instants = {"start of the run": self._building(), **self._step()}
         return RankMemory(
-            stage=self.share.stage,
+            stage=self.stage.number,
             parameters=self.parameters,
             weights=self._weights(),
             gradients=self._gradients(),
@@ -131,7 +126,7 @@ class _Rank:
         return self.zero == 3 or (self.zero == 1 and self.mixed)
 
     def _buffers(self) -> int:
-        bucket = 4 * (min(BUCKET, self.parameters) if self.device == "cpu" else BUCKET)
+        bucket = 4 * (min(BUCKET_ELEMENTS, self.parameters) if self.device == "cpu" else BUCKET_ELEMENTS)
         return LIBRARIES[self.device] + self._received() + (bucket if self.zero == 3 else 0)
 
     def _received(self) -> int:
@@ -139,8 +134,8 @@ class _Rank:
         if not self.pipelined:
             return 0
         kept = max(2, self.in_flight) if self.micro_batches > 1 else 1
-        inputs = 0 if self.share.tokens else (kept + 1) * self.hidden
-        return inputs + (kept * self.hidden if self.share.head else 0)
+        inputs = 0 if self.stage.tokens else (kept + 1) * self.hidden
+        return inputs + (kept * self.hidden if self.stage.head else 0)
 
     def _held(self) -> float:
         return (
@@ -149,23 +144,20 @@ class _Rank:
 
     # What a micro-batch leaves behind
 
-    def _block(self) -> float:
-        """Saved by one block that is not recomputed."""
-        model = self.config.model
-        masks = 2 * (model.residual_dropout > 0)
-        copies = 4 + (model.attention == "fused") + 2 * model.ffn_width / model.width
-        return (4 + masks) * self.hidden + copies * self.state / self.tensor
+    def _saved(self, layer: Layer) -> float:
+        """By one layer that is not recomputed."""
+        return layer.saved * self.hidden + layer.saved_cut * self.state / self.tensor
 
-    def _ends(self) -> int:
-        """Saved before the first block and behind the last."""
-        mask = self.share.tokens and self.config.model.embedding_dropout > 0
-        return (mask + self.share.head) * self.hidden
+    def _kept(self, layer: Layer) -> float:
+        again = layer.depth is not None and self.config.train.recompute == "block"
+        return self.hidden if again else self._saved(layer)
 
-    def _kept_block(self) -> float:
-        return self.hidden if self.config.train.recompute == "block" else self._block()
+    def _ends(self) -> float:
+        """Saved before the first block and after the last."""
+        return sum(self._kept(layer) for layer in self.stage.layers if layer.depth is None)
 
     def _activations(self) -> int:
-        return round(self.share.blocks * self._kept_block() + self._ends())
+        return round(sum(map(self._kept, self.stage.layers)))
 
     # A step's instants
 
@@ -190,23 +182,23 @@ class _Rank:
 
     def _backward(self, before: float, existing: bool) -> dict[str, float]:
         """Through the blocks, last to first. New gradients pile up where there are none to be added to."""
-        share = self.share
+        stage = self.stage
         new = 4 if not self.mixed else 2
         piling = (self.mixed or not existing) and self.zero < 2
-        again = self._block() - self.hidden if self.config.train.recompute == "block" else 0
-        head = self.matrix if share.head else 0
+        again = max((self._saved(layer) - self._kept(layer) for layer in stage.body), default=0.0)
+        head = self.matrix if stage.head else 0
         passing = max(4 * self.state / self.tensor, self._attending())
-        transient = passing + share.largest * new + again
-        saved = self._kept_block() * share.blocks + self._ends()
+        transient = passing + stage.largest * new + again
+        saved = sum(map(self._kept, stage.layers))
         instants = {"gradients of the last block": before + saved + head + transient}
-        piled = new * (share.blocks - 1) * share.block if piling else 0
-        saved = self._kept_block() + self._ends()
+        piled = new * max(0, stage.blocks - 1) * stage.block if piling else 0
+        saved = sum(map(self._kept, stage.body[:1])) + self._ends()
         instants["gradients of the first block"] = before + saved + head + transient + piled
-        piled = new * share.blocks * share.block if piling else 0
-        looked_up = self.matrix if share.tokens else 0
+        piled = new * stage.blocks * stage.block if piling else 0
+        looked_up = self.matrix if stage.tokens else 0
         instants["gradient of the embedding"] = before + head + looked_up + piled + 2 * self.hidden
         if self.mixed and self.zero == 1:  # added in fp32, for which torch copies the tensor that is added
-            largest = max(share.largest, share.embedding if share.tokens or share.head else 0)
+            largest = max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
             instants["gradients to fp32"] = before + new * self.parameters + (4 * largest if existing else 0)
         return instants
 
@@ -215,8 +207,8 @@ class _Rank:
         model, train = self.config.model, self.config.train
         if model.attention == "fused":
             return 0.0
-        scores = train.micro_batch * model.heads // self.tensor * min(ROWS, model.context) * model.context
-        return min(scores, SCORES[self.device]) * (16 + 2 * self.type)
+        scores = train.micro_batch * model.heads // self.tensor * min(ATTENTION_ROWS, model.context) * model.context
+        return min(scores, ATTENTION_SCORES[self.device]) * (16 + 2 * self.type)
 
     def _gathered(self) -> float:
         """Weights that ZeRO 3 gathers for a pass and keeps until the backward pass is through."""
@@ -227,20 +219,20 @@ class _Rank:
     def _workspace(self) -> float:
         """Of the loss, whose gradients come with it; behind a gather on a processor, what gloo copies."""
         size = 0.0
-        if self.share.head:
-            size = self.matrix + self.state + self.logits + 4 * LOGITS[self.device]
+        if self.stage.head:
+            size = self.matrix + self.state + self.logits + 4 * LOSS_LOGITS[self.device]
         if self.zero == 3 and self.data > 1 and self.device == "cpu":
-            size += round(0.75 * min(BUCKET, self.parameters) * self.type)
+            size += round(0.75 * min(BUCKET_ELEMENTS, self.parameters) * self.type)
         return size
 
     def _reducing(self, held: float, gradients: float) -> float:
-        bucket = 4 * min(BUCKET, self.parameters)
+        bucket = 4 * min(BUCKET_ELEMENTS, self.parameters)
         if self.zero >= 2:
             # a bucket is full while blocks are still to come; it is copied to be reduced. ZeRO 3 holds it all the time
-            undone = max(0, self.share.blocks - BUCKET // max(1, self.share.block))
-            saved = undone * self._kept_block() + self._ends() + self.matrix * self.share.head
+            undone = max(0, self.stage.blocks - BUCKET_ELEMENTS // max(1, self.stage.block))
+            saved = undone * sum(map(self._kept, self.stage.body[:1])) + self._ends() + self.matrix * self.stage.head
             found = gradients if self.micro_batches > 1 or self.mixed else 0.0  # in bf16 the partition comes first
-            waiting = self._gathered() * undone / max(1, self.share.blocks)
+            waiting = self._gathered() * undone / max(1, self.stage.blocks)
             return held + found + saved + 2 * self._filled() + waiting
         if self.zero == 1 and not self.mixed:
             return held + gradients + bucket
@@ -248,9 +240,9 @@ class _Rank:
 
     def _filled(self) -> int:
         """Bytes of a bucket that the next matrix does not fit in any more."""
-        blocks, rest = divmod(min(BUCKET, self.parameters), max(1, self.share.block))
-        blocks, largest = min(blocks, self.share.blocks), max(1, self.share.largest)
-        return 4 * max(largest, blocks * self.share.block + rest // largest * largest)
+        blocks, rest = divmod(min(BUCKET_ELEMENTS, self.parameters), max(1, self.stage.block))
+        blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest)
+        return 4 * max(largest, blocks * self.stage.block + rest // largest * largest)
 
     def _updating(self) -> float:
         gathering = self.type * self.parameters if self.device == "cpu" and self.data > 1 and self.zero in (1, 2) else 0
@@ -263,8 +255,8 @@ class _Rank:
 
     def _drawn(self) -> int:
         """Of the largest parameter."""
-        share = self.share
-        return 4 * self.tensor * max(share.largest, share.embedding if share.tokens or share.head else 0)
+        stage = self.stage
+        return 4 * self.tensor * max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
 
     def _building(self) -> float:
         """The model is made in fp32, then flattened; on a processor that is the memory that trains."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config, load
-from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.report import evolution
 from gpt1_ds.report.curves import hours
 from gpt1_ds.report.figures import GRAMS

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.probes import PREFIX, SCALES
-from gpt1_ds.plan.count import parameters
 
 Records = list[dict[str, Any]]
 

@@ -15,13 +15,13 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 
+from gpt1_ds.architecture.count import counts, flops_per_token
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.validate import problems
-from gpt1_ds.plan.count import counts, flops_per_token
 from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
 from gpt1_ds.scaling import outcome
 from gpt1_ds.slurm.tries import newest_step

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid

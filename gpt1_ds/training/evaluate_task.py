@@ -65,7 +65,7 @@ def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskObjective:
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
     _check(task, data, checkpoint)
-    manifest.check_size(checkpoint, facts, config.model, head.outputs)
+    manifest.check_size(checkpoint, facts, config.model, head)
     return TaskObjective(config, data, checkpoint / "tokenizer", grid)
 
 

@@ -20,7 +20,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, load_carried
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
-from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.training.sampling import Sampling
 
@@ -48,7 +48,7 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     tokenizer = load_tokenizer(folder / "tokenizer")
     reader = StateReader(folder)
     head = head_of(folder, facts)
-    manifest.check_size(folder, facts, config.model, head.outputs if head else 0)
+    manifest.check_size(folder, facts, config.model, head)
     if (config.model.vocab_size or 0) < tokenizer.vocab_size:
         raise CheckpointError(f"{folder}: its tokenizer has {tokenizer.vocab_size} ids, its model fewer")
     model = whole_model(config, lambda info: reader.whole("master", info), head)
@@ -88,12 +88,13 @@ def sample(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     generator = torch.Generator().manual_seed(sampling.seed)
     forbidden = [tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]
     sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
-    begin, pending, caches = len(sequence), sequence[-context:], loaded.model.caches()
+    begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
     while len(sequence) < begin + sampling.tokens:
-        if caches[0].positions + len(pending) > context:  # learned positions end here: go on from the later half
-            pending, caches = sequence[-max(1, context // 2) :], loaded.model.caches()
+        if seen + len(pending) > context:  # learned positions end here: continue from the later half
+            pending, seen, caches = sequence[-max(1, context // 2) :], 0, loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
         logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
+        seen += len(pending)
         if not bool(logits_V[: tokenizer.vocab_size].isfinite().all()):  # pad rows are not
             raise CheckpointError(f"{loaded.folder}: its weights give no finite numbers: this is not a trained model")
         logits_V[forbidden] = -torch.inf

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.training import schedule
 from gpt1_ds.training.build import batch_shape, draw_weights, training_batches, with_vocabulary
 from gpt1_ds.training.held_out import held_out_loss

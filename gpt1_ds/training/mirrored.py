@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt1_ds.architecture.count import counts, flops_per_token, parameters
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
@@ -16,7 +17,6 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import counts, flops_per_token, parameters
 from gpt1_ds.tracking.mirror import Mirror, Start
 from gpt1_ds.training.entries import Entry, read_entries
 from gpt1_ds.training.objective import Objective

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import Tokenizer
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord

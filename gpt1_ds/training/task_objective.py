@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.transfer import transfer
 from gpt1_ds.common import log
@@ -20,10 +22,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.model import dropout
-from gpt1_ds.model.task_head import HeadSpec
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import flops_per_token
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit

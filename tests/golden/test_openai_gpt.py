@@ -11,12 +11,13 @@ import pytest
 import torch
 import transformers
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.count import flops_per_token, parameters
 from gpt1_ds.config import load
 from gpt1_ds.model import names
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.stages import DenseModel
 from gpt1_ds.parallel.grid import connect_alone
-from gpt1_ds.plan.count import flops_per_token, parameter_shapes, parameters
 
 VOCABULARY = 40478
 
@@ -66,7 +67,7 @@ def test_parameter_count_is_exact(models: tuple[DenseModel, torch.nn.Module]) ->
     ours, theirs = models
     model = load(["model/gpt1"]).model
     built = {names.info(parameter).name: names.info(parameter).shape for parameter in ours.parameters()}
-    assert built == parameter_shapes(model, VOCABULARY)
+    assert built == architecture(model, VOCABULARY).shapes
     assert len(built) == 146
     assert sum(int(np.prod(shape)) for shape in built.values()) == 116_534_784 == parameters(model, VOCABULARY)
     assert sum(parameter.numel() for parameter in theirs.parameters()) == 116_534_784

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.checkpoint import huggingface, imported, openai
 from gpt1_ds.checkpoint.imported import Foreign
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.plan.count import parameter_shapes
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
 SMALL = ModelConfig(layers=2, width=32, heads=4, context=48, residual_dropout=0.2, embedding_dropout=0.0)
@@ -25,7 +25,7 @@ def random_weights(model: ModelConfig, vocab_size: int, seed: int = 0) -> dict[s
     """Every parameter away from its initial value, so that each one matters; logits reach 3 and more."""
     numbers = np.random.default_rng(seed)
     weights = {}
-    for name, shape in parameter_shapes(model, vocab_size).items():
+    for name, shape in architecture(model, vocab_size).shapes.items():
         values = numbers.standard_normal(shape, dtype=np.float32) * np.float32(0.2)
         weights[name] = torch.from_numpy(values + np.float32(name.endswith("norm.weight")))
     return weights

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.plan.count import parameter_shapes
 
 
 def initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> dict[str, torch.Tensor]:
-    shapes = parameter_shapes(model, vocab_size)
-    return {name: initial_value(ParameterInfo(name, shape), seed) for name, shape in shapes.items()}
+    parameters = architecture(model, vocab_size).parameters
+    return {name: initial_value(ParameterInfo.whole(parameter), seed) for name, parameter in parameters.items()}
 
 
 def without_key_bias(name: str, values: np.ndarray, heads: int) -> np.ndarray:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from gpt1_ds import load
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.checkpoint import huggingface
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import load as load_config
 from gpt1_ds.model import names
-from gpt1_ds.plan.count import parameter_shapes, parameters
 from tests.helpers import finetuning, runs
 
 LSTM = ["model.kind=lstm", "model.layers=1", "model.units=48", "model.width=32", "model.heads=1", "model.context=32"]
@@ -31,7 +32,7 @@ def test_the_plan_counts_what_is_built(trained: list[str]) -> None:
     model, tokenizer = load(runs.folder(trained).path)
     built = {names.info(p).name: names.info(p).shape for p in model.parameters()}
     settings = runs.configuration(trained).model
-    assert built == parameter_shapes(settings, tokenizer.vocab_size)
+    assert built == architecture(settings, tokenizer.vocab_size).shapes
     assert sum(p.numel() for p in model.parameters()) == parameters(settings, 512), "500 rows and 12 of padding"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpt1_ds.config import load
 from gpt1_ds.parallel import launch
-from gpt1_ds.plan.shares import shares
+from gpt1_ds.plan.stages import stages
 
 VOCABULARY = 40478
 DEEP = ["model.layers=40", "model.width=5120", "model.heads=40", "model.context=2048", "train.precision=bf16"]
@@ -28,11 +28,11 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    from gpt1_ds.architecture.architecture import architecture
+    from gpt1_ds.architecture.cut import pipeline_cuts
+    from gpt1_ds.model.build import module_specs
     from gpt1_ds.model.layers import TensorParallel
-    from gpt1_ds.model.stages import stage_list
     from gpt1_ds.parallel import grid
-    from gpt1_ds.plan.count import stage_flops
-    from gpt1_ds.plan.layout import balance
 
     config, made = load([], words), []
     real = dist.new_group
@@ -45,12 +45,13 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
     grid.dist.new_group = fake
     try:
         here = grid.Grid(config)
-        stages = stage_list(config, VOCABULARY, TensorParallel(here.tensor_group))
-        cuts = balance(stage_flops(config.model, VOCABULARY), here.layout.pipeline)
+        model = architecture(config.model, VOCABULARY)
+        specs = module_specs(model, config, TensorParallel(here.tensor_group))
+        cuts = pipeline_cuts(model, here.layout.pipeline)
         first, stop = cuts[here.pipeline_rank], cuts[here.pipeline_rank + 1]
         with torch.device("meta"):
-            built = [stage.module(*stage.arguments) for stage in stages[first:stop]]
-        tied = [module for stage, module in zip(stages[first:stop], built, strict=True) if stage.tied][1:]
+            built = [spec.module(*spec.arguments) for spec in specs[first:stop]]
+        tied = [module for spec, module in zip(specs[first:stop], built, strict=True) if spec.layer.tied][1:]
         kept = [module for module in built if not any(module is one for one in tied)]
         parameters = [parameter for module in kept for parameter in module.parameters()]
         return {
@@ -74,11 +75,11 @@ def test_every_stage_is_what_the_planner_counts(tensor: int, pipeline: int) -> N
     words = [*DEEP, f"parallel.tensor={tensor}", f"parallel.pipeline={pipeline}"]
     world = 64
     firsts = [stage * world // pipeline for stage in range(pipeline)]
-    planned = shares(load([], words), VOCABULARY)
-    for one, share in zip(found(words, world, firsts), planned, strict=True):
-        assert one["stage"] == share.stage
-        assert one["parameters"] == share.parameters
-        assert one["tensors"] == 12 * share.blocks + (share.tokens or share.head) + (share.positions > 0)
+    planned = stages(load([], words), VOCABULARY)
+    for one, stage in zip(found(words, world, firsts), planned, strict=True):
+        assert one["stage"] == stage.number
+        assert one["parameters"] == stage.parameters
+        assert one["tensors"] == 12 * stage.blocks + (stage.tokens or stage.head) + stage.tokens
 
 
 def test_nothing_on_a_rank_grows_with_the_ranks_that_share_data() -> None:

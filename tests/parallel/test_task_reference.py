@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.parallel import launch
-from gpt1_ds.plan.count import parameter_shapes
 from tests.helpers import finetuning
 from tests.helpers.task_reference import Question, Recipe, TaskReference, Update2018, linear, question, read_out
 from tests.helpers.weights import relative
@@ -39,7 +40,7 @@ ENGINES = {
 def initial(vocab_size: int, outputs: int) -> dict[str, np.ndarray]:
     """Weights with which logits and scores matter."""
     draw = np.random.default_rng(0)
-    shapes = parameter_shapes(MODEL, vocab_size, outputs)
+    shapes = architecture(MODEL, vocab_size, HeadSpec(outputs, 1)).shapes
     weights = {name: draw.standard_normal(shape, dtype=np.float32) * 0.2 for name, shape in shapes.items()}
     return {name: (value + name.endswith("norm.weight")).astype(np.float32) for name, value in weights.items()}
 

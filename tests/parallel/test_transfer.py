@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import imported
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.plan.count import parameter_shapes
 from tests.helpers import finetuning
 from tests.helpers.foreign import PROVENANCE, make_checkpoint, master, random_weights
 
@@ -57,7 +58,9 @@ def begin(source: Path, place: Path, shape: str = "pair", layout: str = "one", *
 
 
 def fresh(name: str, vocab_size: int, model: ModelConfig = MODEL, outputs: int = 2) -> torch.Tensor:
-    return initial_value(ParameterInfo(name, parameter_shapes(model, vocab_size, outputs)[name]), SEED)
+    return initial_value(
+        ParameterInfo.whole(architecture(model, vocab_size, HeadSpec(outputs, 1)).parameters[name]), SEED
+    )
 
 
 def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -73,7 +76,7 @@ def test_what_is_taken_over(layers: str, layout: str, source: Path, tokenizer_fo
     V = tokenizer.vocab_size
     value = begin(source, tmp_path, "pair", layout, f"task.transfer_layers={layers}")
     taken = {"null": 3, "0": 0, "1": 1, "-1": 0}[layers]
-    for name in parameter_shapes(MODEL, V, outputs=2):
+    for name in architecture(MODEL, V, HeadSpec(2, 1)).shapes:
         if name == "tokens.weight":
             continue
         block = int(name.split(".")[1]) if name.startswith("blocks.") else -1
@@ -109,7 +112,7 @@ def test_another_task_goes_on_from_a_fine_tuned_model(source: Path, tokenizer_fo
     V = load_tokenizer(tokenizer_folder).vocab_size
     first = begin(source, tmp_path, "pair", "tp2", "optimizer.lr=1e-2", "train.steps=2")
     second = begin(tmp_path / "pair", tmp_path, "single", "zero3")
-    for name in parameter_shapes(MODEL, V):
+    for name in architecture(MODEL, V).shapes:
         assert same(second(name), first(name)), name
     assert same(second("head.weight"), fresh("head.weight", V))
     assert not same(first("head.weight"), fresh("head.weight", V))

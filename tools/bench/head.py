@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.layer import padded
 from gpt1_ds.model.heads import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import LanguageLoss
 from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.plan.count import padded_vocabulary
 from gpt1_ds.training.session import keep_memory
 from tools.bench import matrix
 from tools.bench.ours import connect, gpt1
@@ -75,7 +76,7 @@ def measure(options: Options) -> Row:
     losses, apart = agree(head, ways)
     memory = {name: peak_bytes(lambda f=forward: head.run(f), options.device) / 2**20 for name, forward in ways.items()}
     keep_memory()  # from here on, as a run does
-    rows, width = padded_vocabulary(head.tokens.vocab_size, 128, 1), head.hidden_SBD.shape[-1]
+    rows, width = padded(head.tokens.vocab_size, 128, 1), head.hidden_SBD.shape[-1]
     products = matrix.step_seconds(list(matrix.linear("head", tokens, width, rows, 1)), options.device)
     work: dict[str, Callable[[], float]] = {"its matrix products": lambda: 1e3 * products()}
     for name, forward in ways.items():
@@ -114,7 +115,7 @@ def make_head(options: Options) -> tuple[Head, int]:
     parallel_state._TENSOR_MODEL_PARALLEL_GROUP = group  # where Megatron's own loss looks
     tensor = TensorParallel(group)
     torch.manual_seed(0)
-    embedding = TokenEmbedding(model, model.vocab_size, tensor)
+    embedding = TokenEmbedding(architecture(model, model.vocab_size).layers[0], tensor)
     with torch.no_grad():
         embedding.weight[: model.vocab_size].normal_(0, 0.02)
     embedding = embedding.to(options.device, torch.bfloat16)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.plan.count import padded_vocabulary
 from tools.bench.ours import gpt1
 from tools.bench.rows import Options, Row, seconds, take_turns
 
@@ -48,7 +48,7 @@ def of_model(model: ModelConfig, rows: int) -> list[Product]:
         *linear("attention output", tokens, width, width, layers),
         *linear("mlp up", tokens, width, model.ffn_width, layers),
         *linear("mlp down", tokens, model.ffn_width, width, layers),
-        *linear("head", tokens, width, padded_vocabulary(model.vocab_size, model.vocab_multiple, 1), 1),
+        *linear("head", tokens, width, padded(model.vocab_size, model.vocab_multiple, 1), 1),
         Product(
             "attention scores", model.context, head, model.context, 2 * layers, groups
         ),  # and the weights' gradient

@@ -47,13 +47,13 @@ def connect(device: str) -> None:
 
 def initial_weights(config: Config) -> dict[str, Any]:
     """Canonical name -> fp32 tensor: the weights that `build_engine` draws."""
+    from gpt1_ds.architecture.architecture import architecture
     from gpt1_ds.model.init import initial_value
     from gpt1_ds.model.names import ParameterInfo
-    from gpt1_ds.plan.count import parameter_shapes
 
     assert config.model.vocab_size is not None, "it is known here"
-    shapes = parameter_shapes(config.model, config.model.vocab_size)
-    return {name: initial_value(ParameterInfo(name, shape), config.run.seed) for name, shape in shapes.items()}
+    parameters = architecture(config.model, config.model.vocab_size).parameters
+    return {name: initial_value(ParameterInfo.whole(one), config.run.seed) for name, one in parameters.items()}
 
 
 class Text:

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt1_ds.architecture.layer import padded
 from gpt1_ds.checkpoint.conversion import their_name, to_theirs
 from gpt1_ds.config import Config, ModelConfig
-from gpt1_ds.plan.count import padded_vocabulary
 from tools.bench.ours import Ours, initial_weights
 
 
@@ -63,7 +63,7 @@ class Plain(nn.Module):
         model = config.model
         assert model.vocab_size is not None, "it is known here"
         self.vocab_size = model.vocab_size
-        rows = padded_vocabulary(model.vocab_size, model.vocab_multiple, 1)
+        rows = padded(model.vocab_size, model.vocab_multiple, 1)
         self.tokens = nn.Embedding(rows, model.width)
         self.positions = nn.Embedding(model.context, model.width)
         self.drop = nn.Dropout(model.embedding_dropout)

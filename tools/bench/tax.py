@@ -13,8 +13,8 @@ import torch
 
 from gpt1_ds.config import Config, load
 from gpt1_ds.model import names
+from gpt1_ds.model.build import DenseModel, compile_blocks
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.stages import DenseModel, compile_blocks
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.optimizer import parameter_groups

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.plan.count import parameter_shapes
+from gpt1_ds.architecture import count
 from tools.bench.loop import Loop
 from tools.bench.ours import Ours, Text, gpt1
 from tools.bench.rows import Options, Ratio, Row, ratio, seconds, take_turns
@@ -25,8 +25,7 @@ ROWS, CONTEXT = 1, 16  # of the batch that the gradients come from: the update d
 
 def measure(options: Options) -> Row:
     config = gpt1(options, ROWS, f"model.context={CONTEXT}")
-    shapes = parameter_shapes(config.model, config.model.vocab_size or 0)
-    parameters = sum(torch.Size(shape).numel() for shape in shapes.values())
+    parameters = count.parameters(config.model, config.model.vocab_size or 0)
     text, device = Text(config), options.device
     fp32 = Loop(dense_model(config, device), config.optimizer, text.bare, device)
     ours, stock = Ours(config, text, device), stock_engine(config, device)

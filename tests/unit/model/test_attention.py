@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpt1_ds.architecture import blocking
 from gpt1_ds.model import attention, dropout
 from tests.helpers import reference
 
@@ -20,7 +21,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, masks: np.ndarray |
 @pytest.mark.parametrize("positions", [1, 7, 128, 129, 300])
 @pytest.mark.parametrize("p", [0.0, 0.1])
 def test_forward_and_backward(positions: int, p: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(attention.BLOCK_ELEMENTS, "cpu", 1 << 14)  # several blocks of heads even at this size
+    monkeypatch.setitem(blocking.ATTENTION_SCORES, "cpu", 1 << 14)  # several blocks of heads even at this size
     torch.manual_seed(positions)
     q, k, v = (torch.randn(6, positions, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
     keys = torch.from_numpy(dropout.row_keys(3, 4, np.arange(2)))

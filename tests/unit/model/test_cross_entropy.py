@@ -4,11 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gpt1_ds.model import cross_entropy
+from gpt1_ds.architecture import blocking
 from gpt1_ds.model.cross_entropy import head_loss
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.parallel.grid import connect_alone
-from gpt1_ds.plan import count
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
 
@@ -46,8 +45,8 @@ def test_equals_the_plain_path(
     dtype: torch.dtype, scale: float, tolerance: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden, weight, labels, weights = posed(dtype)
-    monkeypatch.setitem(count.CHUNK_BYTES, "cpu", chunk * ROWS * hidden.element_size())
-    monkeypatch.setitem(cross_entropy.BLOCK_ELEMENTS, "cpu", 3 * ROWS)
+    monkeypatch.setitem(blocking.CHUNK_BYTES, "cpu", chunk * ROWS * hidden.element_size())
+    monkeypatch.setitem(blocking.LOSS_LOGITS, "cpu", 3 * ROWS)
     loss = head_loss(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()))
     (scale * loss).backward()
     for found, expected in zip((loss.detach(), hidden.grad, weight.grad), plain(dtype, scale), strict=True):

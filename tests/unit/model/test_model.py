@@ -1,18 +1,20 @@
 """What the model is made of, and how it starts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from megatron.core import tensor_parallel
 from torch import nn
 
-from gpt1_ds.config import load
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.layer import padded
+from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.model import dropout, names
-from gpt1_ds.model.heads import padded_vocabulary
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.model.stages import DenseModel
 from gpt1_ds.parallel.grid import connect_alone
 
 
@@ -47,21 +49,27 @@ def test_padding_is_zero_and_never_wins(model: DenseModel) -> None:
     assert logits.shape == (4, 1, 384)
     assert torch.isinf(logits[..., 300:]).all()
     assert torch.isfinite(logits[..., :300]).all()
-    assert [padded_vocabulary(40478, 128, size) for size in (1, 2, 4, 8)] == [40576] * 4
-    assert padded_vocabulary(256, 128, 6) % 6 == 0
+    assert [padded(40478, 128, size) for size in (1, 2, 4, 8)] == [40576] * 4
+    assert padded(256, 128, 6) % 6 == 0
+
+
+def drawn(name: str, seed: int = 1, **part: int) -> torch.Tensor:
+    info = names.ParameterInfo.whole(architecture(ModelConfig(), 300).parameters[name])
+    return initial_value(replace(info, **part), seed)
 
 
 def test_initial_values_are_by_name_and_the_same_in_every_cut() -> None:
-    whole = initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256)), 1)
+    whole = drawn("blocks.0.mlp.down.weight")
+    assert whole.shape == (64, 256)
     assert abs(float(whole.std()) - 0.02) < 5e-4
-    cut = initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256), 1, 128, 192), 1)
+    cut = drawn("blocks.0.mlp.down.weight", start=128, stop=192)
     assert torch.equal(cut, whole[:, 128:192])
-    assert not torch.equal(initial_value(ParameterInfo("blocks.1.mlp.down.weight", (64, 256)), 1), whole)
-    assert not torch.equal(initial_value(ParameterInfo("blocks.0.mlp.down.weight", (64, 256)), 2), whole)
-    assert torch.equal(initial_value(ParameterInfo("blocks.0.mlp_norm.weight", (4,)), 1), torch.ones(4))
-    assert torch.equal(initial_value(ParameterInfo("blocks.0.mlp_norm.bias", (4,)), 1), torch.zeros(4))
-    tokens = initial_value(ParameterInfo("tokens.weight", (300, 4), 0, 100, 300), 1)
-    assert tokens.shape == (200, 4)
+    assert not torch.equal(drawn("blocks.1.mlp.down.weight"), whole)
+    assert not torch.equal(drawn("blocks.0.mlp.down.weight", seed=2), whole)
+    assert torch.equal(drawn("blocks.0.mlp_norm.weight"), torch.ones(64))
+    assert torch.equal(drawn("blocks.0.mlp_norm.bias"), torch.zeros(64))
+    tokens = drawn("tokens.weight", start=100)
+    assert tokens.shape == (200, 64)
     assert np.isfinite(tokens.numpy()).all()
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from gpt1_ds.architecture.count import parameters
+from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
-from gpt1_ds.plan.count import padded_vocabulary, parameters
-from gpt1_ds.plan.memory import BUCKET, RankMemory, memory, peak
-from gpt1_ds.plan.shares import shares
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.plan.memory import RankMemory, memory, peak
+from gpt1_ds.plan.stages import stages
 
 GPT1 = ["pretrain/gpt1_117m"]
 SMALL = ["model.layers=2", "model.width=8", "model.heads=2", "model.context=4", "model.vocab_multiple=1"]
@@ -27,27 +29,27 @@ def first(config: Config, world: int, device: str = "cuda", vocabulary: int = 40
 
 
 def test_a_whole_rank_holds_the_whole_model() -> None:
-    (share,) = shares(gpt1(), 40478)
-    assert share.parameters == parameters(gpt1().model, padded_vocabulary(40478, 128, 1)) == 116_610_048
-    assert (share.blocks, share.tokens, share.head) == (12, True, True)
+    (stage,) = stages(gpt1(), 40478)
+    assert stage.parameters == parameters(gpt1().model, padded(40478, 128, 1)) == 116_610_048
+    assert (stage.blocks, stage.tokens, stage.head) == (12, True, True)
 
 
 def test_two_tensor_parallel_ranks_by_hand() -> None:
-    (share,) = shares(gpt1("parallel.tensor=2"), 40478)
+    (stage,) = stages(gpt1("parallel.tensor=2"), 40478)
     matrices = 4 * 768 * 768 + 2 * 768 * 3072  # qkv, out, up, down
     block = matrices // 2 + (3 * 768 + 3072) // 2 + 768 + 768 + 4 * 768  # cut biases, whole biases, two norms
-    assert share.block == block
-    assert share.parameters == 40576 // 2 * 768 + 512 * 768 + 12 * block
+    assert stage.block == block
+    assert stage.parameters == 40576 // 2 * 768 + 512 * 768 + 12 * block
 
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3, 4, 6, 12])
 def test_stages_hold_everything_once_and_the_tied_matrix_twice(pipeline: int) -> None:
-    stages = shares(gpt1(f"parallel.pipeline={pipeline}"), 40478)
-    tied = stages[0].embedding if pipeline > 1 else 0
-    assert sum(stage.parameters for stage in stages) == 116_610_048 + tied
-    assert sum(stage.blocks for stage in stages) == 12
-    assert [stage.tokens for stage in stages] == [True, *[False] * (pipeline - 1)]
-    assert [stage.head for stage in stages] == [*[False] * (pipeline - 1), True]
+    found = stages(gpt1(f"parallel.pipeline={pipeline}"), 40478)
+    tied = found[0].embedding if pipeline > 1 else 0
+    assert sum(stage.parameters for stage in found) == 116_610_048 + tied
+    assert sum(stage.blocks for stage in found) == 12
+    assert [stage.tokens for stage in found] == [True, *[False] * (pipeline - 1)]
+    assert [stage.head for stage in found] == [*[False] * (pipeline - 1), True]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_nothing_but_zeros_shares_depends_on_the_number_of_data_ranks() -> None:
         assert many.parameters == few.parameters
         assert many.activations == few.activations
         assert many.optimizer * 128 == pytest.approx(few.optimizer, rel=1e-4)
-        assert many.buffers == few.buffers == (4 * BUCKET if zero == 3 else 0)
+        assert many.buffers == few.buffers == (4 * BUCKET_ELEMENTS if zero == 3 else 0)
     assert held(8, 1).weights == held(1024, 1).weights
     assert held(8, 3).weights == pytest.approx(128 * held(1024, 3).weights, rel=1e-4)
 
@@ -148,5 +150,5 @@ def test_the_search_looks_at_the_stage_that_needs_most() -> None:
 
 def test_padding_counts() -> None:
     config = gpt1("parallel.tensor=4")
-    (share,) = shares(replace(config, model=replace(config.model, vocab_multiple=7)), 10)
-    assert share.columns == math.lcm(7, 4) // 4
+    (stage,) = stages(replace(config, model=replace(config.model, vocab_multiple=7)), 10)
+    assert stage.columns == math.lcm(7, 4) // 4

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.architecture.count import counts, parameters
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
 from gpt1_ds.config.scaling import load_scaling
-from gpt1_ds.plan.count import counts, parameters
 from gpt1_ds.scaling.cells import cells
 from gpt1_ds.scaling.plan import unidentified, warnings
 from gpt1_ds.training.schedule import learning_rate

@@ -10,7 +10,7 @@ import torch
 
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import load
-from gpt1_ds.model.stages import DenseModel
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.training import probes
 from gpt1_ds.training.probes import log_probabilities
 from tests.helpers.foreign import SMALL, random_weights

@@ -1,0 +1,1 @@
+"""What a model is made of, without torch: its layers in order, which everything else reads."""

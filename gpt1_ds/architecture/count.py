@@ -1,0 +1,38 @@
+"""Parameters and FLOPs of a model.
+
+Conventions for FLOPs per trained token (forward + backward = 3 x forward, multiply and add counted apart):
+
+    PaLM      6 N + 12 L T D        N = weights used in matrix products (embedding once, as the head); nanoGPT's too
+    Megatron  6 N + 6 L T D         attention counted for the causal half only
+
+L layers, T context, D width. Recomputation is not counted: these are model, not hardware, FLOPs.
+"""
+
+from __future__ import annotations
+
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.config import ModelConfig
+
+
+def parameters(model: ModelConfig, vocab_size: int) -> int:
+    """All parameters, padding apart; GPT-1 has 116,534,784."""
+    return sum(parameter.size for parameter in architecture(model, vocab_size).parameters.values())
+
+
+def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
+    """N in the three conventions of the scaling literature: `all` parameters; `matrices_head`, the weights of matrix
+    products with the head, as Hoffmann et al. (2022) count; `transformer`, the blocks alone (Kaplan et al. 2020).
+    """
+    layers = architecture(model, vocab_size).layers[:-1]  # the head's matrix is that of the tokens
+    products = [layer for layer in layers if layer.kind != "positions"]
+    blocks = [layer for layer in layers if layer.depth is not None]
+    return {
+        "all": parameters(model, vocab_size),
+        "matrices_head": sum(size for layer in products for size in layer.matrices),
+        "transformer": sum(parameter.size for layer in blocks for parameter in layer.parameters),
+    }
+
+
+def flops_per_token(model: ModelConfig, vocab_size: int, causal: bool = False) -> int:
+    """FLOPs to train on one token: PaLM's convention, or Megatron's with `causal`."""
+    return 3 * round(sum(layer.flops(causal) for layer in architecture(model, vocab_size).layers))

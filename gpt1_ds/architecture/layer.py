@@ -1,0 +1,94 @@
+"""One layer of a model: its parameters, and what it costs.
+
+The model builder, the initialiser, the pipeline cut, the planner, the counter, the checkpoint and the Hugging Face map
+all read these. Units: a state is one hidden state of a token, of the model's width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Initial:
+    """How a parameter starts: N(0, value), U(-1/value, 1/value), or `value` everywhere (of an LSTM's bias, at its
+    forget gates alone).
+    """
+
+    rule: Literal["normal", "uniform", "constant", "forget_gates"]
+    value: float
+
+
+NORMAL, ZEROS, ONES = Initial("normal", 0.02), Initial("constant", 0.0), Initial("constant", 1.0)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """`shape` is the whole parameter's, as in a checkpoint. Along `cut` (None: not at all) tensor-parallel ranks share
+    it. Vocabulary rows are padded to a multiple of `multiple` and of those ranks.
+    """
+
+    name: str  # canonical: the same on every layout, in checkpoints and in exports
+    shape: tuple[int, ...]
+    cut: int | None = None
+    initial: Initial = NORMAL
+    multiple: int = 1
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def local_rows(self, tensor: int) -> int:
+        """Length of one rank's part along `cut`, padding included, where `tensor` ranks share it."""
+        assert self.cut is not None, f"{self.name} is not cut"
+        return padded(self.shape[self.cut], self.multiple, tensor) // tensor
+
+    def local_size(self, tensor: int) -> int:
+        """Elements on one of `tensor` ranks, padding included."""
+        return self.size if self.cut is None else self.size // self.shape[self.cut] * self.local_rows(tensor)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """Elements per token that a layer's simple passes go over, forward and backward together."""
+
+    activation: int = 0  # cut over tensor-parallel ranks, as `moved`
+    moved: int = 0  # read or written besides
+    norm: int = 0
+    dropout: int = 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An entry of the list. FLOPs are of a forward pass, a multiply and an add counted apart."""
+
+    kind: Literal["tokens", "positions", "block", "lstm", "task_head", "head"]
+    prefix: str  # of the names of its parameters
+    parameters: tuple[Parameter, ...]
+    depth: int | None = None  # number of the block; None at both ends of the model
+    products: float = 0.0  # FLOPs per token of products with weights
+    scores: int = 0  # attention scores per token: heads x keys
+    head_width: int = 0
+    elementwise: Elementwise = field(default_factory=Elementwise)
+    saved: float = 0.0  # states per token kept for the backward pass on every tensor-parallel rank
+    saved_cut: float = 0.0  # states per token of which each tensor-parallel rank keeps its part
+    tied: str | None = None  # layers with the same key share one module
+    joined: bool = False  # is never cut apart from the layer before it
+
+    def flops(self, causal: bool = False) -> float:
+        """Per token; `causal` counts the half of the scores that a causal mask shows."""
+        return self.products + (2 if causal else 4) * self.scores * self.head_width
+
+    @cached_property
+    def matrices(self) -> tuple[int, ...]:
+        """Elements of each matrix."""
+        return tuple(parameter.size for parameter in self.parameters if len(parameter.shape) > 1)
+
+
+def padded(size: int, multiple: int, ranks: int) -> int:
+    """The smallest number >= size that `multiple` and the number of tensor-parallel ranks both divide."""
+    step = math.lcm(multiple, ranks)
+    return -(-size // step) * step

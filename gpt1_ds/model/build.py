@@ -1,0 +1,124 @@
+"""From an architecture to torch modules, which both engines run: one module, or a pipeline.
+
+Only (hidden states, dropout keys) pass from layer to layer, and after the task head (hidden states, scores).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from gpt1_ds.architecture.architecture import Architecture, architecture
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.config import Config
+from gpt1_ds.model.block import Block
+from gpt1_ds.model.heads import PositionEmbedding, TokenEmbedding
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.losses import TaskLoss, make_loss
+from gpt1_ds.model.lstm import Lstm
+from gpt1_ds.model.task_head import TaskHead
+
+
+@dataclass(frozen=True)
+class ModuleSpec:
+    """How to build a layer. Tied layers share one module; `apply` is what a later one calls on it."""
+
+    layer: Layer
+    module: type[nn.Module]
+    arguments: tuple[Any, ...]
+    apply: Callable[[Any, tuple[Tensor, Tensor]], Any] | None = None
+
+
+def module_specs(
+    model: Architecture, config: Config, tensor: TensorParallel, head: HeadSpec | None = None
+) -> list[ModuleSpec]:
+    """One for each layer. The first takes (token ids [S, B], keys [B]); the last gives what the loss asks for: the
+    head's projection, with a task's `head` also its scores [S, B, O], or (hidden [S, B, D], scores) where the language
+    model's loss counts nothing.
+    """
+    recompute = config.train.recompute == "block"
+    known: dict[str, tuple[type[nn.Module], tuple[Any, ...]]] = {
+        "tokens": (TokenEmbedding, (tensor,)),
+        "positions": (PositionEmbedding, (config.model, tensor)),
+        "block": (Block, (config.model, tensor, recompute)),
+        "lstm": (Lstm, (config.model, tensor)),
+        "task_head": (TaskHead, (head, tensor)),
+        "head": (TokenEmbedding, (tensor,)),
+    }
+    projection = language_head if head is None else both_heads
+    specs = []
+    for layer in model.layers:
+        module, arguments = known[layer.kind]
+        specs.append(ModuleSpec(layer, module, (layer, *arguments), projection if layer.kind == "head" else None))
+    return specs
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """torch.compile every block; they share one graph. What cannot be compiled runs as it is."""
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(dynamic=False)
+
+
+def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    return tokens.projection(inputs[0])
+
+
+def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    hidden_SBD, scores_SBO = inputs
+    return (*tokens.projection(hidden_SBD), scores_SBO)
+
+
+class DenseModel(nn.Module):
+    """All layers in one module, for ranks that hold every layer. Its loss is called `loss`."""
+
+    def __init__(self, config: Config, vocab_size: int, tensor: TensorParallel, head: HeadSpec | None = None) -> None:
+        super().__init__()
+        specs = module_specs(architecture(config.model, vocab_size, head), config, tensor, head)
+        body = [spec for spec in specs if spec.layer.kind not in ("task_head", "head")]
+        self.layers = nn.ModuleList(spec.module(*spec.arguments) for spec in body)
+        heads = [spec.module(*spec.arguments) for spec in specs if spec.layer.kind == "task_head"]
+        self.head: nn.Module | None = heads[0] if heads else None
+        self.projection = next((spec.apply for spec in specs if spec.apply), None)
+        self.loss = make_loss(head, vocab_size, tensor)
+
+    @property
+    def tokens(self) -> TokenEmbedding:
+        return self.layers[0]  # type: ignore[return-value]
+
+    def forward(self, tokens_SB: Tensor, keys_B: Tensor, *labels: Tensor) -> Tensor:
+        """fp32 scalar loss of one micro-batch; `labels` are those of the loss (see model/losses.py)."""
+        state: Any = self.hidden(tokens_SB, keys_B)
+        if self.head is not None:
+            state = self.head(state)
+        if self.projection is not None:
+            state = self.projection(self.tokens, state)
+        return self.loss(state, labels)
+
+    def hidden(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Any] | None = None) -> tuple[Tensor, Tensor]:
+        """(the last block's output [S, B, D], keys); with `caches` (of `self.caches`) the S positions follow those that
+        the caches hold.
+        """
+        state = (tokens_SB, keys_B)
+        for index, layer in enumerate(self.layers):
+            state = layer(state) if caches is None else layer(state, caches[index])
+        return state
+
+    def logits(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Any] | None = None) -> Tensor:
+        """[S, B, V] of the language model."""
+        return self.tokens.logits(self.hidden(tokens_SB, keys_B, caches)[0])
+
+    def scores(self, tokens_SB: Tensor, extract_B: Tensor) -> Tensor:
+        """fp32 [E, K]: of each example's classes or choices, before the softmax."""
+        assert self.head is not None, "this model was fine-tuned on a task"
+        assert isinstance(self.loss, TaskLoss), "and has its loss"
+        _, scores_SBO = self.head(self.hidden(tokens_SB, tokens_SB.new_zeros(tokens_SB.shape[1])))
+        return self.loss.at_extract(scores_SBO, extract_B)
+
+    def caches(self) -> list[Any]:
+        """Empty ones, one per layer; None for a layer that looks at one position only."""
+        return [layer.new_cache() for layer in self.layers]  # type: ignore[operator]

@@ -1,0 +1,94 @@
+"""What one rank of each pipeline stage holds: its layers, and its part of their parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.config import Config, ModelConfig
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Of a pipeline; an engine without one is one stage. Counts are elements on one of `tensor` ranks."""
+
+    number: int
+    layers: tuple[Layer, ...]
+    tensor: int
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Stages of one shape differ in nothing but how many micro-batches they keep; the first keeps most."""
+        return self.blocks, self.tokens, self.head, self.parameters
+
+    @cached_property
+    def body(self) -> tuple[Layer, ...]:
+        """The blocks among the layers."""
+        return tuple(layer for layer in self.layers if layer.depth is not None)
+
+    @cached_property
+    def blocks(self) -> int:
+        return len(self.body)
+
+    @cached_property
+    def distinct(self) -> list[tuple[Layer, int]]:
+        """One of the blocks that cost the same, and how many there are."""
+        known: dict[object, tuple[Layer, int]] = {}
+        for layer in self.body:
+            key = layer.matrices, layer.scores, layer.head_width, layer.elementwise
+            known[key] = (layer, known[key][1] + 1 if key in known else 1)
+        return list(known.values())
+
+    @cached_property
+    def tokens(self) -> bool:
+        """Whether it looks tokens up."""
+        return any(layer.kind == "tokens" for layer in self.layers)
+
+    @cached_property
+    def head(self) -> bool:
+        """Whether it turns states back into logits."""
+        return any(layer.kind == "head" for layer in self.layers)
+
+    @cached_property
+    def parameters(self) -> int:
+        held = {parameter.name: parameter for layer in self.layers for parameter in layer.parameters}
+        return sum(parameter.local_size(self.tensor) for parameter in held.values())
+
+    @cached_property
+    def columns(self) -> int:
+        """Of the vocabulary, padding included; 0 where neither end is."""
+        tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
+        return tables[0].local_rows(self.tensor) if tables else 0
+
+    @cached_property
+    def embedding(self) -> int:
+        """Of the tied matrix; 0 where neither end is."""
+        tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
+        return tables[0].local_size(self.tensor) if tables else 0
+
+    @cached_property
+    def block(self) -> int:
+        """Of the largest block."""
+        sizes = (sum(parameter.local_size(self.tensor) for parameter in layer.parameters) for layer in self.body)
+        return max(sizes, default=0)
+
+    @cached_property
+    def largest(self) -> int:
+        """Of the blocks' largest matrix."""
+        return max((size // self.tensor for layer in self.body for size in layer.matrices), default=0)
+
+
+def stages(config: Config, vocab_size: int) -> tuple[Stage, ...]:
+    """Every pipeline stage of a configuration."""
+    return _stages(config.model, vocab_size, config.parallel.tensor, config.parallel.pipeline)
+
+
+@lru_cache(maxsize=1024)
+def _stages(model: ModelConfig, vocab_size: int, tensor: int, pipeline: int) -> tuple[Stage, ...]:
+    whole = architecture(model, vocab_size)
+    cuts = pairwise(pipeline_cuts(whole, pipeline))
+    return tuple(Stage(number, whole.layers[start:stop], tensor) for number, (start, stop) in enumerate(cuts))

@@ -1,0 +1,59 @@
+"""A pipeline stage with several outputs walks through what they share once for each micro-batch, not once for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.config import Config
+from gpt1_ds.parallel import launch
+from tests.helpers import finetuning
+
+STEPS, MICRO_BATCHES = 3, 4
+
+
+def count_here(config: Config, apart: bool) -> dict[str, int]:
+    """Runs on every rank: backward passes of this rank's blocks, and how many blocks it has."""
+    from gpt1_ds.architecture.architecture import Architecture
+    from gpt1_ds.model.block import Block
+    from gpt1_ds.training import finetune
+
+    found = {"passes": 0, "blocks": 0}
+
+    def passed(*_: Any) -> None:
+        found["passes"] += 1
+
+    def built(self: Any, *arguments: Any) -> None:
+        make(self, *arguments)
+        found["blocks"] += 1
+        self.register_full_backward_pre_hook(passed)
+
+    make, groups = Block.__init__, Architecture.groups
+    Block.__init__ = built  # type: ignore[method-assign]
+    if apart:  # a cut between the task head and the tied head, whose inputs are both outputs of the first stage
+        Architecture.groups = lambda self: [[*self.layers[:-1]], [self.layers[-1]]]  # type: ignore[method-assign]
+    try:
+        assert finetune.finetune(config) == 0
+    finally:
+        Block.__init__, Architecture.groups = make, groups  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_blocks_run_backward_once(apart: bool, tiny_data: Path, tmp_path: Path) -> None:
+    words = [
+        *finetuning.make_task(tmp_path / "task", "pair", train=24, dev=2),
+        *(f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "parallel.pipeline=2", f"train.steps={STEPS}"),
+        *("model.layers=2", "model.width=32", "model.heads=2", "model.context=48", f"run.dir={tmp_path}"),
+    ]
+    config = finetuning.configuration(words)
+    assert config.task is not None
+    assert config.task.lm_coefficient > 0
+    config = replace(config, train=replace(config.train, micro_batch=config.train.global_batch // MICRO_BATCHES))
+    ranks = launch.run("tests.parallel.test_shared_graph:count_here", (config, apart), 2)
+    assert sum(rank["blocks"] for rank in ranks) == 2
+    for rank in ranks:
+        assert rank["passes"] == rank["blocks"] * STEPS * MICRO_BATCHES
