@@ -11,13 +11,13 @@ it). Both losses of one batch are compared first. Ours is the engine of `gpt1-ds
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import platform
 import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,16 @@ BATCH = 32
 class Ours:
     """The run that `gpt1-ds finetune` makes, driven step by step."""
 
-    def __init__(self, options: argparse.Namespace, place: str, stack: contextlib.ExitStack) -> None:
+    def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.parallel.grid import Grid, connect
         from gpt1_ds.task_verbs import finetune_config
         from gpt1_ds.tasks.reading import read_task
+        from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.build import build_engine
-        from gpt1_ds.training.reporter import Reporter
-        from gpt1_ds.training.run import Run
         from gpt1_ds.training.session import keep_memory
-        from gpt1_ds.training.stop import Requests
+        from gpt1_ds.training.state import TrainingState
         from gpt1_ds.training.task_objective import TaskObjective
-        from gpt1_ds.training.watch import Watch
 
         keep_memory()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
@@ -51,19 +49,19 @@ class Ours:
         grid = Grid(self.config)
         self.objective = TaskObjective(self.config, read_task(self.config.task), Path(options.tokenizer), grid)
         config = self.objective.config
-        engine = build_engine(config, config.model.vocab_size, grid, head=self.objective.head)
-        run_dir = RunDir(Path(place) / "run")
-        run_dir.create()
-        watch = stack.enter_context(Watch(run_dir, grid, config.guard))
-        self.run = Run(self.objective, run_dir, engine, Reporter(None), watch, Requests(run_dir, grid))
+        self.engine = build_engine(config, config.model.vocab_size, grid, head=self.objective.head)
+        self.batches = Batches(self.objective.batch, RunDir(Path(place) / "run"), grid)
+        self.state = TrainingState()
 
     def train(self, steps: int) -> int:
         """Examples trained on."""
+        from gpt1_ds.training.schedule import learning_rate
+
         for _ in range(steps):
-            step = self.run.step + 1
-            batch = self.run.batch(step)
-            self.run.engine.step(batch.micro_batches, self.run.learning_rate(step))
-            self.run.step = step
+            batch = self.batches.next(self.state)
+            self.state = replace(self.state, step=self.state.step + 1)
+            rate = learning_rate(self.config.schedule, self.config.optimizer.lr, self.state.step, self.objective.steps)
+            self.engine.step(batch.micro_batches, rate)
         return steps * BATCH
 
 
@@ -103,7 +101,7 @@ class Plain:
         from gpt1_ds.model import names
 
         weights = {}
-        for parameter in ours.run.engine.module.parameters():
+        for parameter in ours.engine.module.parameters():
             info = names.info(parameter)
             weights[info.name] = parameter.detach().float()[: info.shape[0]].clone()
         with torch.no_grad():
@@ -153,7 +151,7 @@ def compare(ours: Ours, plain: Plain) -> tuple[float, float]:
     import torch
 
     first = ours.objective.batches.at(0)
-    mine = ours.run.engine.evaluate(ours.objective.micro_batches(first))
+    mine = ours.engine.evaluate(ours.objective.micro_batches(first))
     for part in (plain.body, plain.drop):
         part.eval()
     with torch.no_grad():
@@ -179,8 +177,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    with contextlib.ExitStack() as stack:
-        ours = Ours(options, stack.enter_context(tempfile.TemporaryDirectory()), stack)
+    with tempfile.TemporaryDirectory() as place:
+        ours = Ours(options, place)
         plain = Plain(ours)
         losses = compare(ours, plain)
         print(f"loss of the first batch: ours {losses[0]:.4f}, transformers {losses[1]:.4f}", flush=True)

@@ -14,13 +14,14 @@ from gpt1_ds.data.tokenizer import copy_tokenizer
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.lifecycle import live
+from gpt1_ds.training.results import write_results
 from gpt1_ds.training.session import run_folder
 from gpt1_ds.training.task_objective import TaskObjective
 
 
 def finetune(config: Config) -> int:
     """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
-    return live(config, open_task)
+    return live(config, open_task, write_results)
 
 
 def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObjective:

@@ -14,10 +14,10 @@ from gpt1_ds.data.verify import verify_share
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import schedule
-from gpt1_ds.training.build import batch_shape, draw_weights, training_batches, with_vocabulary
+from gpt1_ds.training.batches import StepBatch
+from gpt1_ds.training.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.training.held_out import held_out_loss
-from gpt1_ds.training.objective import Objective, Record, StepBatch
-from gpt1_ds.training.run import Run
+from gpt1_ds.training.objective import Objective, Record
 
 
 class LanguageObjective(Objective):
@@ -52,11 +52,8 @@ class LanguageObjective(Objective):
             return []
         return [held_out_loss(engine, self.data, self.shape, step, tokens, self.config.train.eval_batches)]
 
-    def initialise(self, run: Run, folder: Path | None) -> None:
-        if folder is None:
-            draw_weights(run.engine, self.config.run.seed)
-        else:
-            run.load(folder, weights_only=True)
+    def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
+        load(folder)
 
 
 def open_language(config: Config, grid: Grid, alive: Callable[[], None]) -> LanguageObjective:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,53 +15,66 @@ import torch
 
 from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.checkpoint.publish import sweep
+from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError, UnsavedError
+from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
+from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import mirrored, provenance, resume
-from gpt1_ds.training.build import build_engine
-from gpt1_ds.training.loop import DONE, Outcome, train
+from gpt1_ds.training.batches import Batches
+from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
+from gpt1_ds.training.evaluator import Evaluator
 from gpt1_ds.training.objective import Objective, Open
+from gpt1_ds.training.profile import Profile
 from gpt1_ds.training.reporter import Reporter
-from gpt1_ds.training.run import Run
+from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.session import exit_code, joined, opened, run_folder
+from gpt1_ds.training.spike_policy import SpikePolicy
+from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import HANDOVER, Requests
-from gpt1_ds.training.watch import SET_UP, Watch
+from gpt1_ds.training.trainer import DONE, Outcome, Trainer
+from gpt1_ds.training.watch import ENDED, SET_UP, Watch
+
+Conclude = Callable[[Objective, Engine, Store, TrainingState, RunDir], None]
 
 
-def live(config: Config, open_objective: Open) -> int:
+def live(config: Config, open_objective: Open, conclude: Conclude | None = None) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
     with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
         requests = Requests(run_dir, grid)
         objective = open_objective(config, grid, partial(watch.beat, SET_UP))
         grid.on_rank_0(lambda: _prepare(run_dir, objective.config))
-        run = _build(objective, run_dir, grid, watch, requests)
-        begin, reason = time.monotonic(), mirrored.FAILED
+        trainer = _build(objective, run_dir, grid, watch, requests)
+        begin, reason, reporter = time.monotonic(), mirrored.FAILED, trainer.log.reporter
         try:
             if grid.rank == 0:
-                run.reporter.begin(run.step, run.steps)
-            outcome = train(run)
-            run.profile.end()
-            if not run.is_saved:
-                raise _unsaved(run)
-            if outcome.reason == DONE:
-                objective.conclude(run)
-            run.reporter.finish()
-            code, reason = _finish(run, outcome, time.monotonic() - begin), outcome.reason
+                reporter.begin(trainer.state.step, trainer.steps)
+            outcome = trainer.train()
+            trainer.profile.end()
+            if not trainer.saver.is_saved(trainer.state):
+                raise trainer.saver.unsaved()
+            if outcome.reason == DONE and conclude is not None:
+                conclude(objective, trainer.engine, trainer.saver.store, trainer.state, run_dir)
+            reporter.finish()
+            code, reason = _finish(run_dir, grid, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
-            run.finish_save()
-            run.profile.end()
-            _record(grid, run_dir, "failed", run.step, reason=str(failure))
+            trainer.saver.finish()
+            trainer.profile.end()
+            _record(grid, run_dir, "failed", trainer.state.step, reason=str(failure))
             if _job() and grid.rank == 0 and not failure.passes:
-                write_json(run_dir.outcome(_job()), {"code": EXIT_FAILURE, "reason": str(failure), "step": run.step})
+                status = {"code": EXIT_FAILURE, "reason": str(failure), "step": trainer.state.step}
+                write_json(run_dir.outcome(_job()), status)
             raise
         finally:
-            run.reporter.finish()
-            mirrored.close(run, reason)
+            reporter.finish()
+            if reporter.mirror is not None and reporter.mirror.is_on:
+                watch.beat(ENDED)  # W&B may take its time
+                mirrored.close(reporter.mirror, objective.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -85,62 +100,73 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         run_dir.outcome(_job()).unlink(missing_ok=True)  # a requeued job has the number of its first try
 
 
-def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requests: Requests) -> Run:
-    """The run with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
+def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requests: Requests) -> Trainer:
+    """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     config = objective.config
     assert config.model.vocab_size is not None, "objectives fill it in"
     engine = build_engine(config, config.model.vocab_size, grid, initialise=False, head=objective.head)
+    engine.progress = watch.beat
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(mirrored.begin(objective, run_dir, grid) if grid.rank == 0 else None)
-    run = Run(objective, run_dir, engine, reporter, watch, requests)
+    saver = Saver(objective, run_dir, engine, lowest=math.log(config.model.vocab_size))
     grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
-    folder, weights_only = run.resume(), False
-    if folder is None:
-        folder, weights_only = _beginning(run)
-        if folder is None or weights_only:
-            objective.initialise(run, folder)
-        else:
-            run.load(folder)
-    if config.guard.on_spike == "rollback" and not run.is_saved:
-        run.save(background=False)  # so that there is always something to go back to
+    state, begun = _first_state(objective, saver)
+    if config.guard.on_spike == "rollback" and not saver.is_saved(state):
+        saver.save(state, background=False)  # so that there is always something to go back to
     if grid.rank == 0:
         run_dir.done.unlink(missing_ok=True)
-        begun = "from scratch"
-        if folder is not None:
-            begun = f"from the weights of {folder}" if weights_only else f"from step {run.step} of {folder.name}"
-        run_dir.add_event("started", step=run.step, steps=run.steps, ranks=grid.world, job=_job())
-        log.say(f"{run_dir.path}: training {run.steps} steps {begun} on {grid.world} rank{'s' * (grid.world > 1)}")
-    run.rewind()
-    return run
+        run_dir.add_event("started", step=state.step, steps=objective.steps, ranks=grid.world, job=_job())
+        ranks = f"{grid.world} rank{'s' * (grid.world > 1)}"
+        log.say(f"{run_dir.path}: training {objective.steps} steps {begun} on {ranks}")
+    steps = StepLog(objective.flops_per_token, run_dir, engine, reporter)
+    trainer = Trainer(
+        config=config,
+        steps=objective.steps,
+        state=state,
+        engine=engine,
+        batches=Batches(objective.batch, run_dir, grid),
+        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, grid), objective.sources),
+        saver=saver,
+        evaluator=Evaluator(objective, engine, run_dir, saver, steps.evaluation),
+        log=steps,
+        profile=Profile(config.train, objective.steps, run_dir, engine, watch, steps.clock),
+        requests=requests,
+        run_dir=run_dir,
+        beat=watch.beat,
+    )
+    trainer.rewind()
+    return trainer
 
 
-def _beginning(run: Run) -> tuple[Path | None, bool]:
-    """Without a checkpoint in the run folder: (one to begin from or None, whether only its weights are taken)."""
-    settings = run.config.checkpoint
+def _first_state(objective: Objective, saver: Saver) -> tuple[TrainingState, str]:
+    """(the state that the run begins with, its weights loaded, where they come from)"""
+    found = saver.resume()
+    if found is not None:
+        return found[1], f"from step {found[1].step} of {found[0].name}"
+    settings, seed = objective.config.checkpoint, objective.config.run.seed
     wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
+    fresh = TrainingState(lowest_validation_loss=saver.lowest)
     if wanted is None:
-        return None, False
-    folder = run.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
-    run.store.verify(folder)
-    return folder, settings.init_from is not None
+        draw_weights(saver.engine, seed)
+        return fresh, "from scratch"
+    folder = saver.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
+    saver.store.verify(folder)
+    if settings.init_from is not None:
+        objective.transfer(saver.engine, folder, saver.load_weights)
+        return fresh, f"from the weights of {folder}"
+    state = saver.load(folder)
+    return state, f"from step {state.step} of {folder.name}"
 
 
-def _unsaved(run: Run) -> TrainingError:
-    why = run.store.failure
-    text = f"{run.run_dir.path}: its last state could not be saved: {why}; run the same command again"
-    return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
-
-
-def _finish(run: Run, outcome: Outcome, seconds: float) -> int:
+def _finish(run_dir: RunDir, grid: Grid, outcome: Outcome, seconds: float) -> int:
     handover = outcome.reason == HANDOVER
     code = exit_code(handover)
-    if run.grid.rank == 0:
-        run_dir = run.run_dir
+    if grid.rank == 0:
         if outcome.reason == DONE:
             write_json(run_dir.done, {"step": outcome.step})
         words = {DONE: "done", "user": "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
         log.say(f"{run_dir.path}: {words} after step {outcome.step}")
-        _record(run.grid, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
+        _record(grid, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
         if _job():
             outcome_code = 75 if handover else 0
             write_json(run_dir.outcome(_job()), {"code": outcome_code, "reason": outcome.reason, "step": outcome.step})

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt1_ds.architecture.count import counts, flops_per_token, parameters
 from gpt1_ds.checkpoint import manifest
@@ -21,10 +21,7 @@ from gpt1_ds.tracking.mirror import Mirror, Start
 from gpt1_ds.training.entries import Entry, read_entries
 from gpt1_ds.training.objective import Objective
 from gpt1_ds.training.provenance import git_revision, provenance
-from gpt1_ds.training.watch import ENDED
-
-if TYPE_CHECKING:
-    from gpt1_ds.training.run import Run
+from gpt1_ds.training.state import TrainingState
 
 FAILED = "failed"
 
@@ -111,18 +108,14 @@ def facts(objective: Objective, run_dir: RunDir, world: int) -> dict[str, Any]:
     }
 
 
-def close(run: Run, reason: str) -> None:
+def close(mirror: Mirror, config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
     """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
-    mirror = run.reporter.mirror
-    if mirror is None or not mirror.is_on:
-        return
-    run.watch.beat(ENDED)  # W&B may take its time
     try:
-        entries = read_entries(run.run_dir.evaluation)
-        _tables(mirror, run.run_dir, entries)
-        if run.config.tracking.artifacts == "reference":
-            _refer(run, mirror)
-        mirror.finish(summary(run, reason, entries), failed=reason == FAILED)
+        entries = read_entries(run_dir.evaluation)
+        _tables(mirror, run_dir, entries)
+        if config.tracking.artifacts == "reference":
+            _refer(run_dir, mirror)
+        mirror.finish(summary(run_dir, state, reason, entries), failed=reason == FAILED)
     except Exception as error:  # nothing here may change how the run ends
         mirror.give_up(f"{type(error).__name__}: {error}")
 
@@ -133,24 +126,24 @@ def _tables(mirror: Mirror, run_dir: RunDir, entries: Sequence[Entry]) -> None:
     mirror.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
 
 
-def _refer(run: Run, mirror: Mirror) -> None:
+def _refer(run_dir: RunDir, mirror: Mirror) -> None:
     """Where the best and the newest checkpoint lie."""
     names: dict[str, list[str]] = {}
-    for name, file in (("best", run.run_dir.best), ("last", run.run_dir.latest)):
+    for name, file in (("best", run_dir.best), ("last", run_dir.latest)):
         if file.exists():
             names.setdefault(file.read_text().strip(), []).append(name)
     for name, aliases in names.items():
-        folder = run.run_dir.checkpoints / name
+        folder = run_dir.checkpoints / name
         if folder.is_dir():
             known = manifest.read(folder)
             shown = {key: known[key] for key in ("step", "tokens", "hashes")}
-            mirror.reference(f"checkpoint-{run_id(run.run_dir)}", folder, aliases, shown)
+            mirror.reference(f"checkpoint-{run_id(run_dir)}", folder, aliases, shown)
 
 
-def summary(run: Run, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:
+def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:
     """Where the whole run stands, all its segments together: metrics.jsonl, eval.json and the checkpoints know."""
-    found: dict[str, Any] = {"outcome": reason, "final/step": run.step, "final/tokens": run.tokens}
-    lines = list(read_jsonl(run.run_dir.metrics))
+    found: dict[str, Any] = {"outcome": reason, "final/step": state.step, "final/tokens": state.tokens}
+    lines = list(read_jsonl(run_dir.metrics))
     trained, held_out, scored = ([x for x in lines if x["kind"] == kind] for kind in ("train", "eval", "task"))
     if trained:
         found["final/loss"] = trained[-1]["loss"]
@@ -160,8 +153,8 @@ def summary(run: Run, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:
         found |= {"best/held_out_loss": best["loss"], "best/step": best["step"]}
     for line in scored:
         found |= {f"final/{line['task']}/{line['split']}/{name}": score for name, score in line["metrics"].items()}
-    if run.best is not None:
-        found |= {"best/score": run.best.score, "best/step": run.best.step}
-        for entry in (entry for entry in entries if entry["step"] == run.best.step):
+    if state.best is not None:
+        found |= {"best/score": state.best.score, "best/step": state.best.step}
+        for entry in (entry for entry in entries if entry["step"] == state.best.step):
             found |= {f"best/{entry['task']}/{entry['split']}/{name}": x for name, x in entry["metrics"].items()}
     return found

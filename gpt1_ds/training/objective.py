@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import Tokenizer
-from gpt1_ds.parallel.engine import Engine, MicroBatch
+from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord
-
-if TYPE_CHECKING:
-    from gpt1_ds.training.run import Run
+from gpt1_ds.training.batches import StepBatch
 
 Record = EvalRecord | TaskRecord
-
-
-@dataclass(frozen=True)
-class StepBatch:
-    """This rank's share of one global batch. `tokens` are the whole batch's; each row's part of the fingerprint is
-    counted by one rank.
-    """
-
-    micro_batches: list[MicroBatch]
-    fingerprint: int
-    tokens: int
 
 
 class Objective(ABC):
@@ -60,15 +46,12 @@ class Objective(ABC):
         """What is measured while training; `tokens` were trained on so far."""
 
     @abstractmethod
-    def initialise(self, run: Run, folder: Path | None) -> None:
-        """Give the engine its first weights: from checkpoint.init_from, which is `folder`, or fresh ones."""
+    def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
+        """Give the engine its first weights from checkpoint.init_from, which is `folder`; `load` takes all of them."""
 
     def score(self, records: Sequence[Record]) -> float | None:
         """What makes one evaluation better than another; None: nothing does, and no best checkpoint is kept."""
         return None
-
-    def conclude(self, run: Run) -> None:  # noqa: B027
-        """After the last step."""
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint's manifest says besides."""

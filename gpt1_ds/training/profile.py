@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -17,31 +17,32 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.tracking import phases
+from gpt1_ds.tracking.throughput import Stopwatch
 from gpt1_ds.training import trace
 from gpt1_ds.training.device import held_bytes
-from gpt1_ds.training.watch import SAVE
-
-if TYPE_CHECKING:
-    from gpt1_ds.training.run import Run
+from gpt1_ds.training.watch import SAVE, Watch
 
 
 class Profile:
     """The recording of one window of steps, once. Every method is called by all ranks together."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.window = run, run.config.train.profiled
-        self.folder = run.run_dir.profile
+    def __init__(
+        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watch: Watch, clock: Stopwatch
+    ) -> None:
+        self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
+        self.engine, self.grid, self.watch, self.clock = engine, engine.grid, watch, clock
         self._recording: _Recording | None = None
-        if run.grid.rank == 0 and self.window and self.window.start > run.steps:
-            log.say(
-                f"train.profile={run.config.train.profile}: the run ends with step {run.steps}; nothing is profiled"
-            )
+        if self.grid.rank == 0 and self.window and self.window.start > steps:
+            log.say(f"train.profile={train.profile}: the run ends with step {steps}; nothing is profiled")
 
     def at(self, step: int) -> None:
         """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""
         if step in self.window and self._recording is None:
-            with self.run.clock.pause():
+            with self.clock.pause():
                 self._begin()
         elif step not in self.window:
             self.end()
@@ -50,13 +51,13 @@ class Profile:
 
     def _begin(self) -> None:
         try:
-            self.run.grid.on_rank_0(self._clear)
+            self.grid.on_rank_0(self._clear)
         except UserError as problem:
             self._give_up(problem)
             return
-        origin_ns = self.run.grid.share(time.time_ns())
-        self._recording = _Recording(self.run.engine.device, origin_ns)
-        self.run.watch.listener = self._recording.phase
+        origin_ns = self.grid.share(time.time_ns())
+        self._recording = _Recording(self.engine.device, origin_ns)
+        self.watch.listener = self._recording.phase
 
     def _clear(self) -> None:
         """An older profile of this run may have been one of more ranks."""
@@ -70,15 +71,15 @@ class Profile:
         if recording is None:
             return
         self.window = range(0)  # once
-        self.run.watch.listener = None
-        self.run.watch.beat(SAVE)
-        with self.run.clock.pause():
+        self.watch.listener = None
+        self.watch.beat(SAVE)
+        with self.clock.pause():
             recording.stop()
             share = {**self._place(), **phases.share_of(recording.read())}
-            shares = self.run.grid.gather(share)
+            shares = self.grid.gather(share)
             try:
-                self.run.grid.on_rank_0(lambda: self._summarise(shares))
-                self.run.grid.agree(lambda: trace.write(recording.recorder, self._trace_of(self.run.grid.rank)))
+                self.grid.on_rank_0(lambda: self._summarise(shares))
+                self.grid.agree(lambda: trace.write(recording.recorder, self._trace_of(self.grid.rank)))
             except UserError as problem:
                 self._give_up(problem)
 
@@ -86,16 +87,16 @@ class Profile:
         return self.folder / f"rank-{rank}.trace.json.gz"
 
     def _place(self) -> dict[str, Any]:
-        grid = self.run.grid
+        grid = self.grid
         replica = grid.data_rank * grid.layout.tensor + grid.tensor_rank
         return {"rank": grid.rank, "stage": grid.pipeline_rank, "replica": replica, "host": os.uname().nodename}
 
     def _summarise(self, shares: list[dict[str, Any]]) -> None:
-        run, layout = self.run, self.run.grid.layout
+        layout = self.grid.layout
         sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
-        rows = run.config.train.micro_batch * layout.data
-        summary = phases.combine(shares, sizes, run.config.train.global_batch // rows)
-        summary["device"] = torch.cuda.get_device_name() if run.engine.device.type == "cuda" else "cpu"
+        rows = self.train.micro_batch * layout.data
+        summary = phases.combine(shares, sizes, self.train.global_batch // rows)
+        summary["device"] = torch.cuda.get_device_name() if self.engine.device.type == "cuda" else "cpu"
         summary["threads"] = torch.get_num_threads()
         first, last = summary["steps"][0], summary["steps"][-1]
         milliseconds = 1e3 * summary["step_seconds"]
@@ -105,11 +106,11 @@ class Profile:
         for line in phases.table(summary):
             log.say(line)
         write_json(self.folder / "summary.json", summary)
-        run.run_dir.add_event("profiled", first=first, last=last)
+        self.run_dir.add_event("profiled", first=first, last=last)
 
     def _give_up(self, problem: UserError) -> None:
         self.window = range(0)
-        if self.run.grid.rank == 0:
+        if self.grid.rank == 0:
             log.say(f"the profile is not complete: {problem}; training goes on")
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.entries import merge
-
-if TYPE_CHECKING:
-    from gpt1_ds.training.run import Run
-    from gpt1_ds.training.task_objective import TaskObjective
+from gpt1_ds.training.objective import Objective
+from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.task_objective import TaskObjective
 
 FOLDER = "predictions"
 
@@ -24,30 +25,32 @@ def write_scores(record: TaskRecord, path: Path) -> None:
     merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
 
 
-def write_results(objective: TaskObjective, run: Run) -> None:
+def write_results(objective: Objective, engine: Engine, store: Store, state: TrainingState, run_dir: RunDir) -> None:
     """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
     the engine then holds the best checkpoint's weights.
     """
-    step = run.step if run.best is None else run.best.step
-    folder = run.run_dir.checkpoint(step)
-    if step != run.step:
-        if not run.grid.on_rank_0(folder.is_dir):
+    assert isinstance(objective, TaskObjective), "fine-tuning has a task"
+    grid = engine.grid
+    step = state.step if state.best is None else state.best.step
+    folder = run_dir.checkpoint(step)
+    if step != state.step:
+        if not grid.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
-        run.store.load(folder, weights_only=True)
+        store.load(folder, weights_only=True)
     for split in sorted(objective.splits.keys() - {"train"}):
         if objective.has_labels(split):
-            record, predictions = objective.measure(run.engine, split, step, run.tokens)
-            if run.grid.rank == 0:
-                write_scores(record, run.run_dir.evaluation)
+            record, predictions = objective.measure(engine, split, step, state.tokens)
+            if grid.rank == 0:
+                write_scores(record, run_dir.evaluation)
                 log.say(f"step {record.step}: {record}")
         elif objective.settings.answer == "labelled":
             continue
         else:
-            predictions, _ = objective.predict(run.engine, split)
-        run.grid.on_rank_0(
+            predictions, _ = objective.predict(engine, split)
+        grid.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                objective.task, objective.splits[split], found, run.run_dir.path / FOLDER, split
+                objective.task, objective.splits[split], found, run_dir.path / FOLDER, split
             )
         )
-    if run.grid.rank == 0:
-        log.say(f"{run.run_dir.path}: best is {folder.name}; predictions are in {run.run_dir.path / FOLDER}")
+    if grid.rank == 0:
+        log.say(f"{run_dir.path}: best is {folder.name}; predictions are in {run_dir.path / FOLDER}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,9 @@ from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.targets import read_out
 from gpt1_ds.tracking.record import TaskRecord
-from gpt1_ds.training.build import batch_shape, draw_weights
-from gpt1_ds.training.objective import Objective, Record, StepBatch
-from gpt1_ds.training.results import write_results
-from gpt1_ds.training.run import Run
+from gpt1_ds.training.batches import StepBatch
+from gpt1_ds.training.build import batch_shape
+from gpt1_ds.training.objective import Objective, Record
 
 EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 DEV = "dev"
@@ -130,20 +129,14 @@ class TaskObjective(Objective):
             np.isfinite(encoded.scores).any() if self.task.kind == "regression" else (encoded.labels >= 0).any()
         )
 
-    def initialise(self, run: Run, folder: Path | None) -> None:
-        if folder is None:
-            draw_weights(run.engine, self.config.run.seed)
-            return
+    def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
         facts = manifest.read(folder)
         if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         specials = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         fresh = () if "task" in facts else specials
         layers, seed = self.settings.transfer_layers, self.config.run.seed
-        self.grid.agree(lambda: transfer(run.engine, folder, layers, fresh, seed))
-
-    def conclude(self, run: Run) -> None:
-        write_results(self, run)
+        self.grid.agree(lambda: transfer(engine, folder, layers, fresh, seed))
 
     def facts(self) -> dict[str, Any]:
         assert self.head is not None, "a task has a head"

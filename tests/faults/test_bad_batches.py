@@ -36,14 +36,14 @@ def pretrain_with(config: Any, how: str) -> int:
     """Runs on every rank. `nan`: the last row of batch 7 has a loss that is not finite. `without`: batch 7 is passed
     over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens."""
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.run import Run
+    from gpt1_ds.training.language import LanguageObjective
+    from gpt1_ds.training.state import TrainingState
 
-    read, number_of = Run._read, Run.batch_number
+    read, number_of = LanguageObjective.batch, TrainingState.batch_number
 
-    def poisoned(run: Run, step: int) -> Any:
-        batch = read(run, step)
-        number = run.batch_number(step)
-        if how == "nan" and number == BAD and run.shape.data_rank == run.shape.data_size - 1:
+    def poisoned(self: LanguageObjective, number: int, step: int) -> Any:
+        batch = read(self, number, step)
+        if how == "nan" and number == BAD and self.shape.data_rank == self.shape.data_size - 1:
             batch.micro_batches[-1].weights_SB[3, -1] = float("nan")
         if how == "shuffled" and 40 <= number <= 42:
             for part in batch.micro_batches:
@@ -52,13 +52,13 @@ def pretrain_with(config: Any, how: str) -> int:
             batch.micro_batches[-1].weights_SB[0, 0] = float("nan")
         return batch
 
-    Run._read = poisoned  # type: ignore[method-assign]
+    LanguageObjective.batch = poisoned  # type: ignore[method-assign]
     if how == "without":
-        Run.batch_number = lambda run, step: step + (step >= BAD)  # type: ignore[method-assign]
+        TrainingState.batch_number = lambda state, step: step + (step >= BAD)  # type: ignore[method-assign]
     try:
         return pretrain.pretrain(config)
     finally:
-        Run._read, Run.batch_number = read, number_of  # type: ignore[method-assign]
+        LanguageObjective.batch, TrainingState.batch_number = read, number_of  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

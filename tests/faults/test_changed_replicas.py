@@ -50,21 +50,21 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
 
     from gpt1_ds.parallel import masters
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.run import Run
+    from gpt1_ds.training.trainer import Trainer
 
-    finish_step = Run.finish_step
+    finish_step = Trainer.finish_step
 
-    def flipped(run: Run, number: int, *others: Any) -> None:
-        if number == step and run.grid.rank == 1:
+    def flipped(run: Trainer, number: int, *others: Any) -> None:
+        if number == step and run.engine.grid.rank == 1:
             held = masters.fragments(run.engine) if master else masters.weights(run.engine)
             next(fragment.master for fragment in held if fragment.info.name == name).view(torch.int16)[3] ^= 1
         finish_step(run, number, *others)
 
-    Run.finish_step = flipped  # type: ignore[method-assign]
+    Trainer.finish_step = flipped  # type: ignore[method-assign]
     try:
         return pretrain.pretrain(config)
     finally:
-        Run.finish_step = finish_step  # type: ignore[method-assign]
+        Trainer.finish_step = finish_step  # type: ignore[method-assign]
 
 
 def test_what_reads_back_otherwise_is_not_published(tiny_data: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_stopped_rank_is_named(
 def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -> None:
     """Rank 1's loader never comes back; rank 0 waits for it in a collective."""
     config = runs.configuration([*words(tiny_data, tmp_path), "train.steps=100"])
-    with pytest.raises(TrainingError, match=r"rank 1 \(.*step 7, data, at gpt1_ds/training/run.py"):
+    with pytest.raises(TrainingError, match=r"rank 1 \(.*step 7, data, at gpt1_ds/training/batches.py"):
         launch.launch("tests.faults.test_watch:hang_in_step_7", (config,), 2)
     stacks = sorted(path.name for path in (runs.folder(words(tiny_data, tmp_path)).path / "beats").glob("stacks-*"))
     assert stacks == ["stacks-0.txt", "stacks-1.txt"]
@@ -86,16 +86,16 @@ def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -
 
 def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.run import Run
+    from gpt1_ds.training.language import LanguageObjective
 
-    read = Run._read
+    read = LanguageObjective.batch
 
-    def stuck(run: Run, step: int):  # type: ignore[no-untyped-def]
+    def stuck(self: LanguageObjective, number: int, step: int):  # type: ignore[no-untyped-def]
         if step == 7 and os.environ["RANK"] == "1":
             time.sleep(3600)
-        return read(run, step)
+        return read(self, number, step)
 
-    Run._read = stuck  # type: ignore[method-assign]
+    LanguageObjective.batch = stuck  # type: ignore[method-assign]
     return pretrain.pretrain(config)
 
 

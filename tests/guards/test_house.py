@@ -39,7 +39,7 @@ WALLS = {
 }
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
 READING_PATH = [
-    *("config/train.py", "training/lifecycle.py", "training/language.py", "training/build.py", "training/loop.py"),
+    *("config/train.py", "training/lifecycle.py", "training/language.py", "training/build.py", "training/trainer.py"),
     "data/loader.py",
     *("model/build.py", "model/layers.py", "model/block.py", "parallel/pipeline.py", "model/losses.py"),
     "checkpoint/store.py",

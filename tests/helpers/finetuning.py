@@ -102,21 +102,25 @@ def end_at(config: Config, moment: str, step: int) -> int:
     `naming`: the best checkpoint is published but not yet named. `evaluation`: a stop is asked for and its checkpoint
     is there, the scores are not.
     """
-    from gpt1_ds.training import finetune, run
+    from gpt1_ds.training import finetune
+    from gpt1_ds.training.batches import Batches
+    from gpt1_ds.training.evaluator import Evaluator
+    from gpt1_ds.training.saver import Saver
 
+    place: Any = {"naming": Saver, "evaluation": Evaluator}[moment]
     name = {"naming": "_name_best", "evaluation": "evaluate"}[moment]
-    real, batch = getattr(run.Run, name), run.Run.batch
+    real, following = getattr(place, name), Batches.next
 
-    def ended(self: Any) -> Any:
-        if self.step == step:
+    def ended(self: Any, state: Any) -> Any:
+        if state.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(self)
+        return real(self, state)
 
-    def asked(self: Any, number: int) -> Any:
-        if number == step and moment == "evaluation":
+    def asked(self: Any, state: Any) -> Any:
+        if state.step + 1 == step and moment == "evaluation":
             self.run_dir.stop.touch()
-        return batch(self, number)
+        return following(self, state)
 
-    setattr(run.Run, name, ended)
-    run.Run.batch = asked  # type: ignore[method-assign]
+    setattr(place, name, ended)
+    Batches.next = asked  # type: ignore[method-assign]
     return finetune.finetune(config)

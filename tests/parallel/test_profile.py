@@ -119,16 +119,16 @@ def test_a_window_that_a_stop_cuts_and_a_resume_ends(undisturbed, tiny_data: Pat
 def stop_in_step_4(config) -> int:  # type: ignore[no-untyped-def]
     """Runs on every rank: a stop is asked for as step 4 begins."""
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.run import Run
+    from gpt1_ds.training.batches import Batches
 
-    batch = Run.batch
+    following = Batches.next
 
-    def asked(self: Any, number: int) -> Any:
-        if number == 4:
+    def asked(self: Any, state: Any) -> Any:
+        if state.step == 3:
             self.run_dir.stop.touch()
-        return batch(self, number)
+        return following(self, state)
 
-    Run.batch = asked  # type: ignore[method-assign]
+    Batches.next = asked  # type: ignore[method-assign]
     return pretrain.pretrain(config)
 
 

@@ -1,0 +1,65 @@
+"""The batches of a run in their order, each read while the step before it is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import EXIT_USAGE, DataError
+from gpt1_ds.common.files import write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.parallel import launch
+from gpt1_ds.parallel.engine import MicroBatch
+from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.training.state import TrainingState
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """This rank's part of one global batch. `tokens` are the whole batch's; each row's part of the fingerprint is
+    counted by one rank.
+    """
+
+    micro_batches: list[MicroBatch]
+    fingerprint: int
+    tokens: int
+
+
+class Batches:
+    """`read(number, step)` gives batch `number` (1 is the first) for the update of `step`, which dropout depends on."""
+
+    def __init__(self, read: Callable[[int, int], StepBatch], run_dir: RunDir, grid: Grid) -> None:
+        self.read, self.run_dir, self.grid = read, run_dir, grid
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._ahead: tuple[tuple[int, int], Future[StepBatch]] | None = None  # (batch number, step), batch
+
+    def next(self, state: TrainingState) -> StepBatch:
+        """The batch of the step after `state`; the one after that is read meanwhile."""
+        wanted = (state.batch_number(state.step + 1), state.step + 1)
+        if self._ahead is None or self._ahead[0] != wanted:
+            self._ahead = (wanted, self._loader.submit(self.read, *wanted))
+        with ends_alone(self.run_dir, self.grid, state.step):
+            batch = self._ahead[1].result()
+        following = (state.batch_number(state.step + 2), state.step + 2)
+        self._ahead = (following, self._loader.submit(self.read, *following))
+        return batch
+
+
+@contextlib.contextmanager
+def ends_alone(run_dir: RunDir, grid: Grid, step: int) -> Iterator[None]:
+    """What one rank alone finds wrong with the data ends the run: the others wait for it and cannot agree."""
+    try:
+        yield
+    except DataError as error:
+        if grid.world == 1:
+            raise
+        run_dir.add_event("bad data", step=step, rank=grid.rank, problem=str(error))
+        if job := os.environ.get("SLURM_JOB_ID", ""):
+            write_json(run_dir.outcome(job), {"code": EXIT_USAGE, "reason": str(error), "step": step})
+        if not launch.tell(error):
+            log.alarm(str(error))
+        os._exit(EXIT_USAGE)

@@ -1,0 +1,141 @@
+"""Saves of a run, and its way back to one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.checkpoint import retention
+from gpt1_ds.checkpoint.publish import Contents
+from gpt1_ds.checkpoint.replicas import Replicas
+from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import ConfigError, TrainingError, UnsavedError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import to_carried_yaml, to_yaml
+from gpt1_ds.parallel import masters
+from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.training.objective import Objective
+from gpt1_ds.training.provenance import provenance
+from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.watch import SAVE
+
+
+class Saver:
+    """All ranks call every method together. `lowest` is the validation loss of a run that has measured none."""
+
+    def __init__(self, objective: Objective, run_dir: RunDir, engine: Engine, lowest: float) -> None:
+        self.objective, self.run_dir, self.engine, self.grid = objective, run_dir, engine, engine.grid
+        self.config, self.lowest = objective.config, lowest
+        self.store = Store(run_dir, engine, self.config)
+        self._replicas = Replicas(engine)
+        self._saved_step = -1  # of the checkpoint that was last published, or read
+
+    def is_saved(self, state: TrainingState) -> bool:
+        """Whether a checkpoint of this state was published, or read."""
+        return self._saved_step == state.step
+
+    @property
+    def is_written(self) -> bool:
+        """Whether this rank's part of a save under way is on disk."""
+        return self.store.is_written
+
+    def save(self, state: TrainingState, background: bool = True, again: bool = False) -> None:
+        """Save this state, once (or `again`); in the background where configuration and memory allow."""
+        self.engine.progress(SAVE)
+        self.finish()  # one at a time
+        if again or not self.is_saved(state):
+            self.compare_replicas(state.step)
+            contents = Contents(
+                state.step, self._metadata(state), to_carried_yaml(self.config), self.objective.tokenizer_folder
+            )
+            self.store.start(contents, background)
+        if not background:
+            self.finish()
+
+    def finish(self) -> None:
+        """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
+        self.engine.progress(SAVE)
+        folder = self.store.finish()
+        if folder is None:
+            return
+        self._saved_step = int(folder.name.removeprefix("step-"))
+        if self.grid.rank == 0:
+            retention.prune(self.run_dir, self.config.checkpoint)
+            self.run_dir.add_event("saved", step=self._saved_step)
+            log.LOGGER.debug("saved %s", folder)
+
+    def unsaved(self) -> TrainingError:
+        """Why the last state is not saved."""
+        why = self.store.failure
+        text = f"{self.run_dir.path}: its last state could not be saved: {why}; run the same command again"
+        return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
+
+    def save_best(self, state: TrainingState) -> None:
+        """Save a state that is the best so far, and name it so."""
+        self.save(state, background=False, again=True)  # one of this step that is there does not know that it is best
+        self.grid.on_rank_0(lambda: self._name_best(state))
+
+    def compare_replicas(self, step: int) -> None:
+        """Raise TrainingError, after an event, when ranks differ in what they hold in common."""
+        self.engine.progress("comparison of replicas")
+        difference = self._replicas.compare()
+        if difference is None:
+            return
+        if self.grid.rank == 0:
+            details = {"parameter": difference.name, "what": difference.kind, "parameters": difference.parameters}
+            self.run_dir.add_event("replicas differ", step=step, **details, ranks=difference.ranks)
+        raise TrainingError(
+            f"step {step}: {difference}; nothing of this state was saved. Run again to resume from the last "
+            "checkpoint; if it happens again on the same node, its memory or its device is bad"
+        )
+
+    def resume(self) -> tuple[Path, TrainingState] | None:
+        """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none."""
+        found = self.store.load_newest()
+        return None if found is None else (found[0], self._restored(*found))
+
+    def load(self, folder: Path) -> TrainingState:
+        """The state of a checkpoint, loaded."""
+        return self._restored(folder, self.store.load(folder))
+
+    def load_weights(self, folder: Path) -> None:
+        """The weights of a checkpoint alone: the optimizer starts afresh."""
+        self._check(folder, self.store.load(folder, weights_only=True), "tokenizer", self.objective.tokenizer_hash)
+
+    def _restored(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
+        self._check(folder, manifest, "data", self.objective.data_hash)
+        state = TrainingState.from_manifest(manifest, self.lowest)
+        self.grid.on_rank_0(lambda: self._name_best(state))
+        self._saved_step = state.step if folder.parent == self.run_dir.checkpoints else -1
+        return state
+
+    def _check(self, folder: Path, manifest: dict[str, Any], what: str, here: str) -> None:
+        if manifest["hashes"][what] != here:
+            key = "data.path" if self.config.task is None else "task.path"
+            raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")
+
+    def _name_best(self, state: TrainingState) -> None:
+        if state.best is not None and self.run_dir.checkpoint(state.best.step).is_dir():
+            write_atomic(self.run_dir.best, f"{self.run_dir.checkpoint(state.best.step).name}\n")
+
+    def _metadata(self, state: TrainingState) -> dict[str, Any]:
+        layout, parallel, objective = self.grid.layout, self.config.parallel, self.objective
+        return {
+            **state.to_manifest(),
+            "updates": masters.updates(self.engine),
+            "layout": {**asdict(layout), "zero": parallel.zero, "pipelined": parallel.pipelined},
+            "precision": self.config.train.precision,
+            "seed": self.config.run.seed,
+            "hashes": {
+                **provenance(),
+                "config": hashlib.sha256(to_yaml(self.config).encode()).hexdigest(),
+                "data": objective.data_hash,
+                "tokenizer": objective.tokenizer_hash,
+            },
+            "loss_scaler": masters.loss_scaler(self.engine),
+            **objective.facts(),
+        }

@@ -1,0 +1,99 @@
+"""What follows from a step that cannot be trusted: it is left out, the run goes back before it, or ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config
+from gpt1_ds.data.loader import BatchShape
+from gpt1_ds.parallel.engine import Engine, StepResult
+from gpt1_ds.training.spikes import NORM_NOT_FINITE, spike
+from gpt1_ds.training.state import TrainingState
+
+SKIPS_ALLOWED = {"guard": 5, "fp16": 30}  # bad steps in a row; fp16 searches its loss scale that way
+
+Sources = Callable[[int, Sequence[int]], list[dict[str, Any]]]  # (batch number, rows) -> where their text comes from
+
+
+class SpikePolicy:
+    """guard.on_spike. All ranks call `must_roll_back` together."""
+
+    def __init__(self, config: Config, engine: Engine, run_dir: RunDir, shape: BatchShape, sources: Sources) -> None:
+        self.settings, self.precision = config.guard, config.train.precision
+        self.engine, self.run_dir, self.shape, self.sources = engine, run_dir, shape, sources
+        self._state = TrainingState()
+        self._spike: str | None = None  # why the present step's update was left out
+        self._in_a_row = 0  # bad steps
+        self._furthest = 0  # step that a rollback came back from
+        if self.settings.on_spike == "skip" and self.settings.z:
+            engine.ask_before_update(self._leaves_out)
+
+    def begin_step(self, state: TrainingState) -> None:
+        """The next step follows `state`."""
+        self._state, self._spike = state, None
+
+    def problem(self, result: StepResult) -> str | None:
+        """Why the step cannot be trusted, as far as this rank can see."""
+        return self._spike or spike(self.settings, self._state.window, result.loss, result.grad_norm)
+
+    def accept(self, step: int) -> None:
+        """A good step ends a row of bad ones, unless it repeats what was before a rollback: that proves nothing."""
+        if step > self._furthest:
+            self._in_a_row = 0
+
+    def must_roll_back(self, step: int, problem: str | None) -> bool:
+        """Record a step that some rank does not trust; whether to go back before it. Raises TrainingError where it ends
+        the run.
+        """
+        problem = problem or "another rank found a spike"
+        action = self.settings.on_spike
+        searching = self.precision == "fp16" and problem == NORM_NOT_FINITE  # for its loss scale
+        self._in_a_row += 1
+        if not searching or self._in_a_row > SKIPS_ALLOWED["fp16"]:
+            self._record(step, problem)
+        too_many = self._in_a_row > SKIPS_ALLOWED["fp16" if searching else "guard"]
+        if too_many or (action == "raise" and not searching):
+            raise TrainingError(self._explanation(step, problem))
+        if action == "rollback" and not searching:
+            self._furthest = max(self._furthest, step)
+            return True
+        return False
+
+    def _leaves_out(self, loss: float, norm: float) -> bool:
+        self._spike = spike(self.settings, self._state.window, loss, norm)
+        return self._spike is not None
+
+    def _record(self, step: int, problem: str) -> None:
+        """An event with the micro-batches whose loss was not finite, by rank, and the documents of their rows (of the
+        whole batch when no loss tells).
+        """
+        bad = self._bad_micro_batches()
+        rows = [int(row) for number in bad for row in self.shape.rows()[number]]
+        gathered = self.engine.grid.gather((bad, rows))
+        if self.engine.grid.rank:
+            return
+        ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
+        suspects = sorted({row for _, rows in gathered for row in rows}) or range(self.shape.global_batch)
+        number, action = self._state.batch_number(step), self.settings.on_spike
+        documents = self.sources(number, list(suspects))
+        details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
+        self.run_dir.add_event("spike", step=step, **details, rows=documents)
+        if action != "raise":
+            log.say(f"step {step}: {problem}; {action} (events.jsonl names the documents)")
+
+    def _explanation(self, step: int, problem: str) -> str:
+        ranks = [rank for rank, bad in enumerate(self.engine.grid.gather(bool(self._bad_micro_batches()))) if bad]
+        where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
+        again = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
+        return (
+            f"step {step}{where}: {problem}{again}; the last checkpoint is intact. {self.run_dir.events} names the "
+            "documents of the batch; look at them, lower optimizer.lr, or set guard.on_spike=skip or rollback"
+        )
+
+    def _bad_micro_batches(self) -> list[int]:
+        return [number for number, loss in enumerate(self.engine.micro_losses) if not math.isfinite(float(loss))]

@@ -1,0 +1,61 @@
+"""Where a run stands: what its checkpoints record besides weights and optimizer, the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best evaluation so far: after `step` updates, with `score`."""
+
+    step: int
+    score: float
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """After `step` finished steps."""
+
+    step: int = 0
+    tokens: int = 0  # trained on
+    evaluated: int = 0  # step of the last evaluation
+    best: Best | None = None
+    skipped_batches: tuple[int, ...] = ()  # numbers of the batches that a rollback left out, ascending
+    window: tuple[tuple[float, float], ...] = ()  # (loss, log gradient norm) of the last good steps
+    lowest_validation_loss: float = math.inf
+
+    def batch_number(self, step: int) -> int:
+        """The batch of `step`: the `step`-th of those that are not skipped."""
+        number = step
+        for skipped in self.skipped_batches:
+            number += skipped <= number
+        return number
+
+    def to_manifest(self) -> dict[str, Any]:
+        """What a checkpoint's manifest says of it."""
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "passed_over": list(self.skipped_batches),
+            "evaluated": self.evaluated,
+            "guard": [list(pair) for pair in self.window],
+            **({"best": asdict(self.best)} if self.best else {}),
+            "lowest_held_out": self.lowest_validation_loss,
+        }
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any], lowest: float) -> TrainingState:
+        """`lowest` is the validation loss of a run that has measured none."""
+        return cls(
+            step=int(manifest["step"]),
+            tokens=int(manifest["tokens"]),
+            evaluated=int(manifest.get("evaluated", manifest["step"])),
+            best=Best(**manifest["best"]) if manifest.get("best") else None,
+            skipped_batches=tuple(manifest.get("passed_over") or ()),
+            window=tuple((float(loss), float(norm)) for loss, norm in manifest.get("guard") or ()),
+            lowest_validation_loss=float(manifest.get("lowest_held_out", lowest)),
+        )

@@ -1,0 +1,63 @@
+"""What is taken for a spike, and what is left alone."""
+
+import math
+
+import numpy as np
+
+from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.training.spikes import Window, divergence, extended, spike
+from gpt1_ds.training.state import TrainingState
+
+
+def clean_curve(steps: int, seed: int) -> list[tuple[float, float]]:
+    """Loss and gradient norm of a run that goes well: a falling power law, batch noise."""
+    draw = np.random.default_rng(seed)
+    step = np.arange(1, steps + 1)
+    loss = 3.0 + 6.0 * step**-0.3 + draw.normal(0, 0.05, steps)
+    norm = (0.5 + 2.0 * step**-0.5) * np.exp(0.15 * draw.standard_t(12, steps))
+    return list(zip(loss.tolist(), norm.tolist(), strict=True))
+
+
+def window_of(settings: GuardConfig, curve: list[tuple[float, float]]) -> Window:
+    window: Window = ()
+    for loss, norm in curve:
+        window = extended(settings, window, loss, norm)
+    return window
+
+
+def test_ten_thousand_clean_steps_raise_no_alarm() -> None:
+    settings, window = GuardConfig(z=8), ()  # type: tuple[GuardConfig, Window]
+    for loss, norm in clean_curve(10_000, 1):
+        assert spike(settings, window, loss, norm) is None
+        window = extended(settings, window, loss, norm)
+
+
+def test_spikes_of_loss_and_of_norm_are_named() -> None:
+    settings, curve = GuardConfig(z=8), clean_curve(1_000, 2)
+    window = window_of(settings, curve)
+    loss, norm = curve[-1]
+    assert "the loss is" in str(spike(settings, window, loss + 1, norm))
+    assert "the gradient norm is" in str(spike(settings, window, loss, norm * 20))
+    assert spike(settings, window, loss - 1, norm / 20) is None, "only upwards"
+
+
+def test_what_is_not_finite_is_always_named() -> None:
+    assert spike(GuardConfig(), (), 5.0, 1e9) is None, "z=0: nothing finite is judged"
+    assert spike(GuardConfig(), (), math.nan, 1.0) == "the loss is not finite"
+    assert spike(GuardConfig(), (), 5.0, math.inf) == "the gradients are not finite"
+
+
+def test_the_window_survives_a_checkpoint() -> None:
+    window = window_of(GuardConfig(z=8, window=32), clean_curve(100, 3))
+    assert len(window) == 32
+    state = TrainingState(step=100, window=window, lowest_validation_loss=3.5)
+    assert TrainingState.from_manifest(state.to_manifest(), math.inf) == state
+
+
+def test_validation_loss_that_rises_is_a_divergence() -> None:
+    settings = GuardConfig(rise=0.5)
+    assert divergence(settings, 6.0, 6.4) is None, "hardly above a model that knows nothing"
+    assert divergence(settings, 4.0, 4.4) is None
+    assert divergence(settings, 4.0, 4.6) == "held-out loss 4.6 is more than guard.rise=0.5 above its best, 4"
+    assert "nan" in str(divergence(settings, 4.0, math.nan))
+    assert divergence(GuardConfig(), 6.0, 9.0) is None, "0: off"
