@@ -14,14 +14,14 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.model.build import DenseModel, compile_blocks
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.parallel.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.parallel.ds_config import ds_config
-from gpt1_ds.parallel.economy import economise
-from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
+from gpt1_ds.parallel.engine import Engine, MicroBatch, Rejects, StepResult
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.norm import square_sum
 from gpt1_ds.parallel.optimizer import make_optimizer
-from gpt1_ds.parallel.veto import install
+from gpt1_ds.parallel.update_filter import filter_updates
 
 
 class DenseEngine(Engine):
@@ -33,13 +33,13 @@ class DenseEngine(Engine):
         model.loss = self.loss
         if config.train.compile == "on":
             compile_blocks(model)
-        self._veto: Callable[[float], bool] = _never
+        self._rejects: Callable[[float], bool] = _never
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
             )
-        economise(self.deepspeed, grid.layout.data)
+        patch_bf16_optimizer(self.deepspeed, grid.layout.data)
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -72,9 +72,9 @@ class DenseEngine(Engine):
                 losses.append(self._loss(batch))
         return self._mean(losses)
 
-    def ask_before_update(self, veto: Veto) -> None:
-        self._veto = lambda norm: veto(self._mean(self.micro_losses), norm)
-        install(self.deepspeed.optimizer, self._veto)
+    def filter_updates(self, rejects: Rejects) -> None:
+        self._rejects = lambda norm: rejects(self._mean(self.micro_losses), norm)
+        filter_updates(self.deepspeed.optimizer, self._rejects)
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         parts = (*batch.inputs, *batch.labels)
@@ -108,7 +108,7 @@ class DenseEngine(Engine):
         dist.all_reduce(square, group=self.grid.tensor_group)
         norm = float(square.sqrt())
         gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
-        if not torch.isfinite(square) or self._veto(norm):
+        if not torch.isfinite(square) or self._rejects(norm):
             for parameter in self.module.parameters():
                 parameter.grad = None
             return float("inf")

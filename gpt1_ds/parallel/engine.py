@@ -47,7 +47,7 @@ class StepResult:
     loss_scale: float = 1.0
 
 
-Veto = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether the update must not happen
+Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
 
 
 def _unheard(_: str) -> None:
@@ -104,9 +104,9 @@ class Engine(ABC):
         return self.deepspeed.module  # type: ignore[no-any-return]
 
     @abstractmethod
-    def ask_before_update(self, veto: Veto) -> None:
-        """From now on leave out every update whose (loss, gradient norm) `veto` says no to, as if the gradients were
-        not finite. Every rank's veto must come to the same answer.
+    def filter_updates(self, rejects: Rejects) -> None:
+        """From now on skip every update whose (loss, gradient norm) `rejects` returns True for, as if the gradients
+        were not finite. All ranks must return the same.
         """
 
     def set_learning_rate(self, learning_rate: float) -> None:

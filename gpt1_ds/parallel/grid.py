@@ -22,6 +22,7 @@ from torch.distributed import ProcessGroup
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.config import Config
+from gpt1_ds.parallel.deepspeed_patches import allow_sequence_parallel
 from gpt1_ds.parallel.launch import STORE_VARIABLE
 from gpt1_ds.parallel.network import choose_interface, explained
 
@@ -71,7 +72,7 @@ class Grid:
         self.model_group = self._group("tensor", "pipeline")
         self.control_group = dist.new_group(backend="gloo", timeout=self.timeout)  # small CPU messages, every rank
         if config.parallel.sequence:
-            _allow_sequence_parallel()
+            allow_sequence_parallel()
 
     def __str__(self) -> str:
         layout = self.layout
@@ -87,11 +88,6 @@ class Grid:
     @property
     def is_last_stage(self) -> bool:
         return self.pipeline_rank == self.layout.pipeline - 1
-
-    def limit_waiting(self) -> None:
-        """Give every group, DeepSpeed's own included, the configured time; theirs would wait for half an hour."""
-        for group in list(dist.distributed_c10d._world.pg_map):
-            dist.distributed_c10d._set_pg_timeout(self.timeout, group)
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank."""
@@ -206,13 +202,3 @@ def _group_of_one(world: ProcessGroup) -> ProcessGroup:
     group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
     assert isinstance(group, ProcessGroup), "this process is a member"
     return group
-
-
-def _allow_sequence_parallel() -> None:
-    """Megatron's sequence-parallel regions gather into a global buffer that its own set-up, which we skip, would
-    make.
-    """
-    from megatron.core import parallel_state
-
-    if parallel_state._GLOBAL_MEMORY_BUFFER is None:
-        parallel_state._set_global_memory_buffer()

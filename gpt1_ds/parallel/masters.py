@@ -132,7 +132,7 @@ def publish(engine: Engine) -> None:
     """Copy the masters into the weights that the model computes with. Every rank calls this."""
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
     if stage in (1, 2):
-        type(optimizer).update_lp_params(optimizer)  # DeepSpeed's own, which economy.py may have shortened for steps
+        type(optimizer).update_lp_params(optimizer)  # DeepSpeed's own: the patched one of a step does less
     elif stage == 3:
         optimizer._partition_all_parameters()
         for group in range(len(optimizer.fp16_groups)):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
@@ -22,13 +20,14 @@ from gpt1_ds.config import Config
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
+from gpt1_ds.parallel.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.parallel.ds_config import ds_config
-from gpt1_ds.parallel.economy import economise
-from gpt1_ds.parallel.engine import Engine, MicroBatch, StepResult, Veto
+from gpt1_ds.parallel.engine import Engine, MicroBatch, Rejects, StepResult
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.parallel.libraries import quiet
 from gpt1_ds.parallel.optimizer import make_optimizer
-from gpt1_ds.parallel.veto import install
+from gpt1_ds.parallel.pipeline_patches import patch_pipeline
+from gpt1_ds.parallel.update_filter import filter_updates
 
 
 class BalancedPipeline(PipelineModule):
@@ -72,8 +71,8 @@ class PipelineEngine(Engine):
             )
         self._shape: torch.Size | None = None
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
-        self._mend()
-        economise(self.deepspeed, layout.data)
+        patch_pipeline(self.deepspeed, self._trace)
+        patch_bf16_optimizer(self.deepspeed, layout.data)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
@@ -88,9 +87,9 @@ class PipelineEngine(Engine):
         loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
         return float(loss)
 
-    def ask_before_update(self, veto: Veto) -> None:
+    def filter_updates(self, rejects: Rejects) -> None:
         engine = self.deepspeed  # its loss, which only the last stage has, is shared among all ranks once more
-        install(engine.optimizer, lambda norm: veto(float(engine._aggregate_total_loss()), norm))
+        filter_updates(engine.optimizer, lambda norm: rejects(float(engine._aggregate_total_loss()), norm))
 
     def _expect(self, shape: torch.Size) -> None:
         """Before a schedule runs: DeepSpeed keeps its receive buffers, micro-batches of another shape need others."""
@@ -100,6 +99,11 @@ class PipelineEngine(Engine):
         self._counts.clear()
         self.micro_losses.clear()
         self.scores.clear()
+
+    def _trace(self, phase: str) -> None:
+        """`phase` is that of an instruction; {} stands for how many of its kind came before it in this step."""
+        count = self._counts[phase] = self._counts.get(phase, -1) + 1
+        self.progress(phase.format(count))
 
     def _check_groups(self, model: PipelineModule) -> None:
         """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
@@ -112,96 +116,6 @@ class PipelineEngine(Engine):
         for their_group, our_group in pairs:
             same = dist.get_process_group_ranks(their_group) == dist.get_process_group_ranks(our_group)
             assert same, "DeepSpeed's rank order differs from the grid's"
-
-    def _mend(self) -> None:
-        """What in DeepSpeed's pipeline is wrong for this model, replaced on this engine alone."""
-        engine = self.deepspeed
-        instructions = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
-        instructions[schedule.BackwardPass] = _backward_pass
-        for kind, name in _HEARD.items():
-            instructions[kind] = self._heard(name, instructions[kind])
-        engine._INSTRUCTION_MAP = instructions
-        if hasattr(engine.optimizer, "scaled_global_norm"):
-            engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
-
-    def _heard(self, name: str, instruction: Callable[..., None]) -> Callable[..., None]:
-        def run(engine: Any, *arguments: Any, **keywords: Any) -> None:
-            self._counts[name] = self._counts.get(name, -1) + 1
-            self.progress(name.format(self._counts[name]))
-            instruction(engine, *arguments, **keywords)
-
-        return run
-
-
-_HEARD = {
-    schedule.LoadMicroBatch: "load of micro-batch {}",
-    schedule.RecvActivation: "receiving activations of micro-batch {}",
-    schedule.ForwardPass: "forward of micro-batch {}",
-    schedule.SendActivation: "sending activations of micro-batch {}",
-    schedule.RecvGrad: "receiving gradients of micro-batch {}",
-    schedule.BackwardPass: "backward of micro-batch {}",
-    schedule.SendGrad: "sending gradients of micro-batch {}",
-    schedule.ReduceTiedGrads: "reduction of tied gradients",
-    schedule.ReduceGrads: "reduction of gradients",
-    schedule.OptimizerStep: "update",
-}
-
-
-def _backward_pass(engine: Any, buffer_id: int) -> None:
-    """All outputs of a stage in one pass. DeepSpeed calls `backward` once for each of them, which walks through what
-    they share as often: the right numbers for twice the work.
-    """
-    outputs = engine.pipe_buffers["outputs"][buffer_id]
-    if engine.is_last_stage() or not isinstance(outputs, tuple):
-        engine._exec_backward_pass(buffer_id)
-        return
-    if engine.using_bf16_optimizer:
-        engine.optimizer.clear_lp_grads()
-    engine._running_engine_backward = True  # DeepSpeed's hooks ask whether it began this pass itself
-    try:
-        torch.autograd.backward([output for output in outputs if output.is_floating_point()], engine.grad_layer)
-    finally:
-        engine._running_engine_backward = False
-    if engine.using_bf16_optimizer:
-        engine.optimizer.update_hp_grads(clear_lp_grads=False)
-    engine.pipe_buffers["output_tensors"][buffer_id] = None
-    engine.pipe_buffers["outputs"][buffer_id] = None
-
-
-def _reduce_tied_gradients(engine: Any) -> None:
-    """Sum the tied embedding's gradient over its two copies, wherever the optimizer keeps it.
-
-    With fp32 accumulation outside BF16_Optimizer DeepSpeed looks at `.grad`, finds None, and the copies drift apart.
-    """
-    for weight, group in engine.module.get_tied_weights_and_groups():
-        if engine.using_bf16_optimizer:
-            gradient = weight._hp_grad
-        elif getattr(engine.optimizer, "use_grad_accum_attribute", False):
-            gradient = weight.grad_accum
-        else:
-            gradient = weight.grad
-        if gradient is not None:
-            dist.all_reduce(gradient, group=group)
-
-
-def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:
-    """ZeRO 1's gradient norm with one reduction over the stages.
-
-    DeepSpeed reduces once per parameter group; a stage that holds the head alone has no bias, hence one group less than
-    the others, and would hang them.
-    """
-    everyone, optimizer.model_parallel_group = optimizer.model_parallel_group, None
-    try:
-        norms = [
-            optimizer.get_grad_norm_direct(optimizer.averaged_gradients[index], optimizer.params_in_partition[index])
-            for index in range(len(optimizer.bit16_groups))
-        ]
-    finally:
-        optimizer.model_parallel_group = everyone
-    stacked = torch.stack([norm.float() for norm in norms])  # -1 marks a norm that is not finite
-    square = torch.where((stacked < 0).any(), torch.inf, stacked.square().sum())
-    dist.all_reduce(square, group=everyone)
-    return torch.where(torch.isfinite(square), square.sqrt(), -1.0)
 
 
 def _specification(spec: ModuleSpec) -> LayerSpec:

@@ -13,6 +13,7 @@ from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.parallel import masters
+from gpt1_ds.parallel.deepspeed_patches import set_timeouts
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
 
@@ -30,7 +31,7 @@ def build_engine(
     else:
         from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
     engine: Engine = Assembly(config, vocab_size, grid, head)
-    grid.limit_waiting()
+    set_timeouts(grid.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)
     return engine

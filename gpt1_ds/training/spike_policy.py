@@ -31,7 +31,7 @@ class SpikePolicy:
         self._in_a_row = 0  # bad steps
         self._furthest = 0  # step that a rollback came back from
         if self.settings.on_spike == "skip" and self.settings.z:
-            engine.ask_before_update(self._leaves_out)
+            engine.filter_updates(self._rejects)
 
     def begin_step(self, state: TrainingState) -> None:
         """The next step follows `state`."""
@@ -64,7 +64,7 @@ class SpikePolicy:
             return True
         return False
 
-    def _leaves_out(self, loss: float, norm: float) -> bool:
+    def _rejects(self, loss: float, norm: float) -> bool:
         self._spike = spike(self.settings, self._state.window, loss, norm)
         return self._spike is not None
 

@@ -23,7 +23,7 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("how", ["nan", "veto"])
+@pytest.mark.parametrize("how", ["nan", "rejected"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_update_is_skipped_everywhere(engine: str, how: str) -> None:
     ranks, words = ENGINES[engine]
@@ -33,7 +33,7 @@ def test_the_update_is_skipped_everywhere(engine: str, how: str) -> None:
     for with_poison, without in zip(poisoned, clean, strict=True):
         assert with_poison["applied"] == [True, False, True]
         assert with_poison["norms"][1] == float("inf")
-        if how == "veto":
+        if how == "rejected":
             asked = with_poison["asked"]
             assert [loss for loss, _ in asked] == with_poison["losses"]
             assert [asked[0][1], asked[2][1]] == pytest.approx(without["norms"], rel=1e-6)
@@ -53,12 +53,12 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
     tokens, labels, weights = (torch.from_numpy(array) for array in batch())
     results, asked = [], []
 
-    def veto(loss: float, norm: float) -> bool:
+    def rejects(loss: float, norm: float) -> bool:
         asked.append((loss, norm))
         return len(asked) == 2
 
-    if how == "veto":
-        engine.ask_before_update(veto)
+    if how == "rejected":
+        engine.filter_updates(rejects)
     for step in (1, 2, 3):
         if step == 2 and how == "clean":
             continue

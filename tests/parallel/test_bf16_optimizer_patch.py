@@ -29,7 +29,7 @@ def train_here(overrides: list[str], steps: int, plain: bool) -> Any:
     def train(engine: Any, config: Any) -> Any:
         from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
-        assert isinstance(engine.deepspeed.optimizer, BF16_Optimizer), "what the economy is about"
+        assert isinstance(engine.deepspeed.optimizer, BF16_Optimizer), "what the patch is for"
         data, shape = open_data(config), batch_shape(config, engine.grid)
         norms = []
         for step in range(1, steps + 1):
@@ -38,7 +38,7 @@ def train_here(overrides: list[str], steps: int, plain: bool) -> Any:
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
     if plain:
-        dense.economise = pipeline.economise = lambda *_: None  # this rank ends with the test
+        dense.patch_bf16_optimizer = pipeline.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
     return on_engine(overrides, 500, train)
 
 
@@ -51,7 +51,7 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
     clipped = clip == 0.1
     steps = 1 if clipped else 5  # a last bit that differs in fp32 is now and then another bf16 weight in the next step
     ours, theirs = (
-        launch.run("tests.parallel.test_economy:train_here", (overrides, steps, plain), ranks)
+        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, steps, plain), ranks)
         for plain in (False, True)
     )
     for mine, other in zip(ours, theirs, strict=True):
