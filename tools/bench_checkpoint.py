@@ -71,7 +71,7 @@ class Bench:
             tokens = torch.randint(VOCABULARY, (self.config.model.context + 1, len(rows)))
             weights = torch.full((self.config.model.context, len(rows)), 1 / self.config.model.context / len(rows))
             keys = torch.from_numpy(rows)
-            batches.append(MicroBatch(tokens[:-1].contiguous(), keys, tokens[1:].contiguous(), weights))
+            batches.append(MicroBatch((tokens[:-1].contiguous(), keys), (tokens[1:].contiguous(), weights)))
         self.engine.step(batches, 1e-4)
 
     def contents(self) -> Any:

@@ -37,9 +37,9 @@ class Ours:
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.finetuning import Finetuning
         from gpt1_ds.training.session import keep_memory
         from gpt1_ds.training.state import TrainingState
-        from gpt1_ds.training.task_objective import TaskObjective
 
         keep_memory()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
@@ -47,10 +47,10 @@ class Ours:
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
         connect(600)
         grid = Grid(self.config)
-        self.objective = TaskObjective(self.config, read_task(self.config.task), Path(options.tokenizer), grid)
-        config = self.objective.config
-        self.engine = build_engine(config, config.model.vocab_size, grid, head=self.objective.head)
-        self.batches = Batches(self.objective.batch, RunDir(Path(place) / "run"), grid)
+        self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), grid)
+        config = self.workload.config
+        self.engine = build_engine(config, config.model.vocab_size, grid, objective=self.workload.objective)
+        self.batches = Batches(self.workload.batch, RunDir(Path(place) / "run"), grid)
         self.state = TrainingState()
 
     def train(self, steps: int) -> int:
@@ -60,7 +60,7 @@ class Ours:
         for _ in range(steps):
             batch = self.batches.next(self.state)
             self.state = replace(self.state, step=self.state.step + 1)
-            rate = learning_rate(self.config.schedule, self.config.optimizer.lr, self.state.step, self.objective.steps)
+            rate = learning_rate(self.config.schedule, self.config.optimizer.lr, self.state.step, self.workload.steps)
             self.engine.step(batch.micro_batches, rate)
         return steps * BATCH
 
@@ -72,7 +72,7 @@ class Plain:
         import torch
         from transformers import OpenAIGPTConfig, OpenAIGPTModel
 
-        model, encoded = ours.objective.config.model, ours.objective.splits["train"]
+        model, encoded = ours.workload.config.model, ours.workload.splits["train"]
         self.config = OpenAIGPTConfig(
             vocab_size=model.vocab_size,
             n_positions=model.context,
@@ -81,8 +81,8 @@ class Plain:
             n_head=model.heads,
         )
         self.body = OpenAIGPTModel(self.config)
-        self.head = torch.nn.Linear(model.width, ours.objective.head.outputs)
-        self.drop = torch.nn.Dropout(ours.objective.head.dropout)
+        self.head = torch.nn.Linear(model.width, ours.workload.objective.head.outputs)
+        self.drop = torch.nn.Dropout(ours.workload.objective.head.dropout)
         self._copy(ours)
         parameters = [*self.body.parameters(), *self.head.parameters()]
         self.optimizer = torch.optim.AdamW(parameters, lr=6.25e-5, weight_decay=0.01, fused=True)
@@ -150,8 +150,8 @@ def compare(ours: Ours, plain: Plain) -> tuple[float, float]:
     """The loss of the first batch by both, without dropout."""
     import torch
 
-    first = ours.objective.batches.at(0)
-    mine = ours.engine.evaluate(ours.objective.micro_batches(first))
+    first = ours.workload.batches.at(0)
+    mine = ours.engine.evaluate(ours.workload.micro_batches(first))
     for part in (plain.body, plain.drop):
         part.eval()
     with torch.no_grad():
@@ -198,7 +198,7 @@ def main() -> None:
             "task": options.task,
             "batch": BATCH,
             "threads": options.threads,
-            "padding": round(ours.objective.batches.padding_share(), 3),
+            "padding": round(ours.workload.batches.padding_share(), 3),
             "losses": losses,
             "examples_per_second": speeds,
             "ratios": ratios,

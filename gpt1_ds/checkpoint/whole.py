@@ -17,6 +17,7 @@ from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.parallel.grid import connect_alone
 
 
@@ -48,5 +49,5 @@ def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: 
 @torch.no_grad()
 def probe_loss(model: DenseModel, config: Config) -> float:
     """The model's loss on the fixed row of checkpoint/probe.py, in fp32."""
-    batch = probe_batch(config.model)
-    return float(model(batch.tokens_SB, batch.keys_B, batch.labels_SB, batch.weights_SB))
+    batch = probe_batch(Causal(), config.model)
+    return float(model(*batch.inputs, *batch.labels))

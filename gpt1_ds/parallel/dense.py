@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.model.build import DenseModel, compile_blocks
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.objectives.base import Objective
 from gpt1_ds.parallel.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.engine import Engine, MicroBatch, Rejects, StepResult
@@ -25,11 +25,12 @@ from gpt1_ds.parallel.update_filter import filter_updates
 
 
 class DenseEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
         self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
-        self.architecture = architecture(config.model, vocab_size, head)
-        model = DenseModel(config, vocab_size, TensorParallel(grid.tensor_group, config.parallel.sequence), head)
-        self.loss, self.head = self.announced(model.loss), head
+        self.architecture = architecture(config.model, vocab_size, objective.head)
+        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        model = DenseModel(config, vocab_size, tensor, objective.head)
+        self.loss, self.objective = self.announced(model.loss), objective
         model.loss = self.loss
         if config.train.compile == "on":
             compile_blocks(model)

@@ -7,34 +7,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.model.losses import Loss
+from gpt1_ds.objectives.base import HostBatch, Objective
 from gpt1_ds.parallel.grid import Grid
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass's rows: S positions, B rows. Weights are those of losses.LanguageLoss; `task` holds the rest of
-    losses.TaskLoss's labels.
-    """
+    """What the first layer reads, the dropout keys int64 [B] last, and what the loss reads: an objective's business."""
 
-    tokens_SB: Tensor
-    keys_B: Tensor
-    labels_SB: Tensor
-    weights_SB: Tensor
-    task: tuple[Tensor, ...] = ()
+    inputs: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
 
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor]:
-        return self.tokens_SB, self.keys_B
+    @classmethod
+    def of(cls, batch: HostBatch, keys_B: NDArray[np.int64]) -> MicroBatch:
+        inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, keys_B), batch.labels))
+        return cls(inputs, labels)
 
     @property
-    def labels(self) -> tuple[Tensor, ...]:
-        return self.labels_SB, self.weights_SB, *self.task
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Of the inputs: receive buffers of a pipeline fit one set of them."""
+        return tuple(part.shape for part in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Engine(ABC):
     progress: Callable[[str], None] = staticmethod(_unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
-    head: HeadSpec | None
+    objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
+from gpt1_ds.objectives.base import Objective
 from gpt1_ds.parallel.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.parallel.ds_config import ds_config
 from gpt1_ds.parallel.engine import Engine, MicroBatch, Rejects, StepResult
@@ -45,19 +45,19 @@ class BalancedPipeline(PipelineModule):
 
 
 class PipelineEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid, head: HeadSpec | None = None) -> None:
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
         self.grid = grid
         self.micro_losses = []
         tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
-        self.loss, self.head = self.announced(make_loss(head, vocab_size, tensor)), head
+        self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
         layout = grid.layout
-        self.architecture = whole = architecture(config.model, vocab_size, head)
+        self.architecture = whole = architecture(config.model, vocab_size, objective.head)
         cuts = pipeline_cuts(whole, layout.pipeline)
         before = whole.layers[: cuts[grid.pipeline_rank]]
         self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)
         model = BalancedPipeline(
             cuts,
-            layers=[_specification(spec) for spec in module_specs(whole, config, tensor, head)],
+            layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
             loss_fn=partial(_loss, self.loss, self.micro_losses),
         )
@@ -69,21 +69,21 @@ class PipelineEngine(Engine):
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, layout.data)
             )
-        self._shape: torch.Size | None = None
+        self._shapes: tuple[torch.Size, ...] = ()
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
         patch_pipeline(self.deepspeed, self._trace)
         patch_bf16_optimizer(self.deepspeed, layout.data)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
-        self._expect(batches[0].tokens_SB.shape)
+        self._expect(batches[0].shapes)
         loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
         norm = float(self.deepspeed.get_global_grad_norm())
         applied = self.deepspeed.was_step_applied() and norm != float("inf")
         return StepResult(loss, norm, applied, self.loss_scale())
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
-        self._expect(batches[0].tokens_SB.shape)
+        self._expect(batches[0].shapes)
         loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
         return float(loss)
 
@@ -91,11 +91,11 @@ class PipelineEngine(Engine):
         engine = self.deepspeed  # its loss, which only the last stage has, is shared among all ranks once more
         filter_updates(engine.optimizer, lambda norm: rejects(float(engine._aggregate_total_loss()), norm))
 
-    def _expect(self, shape: torch.Size) -> None:
+    def _expect(self, shapes: tuple[torch.Size, ...]) -> None:
         """Before a schedule runs: DeepSpeed keeps its receive buffers, micro-batches of another shape need others."""
-        if shape != self._shape:
+        if shapes != self._shapes:
             self.deepspeed.reset_activation_shape()
-            self._shape = shape
+            self._shapes = shapes
         self._counts.clear()
         self.micro_losses.clear()
         self.scores.clear()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
+from gpt1_ds.objectives.base import Objective
+from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.deepspeed_patches import set_timeouts
 from gpt1_ds.parallel.engine import Engine, MicroBatch
@@ -23,14 +22,16 @@ def batch_shape(config: Config, grid: Grid) -> BatchShape:
 
 
 def build_engine(
-    config: Config, vocab_size: int, grid: Grid, initialise: bool = True, head: HeadSpec | None = None
+    config: Config, vocab_size: int, grid: Grid, initialise: bool = True, objective: Objective | None = None
 ) -> Engine:
-    """The assembly that the configuration asks for, with initial weights unless they will be loaded."""
+    """The engine that the configuration asks for, with initial weights unless they will be loaded. Without an
+    `objective` it is next-token prediction.
+    """
     if config.parallel.pipelined:
-        from gpt1_ds.parallel.pipeline import PipelineEngine as Assembly
+        from gpt1_ds.parallel.pipeline import PipelineEngine as Kind
     else:
-        from gpt1_ds.parallel.dense import DenseEngine as Assembly  # type: ignore[assignment]
-    engine: Engine = Assembly(config, vocab_size, grid, head)
+        from gpt1_ds.parallel.dense import DenseEngine as Kind  # type: ignore[assignment]
+    engine: Engine = Kind(config, vocab_size, grid, objective or Causal())
     set_timeouts(grid.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)
@@ -46,7 +47,7 @@ def draw_weights(engine: Engine, seed: int) -> None:
 
 
 def training_batches(rows: Sequence[Rows], seed: int, step: int) -> list[MicroBatch]:
-    """A rank's micro-batches with dropout keys; every token of the global batch counts alike."""
+    """A rank's micro-batches of text with dropout keys; every token of the global batch counts alike."""
     return [_micro_batch(part, dropout_seed=(seed, step)) for part in rows]
 
 
@@ -56,11 +57,8 @@ def evaluation_batches(rows: Sequence[Rows]) -> list[MicroBatch]:
 
 
 def _micro_batch(rows: Rows, dropout_seed: tuple[int, int] = (0, 0)) -> MicroBatch:
-    tokens_TB = torch.from_numpy(rows.tokens_BT.T.copy())
-    keys_B = torch.from_numpy(dropout.row_keys(*dropout_seed, rows.row_B))
-    labels_SB = tokens_TB[1:].contiguous()
-    weight = torch.from_numpy(rows.row_B >= 0).float() / labels_SB.numel()
-    return MicroBatch(tokens_TB[:-1].contiguous(), keys_B, labels_SB, weight.expand_as(labels_SB).contiguous())
+    batch = Causal().batch(rows.tokens_BT, rows.row_B >= 0)
+    return MicroBatch.of(batch, dropout.row_keys(*dropout_seed, rows.row_B))
 
 
 def with_vocabulary(config: Config, vocab_size: int) -> Config:

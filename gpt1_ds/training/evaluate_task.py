@@ -18,10 +18,10 @@ from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.training import mirrored
 from gpt1_ds.training.build import build_engine
+from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.inference import task_of
 from gpt1_ds.training.results import write_scores
 from gpt1_ds.training.session import joined, run_folder
-from gpt1_ds.training.task_objective import TaskObjective
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None) -> int:
@@ -29,34 +29,34 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None)
     (eval.json), one by one.
     """
     with joined(config) as grid:
-        objective = grid.agree(lambda: _open(config, checkpoints[0], grid))
-        config = objective.config
-        assert config.model.vocab_size is not None, "objectives fill it in"
-        engine = build_engine(config, config.model.vocab_size, grid, initialise=False, head=objective.head)
+        workload = grid.agree(lambda: _open(config, checkpoints[0], grid))
+        config = workload.config
+        assert config.model.vocab_size is not None, "a workload fills it in"
+        engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
         store = Store(run_folder(config), engine, config)
         for checkpoint in checkpoints:
             store.verify(checkpoint)
-            _score(objective, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
+            _score(workload, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
         if grid.rank == 0:
             mirrored.show(config, out)
     return 0
 
 
-def _score(objective: TaskObjective, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
+def _score(workload: Finetuning, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
     """Every labelled split under the engine's weights, which are those of `checkpoint`."""
-    for split in objective.splits:
-        if split == "train" or not objective.has_labels(split):
+    for split in workload.splits:
+        if split == "train" or not workload.has_labels(split):
             continue
-        with progress.bar(watched=objective.grid.rank == 0) as show:
+        with progress.bar(watched=workload.grid.rank == 0) as show:
             show(words=split)
-            record, _ = objective.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
-        if objective.grid.rank == 0:
+            record, _ = workload.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
+        if workload.grid.rank == 0:
             log.say(f"{checkpoint}: {record}")
             if out is not None:
                 write_scores(record, out)
 
 
-def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskObjective:
+def _open(config: Config, checkpoint: Path, grid: Grid) -> Finetuning:
     """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
     assert config.task is not None, "the verb asks only then"
     facts = manifest.read(checkpoint)
@@ -66,7 +66,7 @@ def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskObjective:
     data = read_task(config.task)
     _check(task, data, checkpoint)
     manifest.check_size(checkpoint, facts, config.model, head)
-    return TaskObjective(config, data, checkpoint / "tokenizer", grid)
+    return Finetuning(config, data, checkpoint / "tokenizer", grid)
 
 
 def _check(task: Task, data: TaskData, checkpoint: Path) -> None:

@@ -10,10 +10,10 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.batches import ends_alone
-from gpt1_ds.training.objective import Objective, Record
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.spikes import divergence
 from gpt1_ds.training.state import Best, TrainingState
+from gpt1_ds.training.workload import Record, Workload
 
 Log = Callable[[Sequence[Record]], None]
 
@@ -21,23 +21,23 @@ Log = Callable[[Sequence[Record]], None]
 class Evaluator:
     """All ranks call it together; where an evaluation can be better than another, it saves what is best so far."""
 
-    def __init__(self, objective: Objective, engine: Engine, run_dir: RunDir, saver: Saver, log: Log) -> None:
-        self.objective, self.engine, self.run_dir, self.saver, self.log = objective, engine, run_dir, saver, log
+    def __init__(self, workload: Workload, engine: Engine, run_dir: RunDir, saver: Saver, log: Log) -> None:
+        self.workload, self.engine, self.run_dir, self.saver, self.log = workload, engine, run_dir, saver, log
 
     def is_due(self, step: int) -> bool:
-        return self.objective.is_evaluation_due(step)
+        return self.workload.is_evaluation_due(step)
 
     def evaluate(self, state: TrainingState) -> TrainingState:
         """The state that knows of this evaluation. Raises TrainingError for a run that has diverged."""
         self.engine.progress("evaluation")
         with ends_alone(self.run_dir, self.engine.grid, state.step):
-            records = self.objective.evaluate(self.engine, state.step, state.tokens)
+            records = self.workload.evaluate(self.engine, state.step, state.tokens)
         self.log(records)
         state = replace(state, evaluated=state.step)
         for record in records:
             if isinstance(record, EvalRecord):
                 state = self._judged(state, record.loss)
-        score = self.objective.score(records)
+        score = self.workload.score(records)
         if score is not None and (state.best is None or score > state.best.score):
             state = replace(state, best=Best(state.step, score))
             self.saver.save_best(state)
@@ -45,7 +45,7 @@ class Evaluator:
 
     def _judged(self, state: TrainingState, loss: float) -> TrainingState:
         lowest = state.lowest_validation_loss
-        problem = divergence(self.objective.config.guard, lowest, loss)
+        problem = divergence(self.workload.config.guard, lowest, loss)
         if problem is None:
             return replace(state, lowest_validation_loss=min(lowest, loss))
         if self.engine.grid.rank == 0:

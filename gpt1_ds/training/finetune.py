@@ -13,31 +13,31 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import copy_tokenizer
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.lifecycle import live
 from gpt1_ds.training.results import write_results
 from gpt1_ds.training.session import run_folder
-from gpt1_ds.training.task_objective import TaskObjective
 
 
 def finetune(config: Config) -> int:
     """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
-    return live(config, open_task, write_results)
+    return live(config, open_finetuning, write_results)
 
 
-def open_task(config: Config, grid: Grid, alive: Callable[[], None]) -> TaskObjective:
-    """The objective on the task that the configuration names. Raises DataError and ConfigError."""
+def open_finetuning(config: Config, grid: Grid, alive: Callable[[], None]) -> Finetuning:
+    """The workload on the task that the configuration names. Raises DataError and ConfigError."""
     tokenizer = grid.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
 
-    def open_here() -> TaskObjective:
+    def open_here() -> Finetuning:
         assert config.task is not None, "the verb checks that there is a task"
         data = read_task(config.task)
         alive()
-        objective = TaskObjective(config, data, tokenizer, grid)
+        workload = Finetuning(config, data, tokenizer, grid)
         if grid.rank == 0:
             for note in data.notes:
                 log.say(note)
-            _describe(objective)
-        return objective
+            _describe(workload)
+        return workload
 
     return grid.agree(open_here)
 
@@ -64,11 +64,11 @@ def _first_tokenizer(config: Config) -> Path:
     return Path(config.task.tokenizer)
 
 
-def _describe(objective: TaskObjective) -> None:
-    train = objective.splits["train"]
-    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in objective.splits.items())
+def _describe(workload: Finetuning) -> None:
+    train = workload.splits["train"]
+    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in workload.splits.items())
     cut = f"; {train.truncated} are longer than {train.limit} tokens and cut" if train.truncated else ""
     log.say(
-        f"{objective.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "
-        f"{objective.batches.per_epoch} batches an epoch, {objective.batches.padding_share():.0%} of them padding"
+        f"{workload.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "
+        f"{workload.batches.per_epoch} batches an epoch, {workload.batches.padding_share():.0%} of them padding"
     )

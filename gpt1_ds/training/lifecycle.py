@@ -27,7 +27,6 @@ from gpt1_ds.training import mirrored, provenance, resume
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.training.evaluator import Evaluator
-from gpt1_ds.training.objective import Objective, Open
 from gpt1_ds.training.profile import Profile
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.saver import Saver
@@ -38,18 +37,19 @@ from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import HANDOVER, Requests
 from gpt1_ds.training.trainer import DONE, Outcome, Trainer
 from gpt1_ds.training.watch import ENDED, SET_UP, Watch
+from gpt1_ds.training.workload import Open, Workload
 
-Conclude = Callable[[Objective, Engine, Store, TrainingState, RunDir], None]
+Conclude = Callable[[Workload, Engine, Store, TrainingState, RunDir], None]
 
 
-def live(config: Config, open_objective: Open, conclude: Conclude | None = None) -> int:
+def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
     with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
         requests = Requests(run_dir, grid)
-        objective = open_objective(config, grid, partial(watch.beat, SET_UP))
-        grid.on_rank_0(lambda: _prepare(run_dir, objective.config))
-        trainer = _build(objective, run_dir, grid, watch, requests)
+        workload = open_workload(config, grid, partial(watch.beat, SET_UP))
+        grid.on_rank_0(lambda: _prepare(run_dir, workload.config))
+        trainer = _build(workload, run_dir, grid, watch, requests)
         begin, reason, reporter = time.monotonic(), mirrored.FAILED, trainer.log.reporter
         try:
             if grid.rank == 0:
@@ -59,7 +59,7 @@ def live(config: Config, open_objective: Open, conclude: Conclude | None = None)
             if not trainer.saver.is_saved(trainer.state):
                 raise trainer.saver.unsaved()
             if outcome.reason == DONE and conclude is not None:
-                conclude(objective, trainer.engine, trainer.saver.store, trainer.state, run_dir)
+                conclude(workload, trainer.engine, trainer.saver.store, trainer.state, run_dir)
             reporter.finish()
             code, reason = _finish(run_dir, grid, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
@@ -74,7 +74,7 @@ def live(config: Config, open_objective: Open, conclude: Conclude | None = None)
             reporter.finish()
             if reporter.mirror is not None and reporter.mirror.is_on:
                 watch.beat(ENDED)  # W&B may take its time
-                mirrored.close(reporter.mirror, objective.config, run_dir, trainer.state, reason)
+                mirrored.close(reporter.mirror, workload.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -100,36 +100,36 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         run_dir.outcome(_job()).unlink(missing_ok=True)  # a requeued job has the number of its first try
 
 
-def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requests: Requests) -> Trainer:
+def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, requests: Requests) -> Trainer:
     """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
-    config = objective.config
-    assert config.model.vocab_size is not None, "objectives fill it in"
-    engine = build_engine(config, config.model.vocab_size, grid, initialise=False, head=objective.head)
+    config = workload.config
+    assert config.model.vocab_size is not None, "a workload fills it in"
+    engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
     engine.progress = watch.beat
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
-    reporter = Reporter(mirrored.begin(objective, run_dir, grid) if grid.rank == 0 else None)
-    saver = Saver(objective, run_dir, engine, lowest=math.log(config.model.vocab_size))
+    reporter = Reporter(mirrored.begin(workload, run_dir, grid) if grid.rank == 0 else None)
+    saver = Saver(workload, run_dir, engine, lowest=math.log(config.model.vocab_size))
     grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
-    state, begun = _first_state(objective, saver)
+    state, begun = _first_state(workload, saver)
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
     if grid.rank == 0:
         run_dir.done.unlink(missing_ok=True)
-        run_dir.add_event("started", step=state.step, steps=objective.steps, ranks=grid.world, job=_job())
+        run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=grid.world, job=_job())
         ranks = f"{grid.world} rank{'s' * (grid.world > 1)}"
-        log.say(f"{run_dir.path}: training {objective.steps} steps {begun} on {ranks}")
-    steps = StepLog(objective.flops_per_token, run_dir, engine, reporter)
+        log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
+    steps = StepLog(workload.flops_per_token, run_dir, engine, reporter)
     trainer = Trainer(
         config=config,
-        steps=objective.steps,
+        steps=workload.steps,
         state=state,
         engine=engine,
-        batches=Batches(objective.batch, run_dir, grid),
-        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, grid), objective.sources),
+        batches=Batches(workload.batch, run_dir, grid),
+        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, grid), workload.sources),
         saver=saver,
-        evaluator=Evaluator(objective, engine, run_dir, saver, steps.evaluation),
+        evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
         log=steps,
-        profile=Profile(config.train, objective.steps, run_dir, engine, watch, steps.clock),
+        profile=Profile(config.train, workload.steps, run_dir, engine, watch, steps.clock),
         requests=requests,
         run_dir=run_dir,
         beat=watch.beat,
@@ -138,12 +138,12 @@ def _build(objective: Objective, run_dir: RunDir, grid: Grid, watch: Watch, requ
     return trainer
 
 
-def _first_state(objective: Objective, saver: Saver) -> tuple[TrainingState, str]:
+def _first_state(workload: Workload, saver: Saver) -> tuple[TrainingState, str]:
     """(the state that the run begins with, its weights loaded, where they come from)"""
     found = saver.resume()
     if found is not None:
         return found[1], f"from step {found[1].step} of {found[0].name}"
-    settings, seed = objective.config.checkpoint, objective.config.run.seed
+    settings, seed = workload.config.checkpoint, workload.config.run.seed
     wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
     fresh = TrainingState(lowest_validation_loss=saver.lowest)
     if wanted is None:
@@ -152,7 +152,7 @@ def _first_state(objective: Objective, saver: Saver) -> tuple[TrainingState, str
     folder = saver.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
     saver.store.verify(folder)
     if settings.init_from is not None:
-        objective.transfer(saver.engine, folder, saver.load_weights)
+        workload.transfer(saver.engine, folder, saver.load_weights)
         return fresh, f"from the weights of {folder}"
     state = saver.load(folder)
     return state, f"from step {state.step} of {folder.name}"

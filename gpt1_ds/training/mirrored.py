@@ -19,21 +19,21 @@ from gpt1_ds.config import Config
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tracking.mirror import Mirror, Start
 from gpt1_ds.training.entries import Entry, read_entries
-from gpt1_ds.training.objective import Objective
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.workload import Workload
 
 FAILED = "failed"
 
 
-def begin(objective: Objective, run_dir: RunDir, grid: Grid) -> Mirror:
+def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror:
     """The mirror of a segment that begins: one W&B run for all segments of a run. Rank 0 only."""
-    config = objective.config
+    config = workload.config
     if config.tracking.wandb == "off":
         return Mirror(None)
     job_type = "pretrain" if config.task is None else "finetune"
     try:
-        return Mirror(_start(config, run_dir, job_type, facts(objective, run_dir, grid.world)))
+        return Mirror(_start(config, run_dir, job_type, facts(workload, run_dir, grid.world)))
     except OSError as error:
         log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
         return Mirror(None)
@@ -80,13 +80,13 @@ def run_id(run_dir: RunDir) -> str:
     return file.read_text().strip()
 
 
-def facts(objective: Objective, run_dir: RunDir, world: int) -> dict[str, Any]:
+def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     """The resolved configuration, the counts derived from it, and which segment this is, by SLURM job."""
-    config, model = objective.config, objective.config.model
+    config, model = workload.config, workload.config.model
     vocab_size = model.vocab_size or 0
     sizes = counts(model, vocab_size)
     tokens_per_step = config.train.global_batch * model.context if config.task is None else None
-    tokens = tokens_per_step and tokens_per_step * objective.steps
+    tokens = tokens_per_step and tokens_per_step * workload.steps
     before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
     return {
         **asdict(config),
@@ -96,7 +96,7 @@ def facts(objective: Objective, run_dir: RunDir, world: int) -> dict[str, Any]:
         "parameters_padded": parameters(model, -(-vocab_size // model.vocab_multiple) * model.vocab_multiple),
         "flops_per_token": flops_per_token(model, vocab_size),
         "flops_per_token_causal": flops_per_token(model, vocab_size, causal=True),
-        "steps": objective.steps,
+        "steps": workload.steps,
         "tokens_per_step": tokens_per_step,
         "training_tokens": tokens,
         "training_flops": tokens and tokens * flops_per_token(model, vocab_size),

@@ -25,8 +25,8 @@ from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.rows import BadRowError
+from gpt1_ds.training.finetuning import classes, predictions, probabilities
 from gpt1_ds.training.inference import Loaded
-from gpt1_ds.training.task_objective import classes, predictions, probabilities
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass

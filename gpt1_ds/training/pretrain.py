@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpt1_ds.config import Config
-from gpt1_ds.training.language import open_language
 from gpt1_ds.training.lifecycle import live
+from gpt1_ds.training.pretraining import open_pretraining
 
 
 def pretrain(config: Config) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
-    return live(config, open_language)
+    return live(config, open_pretraining)

@@ -13,9 +13,9 @@ from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.entries import merge
-from gpt1_ds.training.objective import Objective
+from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.state import TrainingState
-from gpt1_ds.training.task_objective import TaskObjective
+from gpt1_ds.training.workload import Workload
 
 FOLDER = "predictions"
 
@@ -25,11 +25,11 @@ def write_scores(record: TaskRecord, path: Path) -> None:
     merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
 
 
-def write_results(objective: Objective, engine: Engine, store: Store, state: TrainingState, run_dir: RunDir) -> None:
+def write_results(workload: Workload, engine: Engine, store: Store, state: TrainingState, run_dir: RunDir) -> None:
     """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
     the engine then holds the best checkpoint's weights.
     """
-    assert isinstance(objective, TaskObjective), "fine-tuning has a task"
+    assert isinstance(workload, Finetuning), "fine-tuning has a task"
     grid = engine.grid
     step = state.step if state.best is None else state.best.step
     folder = run_dir.checkpoint(step)
@@ -37,19 +37,19 @@ def write_results(objective: Objective, engine: Engine, store: Store, state: Tra
         if not grid.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         store.load(folder, weights_only=True)
-    for split in sorted(objective.splits.keys() - {"train"}):
-        if objective.has_labels(split):
-            record, predictions = objective.measure(engine, split, step, state.tokens)
+    for split in sorted(workload.splits.keys() - {"train"}):
+        if workload.has_labels(split):
+            record, predictions = workload.measure(engine, split, step, state.tokens)
             if grid.rank == 0:
                 write_scores(record, run_dir.evaluation)
                 log.say(f"step {record.step}: {record}")
-        elif objective.settings.answer == "labelled":
+        elif workload.settings.answer == "labelled":
             continue
         else:
-            predictions, _ = objective.predict(engine, split)
+            predictions, _ = workload.predict(engine, split)
         grid.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                objective.task, objective.splits[split], found, run_dir.path / FOLDER, split
+                workload.task, workload.splits[split], found, run_dir.path / FOLDER, split
             )
         )
     if grid.rank == 0:

@@ -18,18 +18,18 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_carried_yaml, to_yaml
 from gpt1_ds.parallel import masters
 from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.training.objective import Objective
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.watch import SAVE
+from gpt1_ds.training.workload import Workload
 
 
 class Saver:
     """All ranks call every method together. `lowest` is the validation loss of a run that has measured none."""
 
-    def __init__(self, objective: Objective, run_dir: RunDir, engine: Engine, lowest: float) -> None:
-        self.objective, self.run_dir, self.engine, self.grid = objective, run_dir, engine, engine.grid
-        self.config, self.lowest = objective.config, lowest
+    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, lowest: float) -> None:
+        self.workload, self.run_dir, self.engine, self.grid = workload, run_dir, engine, engine.grid
+        self.config, self.lowest = workload.config, lowest
         self.store = Store(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
@@ -50,7 +50,7 @@ class Saver:
         if again or not self.is_saved(state):
             self.compare_replicas(state.step)
             contents = Contents(
-                state.step, self._metadata(state), to_carried_yaml(self.config), self.objective.tokenizer_folder
+                state.step, self._metadata(state), to_carried_yaml(self.config), self.workload.tokenizer_folder
             )
             self.store.start(contents, background)
         if not background:
@@ -104,10 +104,10 @@ class Saver:
 
     def load_weights(self, folder: Path) -> None:
         """The weights of a checkpoint alone: the optimizer starts afresh."""
-        self._check(folder, self.store.load(folder, weights_only=True), "tokenizer", self.objective.tokenizer_hash)
+        self._check(folder, self.store.load(folder, weights_only=True), "tokenizer", self.workload.tokenizer_hash)
 
     def _restored(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
-        self._check(folder, manifest, "data", self.objective.data_hash)
+        self._check(folder, manifest, "data", self.workload.data_hash)
         state = TrainingState.from_manifest(manifest, self.lowest)
         self.grid.on_rank_0(lambda: self._name_best(state))
         self._saved_step = state.step if folder.parent == self.run_dir.checkpoints else -1
@@ -123,7 +123,7 @@ class Saver:
             write_atomic(self.run_dir.best, f"{self.run_dir.checkpoint(state.best.step).name}\n")
 
     def _metadata(self, state: TrainingState) -> dict[str, Any]:
-        layout, parallel, objective = self.grid.layout, self.config.parallel, self.objective
+        layout, parallel, workload = self.grid.layout, self.config.parallel, self.workload
         return {
             **state.to_manifest(),
             "updates": masters.updates(self.engine),
@@ -133,9 +133,9 @@ class Saver:
             "hashes": {
                 **provenance(),
                 "config": hashlib.sha256(to_yaml(self.config).encode()).hexdigest(),
-                "data": objective.data_hash,
-                "tokenizer": objective.tokenizer_hash,
+                "data": workload.data_hash,
+                "tokenizer": workload.tokenizer_hash,
             },
             "loss_scaler": masters.loss_scaler(self.engine),
-            **objective.facts(),
+            **workload.facts(),
         }

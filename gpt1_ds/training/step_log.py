@@ -9,9 +9,9 @@ from gpt1_ds.parallel.engine import Engine, StepResult
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch
 from gpt1_ds.training.device import peak_memory_gib, peak_tflops
-from gpt1_ds.training.objective import Record
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.workload import Record
 
 
 class StepLog:

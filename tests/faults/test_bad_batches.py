@@ -36,29 +36,29 @@ def pretrain_with(config: Any, how: str) -> int:
     """Runs on every rank. `nan`: the last row of batch 7 has a loss that is not finite. `without`: batch 7 is passed
     over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens."""
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.language import LanguageObjective
+    from gpt1_ds.training.pretraining import Pretraining
     from gpt1_ds.training.state import TrainingState
 
-    read, number_of = LanguageObjective.batch, TrainingState.batch_number
+    read, number_of = Pretraining.batch, TrainingState.batch_number
 
-    def poisoned(self: LanguageObjective, number: int, step: int) -> Any:
+    def poisoned(self: Pretraining, number: int, step: int) -> Any:
         batch = read(self, number, step)
         if how == "nan" and number == BAD and self.shape.data_rank == self.shape.data_size - 1:
-            batch.micro_batches[-1].weights_SB[3, -1] = float("nan")
+            batch.micro_batches[-1].labels[1][3, -1] = float("nan")
         if how == "shuffled" and 40 <= number <= 42:
             for part in batch.micro_batches:
-                part.labels_SB.copy_((part.labels_SB + 137) % 500)
+                part.labels[0].copy_((part.labels[0] + 137) % 500)
         if how == "always" and number >= BAD:
-            batch.micro_batches[-1].weights_SB[0, 0] = float("nan")
+            batch.micro_batches[-1].labels[1][0, 0] = float("nan")
         return batch
 
-    LanguageObjective.batch = poisoned  # type: ignore[method-assign]
+    Pretraining.batch = poisoned  # type: ignore[method-assign]
     if how == "without":
         TrainingState.batch_number = lambda state, step: step + (step >= BAD)  # type: ignore[method-assign]
     try:
         return pretrain.pretrain(config)
     finally:
-        LanguageObjective.batch, TrainingState.batch_number = read, number_of  # type: ignore[method-assign]
+        Pretraining.batch, TrainingState.batch_number = read, number_of  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

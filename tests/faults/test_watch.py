@@ -86,23 +86,23 @@ def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -
 
 def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
     from gpt1_ds.training import pretrain
-    from gpt1_ds.training.language import LanguageObjective
+    from gpt1_ds.training.pretraining import Pretraining
 
-    read = LanguageObjective.batch
+    read = Pretraining.batch
 
-    def stuck(self: LanguageObjective, number: int, step: int):  # type: ignore[no-untyped-def]
+    def stuck(self: Pretraining, number: int, step: int):  # type: ignore[no-untyped-def]
         if step == 7 and os.environ["RANK"] == "1":
             time.sleep(3600)
         return read(self, number, step)
 
-    LanguageObjective.batch = stuck  # type: ignore[method-assign]
+    Pretraining.batch = stuck  # type: ignore[method-assign]
     return pretrain.pretrain(config)
 
 
 PHASES = {
-    "set-up": ("gpt1_ds.training.language", "open_data"),
+    "set-up": ("gpt1_ds.training.pretraining", "open_data"),
     "save": ("gpt1_ds.checkpoint.publish", "complete"),
-    "evaluation": ("gpt1_ds.training.language", "held_out_loss"),
+    "evaluation": ("gpt1_ds.training.pretraining", "held_out_loss"),
     "agreement": ("gpt1_ds.training.stop.Requests", "agree"),
 }
 

@@ -105,17 +105,18 @@ def test_the_logits_are_transformers(imported: tuple[Path, list[str]], tmp_path:
     import transformers
 
     from gpt1_ds.checkpoint.probe import probe_batch
+    from gpt1_ds.objectives.causal import Causal
     from gpt1_ds.training.inference import load_checkpoint
 
     huggingface.export(imported[0], tmp_path / "hf")
     theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     loaded = load_checkpoint(imported[0])
-    batch = probe_batch(loaded.config.model)
+    batch = probe_batch(Causal(), loaded.config.model)
     with torch.no_grad():
-        wanted = theirs(batch.tokens_SB.T).logits[0]
-        found = loaded.model.logits(batch.tokens_SB, batch.keys_B)[:, 0, :40482]
+        wanted = theirs(batch.inputs[0].T).logits[0]
+        found = loaded.model.logits(*batch.inputs)[:, 0, :40482]
     assert (found - wanted).abs().max() <= 1e-5
-    loss = torch.nn.functional.cross_entropy(wanted, batch.labels_SB[:, 0])
+    loss = torch.nn.functional.cross_entropy(wanted, batch.labels[0][:, 0])
     assert manifest.read(imported[0])["probe"]["loss"] == pytest.approx(float(loss), abs=1e-5)
 
 

@@ -62,7 +62,7 @@ def gradients(
     for numbers in shape.rows():
         part = [torch.from_numpy(np.ascontiguousarray(array[numbers].T)) for array in (tokens, labels, weights)]
         keys = torch.from_numpy(row_keys(config.run.seed, step, numbers))
-        batches.append(MicroBatch(part[0], keys, part[1], part[2]))
+        batches.append(MicroBatch((part[0], keys), (part[1], part[2])))
     result = engine.step(batches, 1e-3)
     scale = 1 / (1 - config.optimizer.betas[0])
     return {
@@ -85,21 +85,21 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     from gpt1_ds.tasks.reading import read_task
     from gpt1_ds.training import schedule
     from gpt1_ds.training.build import build_engine
-    from gpt1_ds.training.task_objective import TaskObjective
+    from gpt1_ds.training.finetuning import Finetuning
 
     torch.set_num_threads(1)
     connect(120)
     grid = Grid(config)
-    objective = TaskObjective(config, read_task(config.task), tokenizer, grid)
-    engine = build_engine(objective.config, objective.config.model.vocab_size, grid, head=objective.head)
+    workload = Finetuning(config, read_task(config.task), tokenizer, grid)
+    engine = build_engine(workload.config, workload.config.model.vocab_size, grid, objective=workload.objective)
     fill(engine, weights)
-    predictions, dev_loss = objective.predict(engine, "dev")
+    predictions, dev_loss = workload.predict(engine, "dev")
     found: dict[str, Any] = {"predictions": predictions, "dev_loss": dev_loss, "steps": [], "examples": []}
     for step in range(1, steps + 1):
-        rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, objective.steps)
-        result = engine.step(objective.batch(step, step).micro_batches, rate)
+        rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, workload.steps)
+        result = engine.step(workload.batch(step, step).micro_batches, rate)
         found["steps"].append((result.loss, result.grad_norm))
-        batch = objective.batches.at(step - 1)
+        batch = workload.batches.at(step - 1)
         found["examples"].append((batch.examples, batch.tokens.shape[-1]))
         if step == 1:
             scale = 1 / (1 - config.optimizer.betas[0])

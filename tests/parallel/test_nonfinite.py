@@ -42,7 +42,7 @@ def test_the_update_is_skipped_everywhere(engine: str, how: str) -> None:
 
 
 def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
-    """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is vetoed, or (clean) is left out."""
+    """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is rejected, or (clean) is left out."""
     import torch
 
     from gpt1_ds.model.dropout import row_keys
@@ -67,10 +67,8 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
             weighed[7, 5] = float("nan")  # in the last row: on one data-parallel rank only
         batches = [
             MicroBatch(
-                tokens[rows].T.contiguous(),
-                torch.from_numpy(row_keys(config.run.seed, step, rows)),
-                labels[rows].T.contiguous(),
-                weighed[rows].T.contiguous(),
+                (tokens[rows].T.contiguous(), torch.from_numpy(row_keys(config.run.seed, step, rows))),
+                (labels[rows].T.contiguous(), weighed[rows].T.contiguous()),
             )
             for rows in batch_shape(config, engine.grid).rows()
         ]

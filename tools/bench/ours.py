@@ -82,7 +82,7 @@ class Text:
 
     def plain(self, step: int) -> list[tuple[Any, ...]]:
         """(tokens [B, S], labels [B, S]) of each micro-batch."""
-        return [(one.tokens_SB.T.contiguous(), one.labels_SB.T.contiguous()) for one in self.ours(step)]
+        return [(one.inputs[0].T.contiguous(), one.labels[0].T.contiguous()) for one in self.ours(step)]
 
 
 class Ours:

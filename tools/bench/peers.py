@@ -141,7 +141,7 @@ def compare(ours: Ours, peer: Transformers | Plain, autocast: bool) -> dict[str,
     device = ours.engine.device
     mine = ours.engine.evaluate(ours.text.ours(0))
     first = ours.text.ours(0)[0]
-    my_logits_SV = ours.engine.module.logits(first.tokens_SB[:, :1].to(device), first.keys_B[:1].to(device))[:, 0]
+    my_logits_SV = ours.engine.module.logits(first.inputs[0][:, :1].to(device), first.inputs[1][:1].to(device))[:, 0]
     peer.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
         batches = [[part.to(device) for part in batch] for batch in ours.text.plain(0)]

@@ -1,4 +1,4 @@
-"""Pre-training's objective: the next token of windows of text."""
+"""Pre-training's workload: the next token of windows of text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
+from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.training.held_out import held_out_loss
-from gpt1_ds.training.objective import Objective, Record
+from gpt1_ds.training.workload import Record, Workload
 
 
-class LanguageObjective(Objective):
+class Pretraining(Workload):
     def __init__(self, config: Config, data: Data, grid: Grid) -> None:
         self.config = config = with_vocabulary(config, data.tokenizer.vocab_size)
         self.data, self.grid = data, grid
@@ -31,6 +32,7 @@ class LanguageObjective(Objective):
         self.steps = schedule.total_steps(
             config.train, config.data, config.model.context, data.training.tokens_per_epoch
         )
+        self.objective = Causal()
         self.flops_per_token = flops_per_token(config.model, data.tokenizer.vocab_size)
 
     def batch(self, number: int, step: int) -> StepBatch:
@@ -56,10 +58,10 @@ class LanguageObjective(Objective):
         load(folder)
 
 
-def open_language(config: Config, grid: Grid, alive: Callable[[], None]) -> LanguageObjective:
-    """The objective on the data that the configuration names, verified. Raises DataError and ConfigError."""
+def open_pretraining(config: Config, grid: Grid, alive: Callable[[], None]) -> Pretraining:
+    """The workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
     data = grid.agree(lambda: open_data(config))
     if config.data.verify:
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
         grid.agree(lambda: verify_share(streams, share_to_verify(grid.rank, grid.world), alive))
-    return LanguageObjective(config, data, grid)
+    return Pretraining(config, data, grid)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.objectives.base import Objective
 from gpt1_ds.parallel.engine import Engine
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord
@@ -18,7 +18,7 @@ from gpt1_ds.training.batches import StepBatch
 Record = EvalRecord | TaskRecord
 
 
-class Objective(ABC):
+class Workload(ABC):
     """Every rank has its own and calls it alike. `config` names the vocabulary size."""
 
     config: Config
@@ -28,7 +28,7 @@ class Objective(ABC):
     data_hash: str
     steps: int  # of the whole run
     flops_per_token: int
-    head: HeadSpec | None = None
+    objective: Objective
 
     @abstractmethod
     def batch(self, number: int, step: int) -> StepBatch:
@@ -58,4 +58,4 @@ class Objective(ABC):
         return {}
 
 
-Open = Callable[[Config, Grid, Callable[[], None]], Objective]  # the last: called now and then while it takes long
+Open = Callable[[Config, Grid, Callable[[], None]], Workload]  # the last: called now and then while it takes long

@@ -1,4 +1,4 @@
-"""Fine-tuning's objective: a task's examples, scored on its dev split after every epoch."""
+"""Fine-tuning's workload: a task's examples, scored on its dev split after every epoch."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.model import dropout
+from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.parallel.engine import Engine, MicroBatch
 from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.base import Task
@@ -33,15 +34,17 @@ from gpt1_ds.tasks.targets import read_out
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.build import batch_shape
-from gpt1_ds.training.objective import Objective, Record
+from gpt1_ds.training.workload import Record, Workload
 
 EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 DEV = "dev"
 UNDEFINED = -2.0  # JSON has no infinity
 
 
-class TaskObjective(Objective):
+class Finetuning(Workload):
     """`data` read from the task's files, encoded with the tokenizer in `tokenizer_folder`."""
+
+    objective: Supervised
 
     def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, grid: Grid) -> None:
         assert config.task is not None, "fine-tuning has a task"
@@ -61,7 +64,7 @@ class TaskObjective(Objective):
         self.batches = TrainBatches(train, config.train.global_batch, config.run.seed, self.multiple)
         self.steps = total_steps(config, self.batches.per_epoch)
         self.shape = batch_shape(config, grid)
-        self.head = head_spec(data.task, config)
+        self.objective = Supervised(head_spec(data.task, config))
         average = max(1, round(float(train.lengths.mean())))
         self.flops_per_token = flops_per_token(replace(config.model, context=average), vocab_size)
 
@@ -139,40 +142,25 @@ class TaskObjective(Objective):
         self.grid.agree(lambda: transfer(engine, folder, layers, fresh, seed))
 
     def facts(self) -> dict[str, Any]:
-        assert self.head is not None, "a task has a head"
-        return {"task": asdict(self.task), "head": asdict(self.head)}
+        return {"task": asdict(self.task), "head": asdict(self.objective.head)}
 
     def micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
         over the batch are multiplied by the number of both.
         """
-        shares = [batch.rows(int(rows[0]), int(rows[-1]) + 1) for rows in self.shape.rows()]
-        parts = len(shares) * self.shape.data_size
-        return [
-            micro_batch(share, self.task, int(rows[0]), parts, dropout_seed)
-            for share, rows in zip(shares, self.shape.rows(), strict=True)
-        ]
+        parts = np.float32(len(self.shape.rows()) * self.shape.data_size)
+        return [self._micro_batch(batch, rows, parts, dropout_seed) for rows in self.shape.rows()]
 
-
-def micro_batch(batch: Batch, task: Task, first: int, parts: int, dropout_seed: tuple[int, int]) -> MicroBatch:
-    """The tensors of a share of a batch that begins at its example `first`; weights are multiplied by `parts`."""
-    E, C, T = batch.tokens.shape
-    tokens_TB = torch.from_numpy(batch.tokens.reshape(E * C, T).T.astype(np.int64))
-    weights_TB = np.zeros((T, E * C), dtype=np.float32)
-    weights_TB[:-1] = batch.lm_weights.reshape(E * C, T - 1).T * parts
-    rows = np.arange(first * C, (first + E) * C)
-    targets_EK = batch.targets if batch.targets is not None else one_hot(batch.labels, classes(task))
-    return MicroBatch(
-        tokens_SB=tokens_TB,
-        keys_B=torch.from_numpy(dropout.row_keys(*dropout_seed, rows)),
-        labels_SB=tokens_TB.roll(-1, 0),
-        weights_SB=torch.from_numpy(weights_TB),
-        task=(
-            torch.from_numpy(batch.extract.reshape(-1)),
-            torch.from_numpy(np.asarray(targets_EK, dtype=np.float32)),
-            torch.from_numpy(batch.weights * np.float32(parts)),
-        ),
-    )
+    def _micro_batch(
+        self, batch: Batch, rows: NDArray[np.int64], parts: np.float32, dropout_seed: tuple[int, int]
+    ) -> MicroBatch:
+        one, C = batch.rows(int(rows[0]), int(rows[-1]) + 1), self.task.sequences
+        targets = one.targets if one.targets is not None else one_hot(one.labels, classes(self.task))
+        host = self.objective.batch(
+            one.tokens, one.lm_weights * parts, one.extract, targets.astype(np.float32), one.weights * parts
+        )
+        first, stop = int(rows[0]) * C, (int(rows[-1]) + 1) * C
+        return MicroBatch.of(host, dropout.row_keys(*dropout_seed, np.arange(first, stop)))
 
 
 def one_hot(labels: NDArray[np.int64], count: int) -> NDArray[np.float32]:

@@ -1,0 +1,44 @@
+"""What every objective gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.data.windows import mix
+
+Arrays = tuple[NDArray[Any], ...]
+PROBE_POSITIONS = 64  # at most; enough to pass through every parameter of every block
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """One micro-batch of B rows: what the first layer reads (but for the dropout keys), and what the loss reads. The
+    engine knows neither.
+    """
+
+    inputs: Arrays
+    labels: Arrays
+
+
+class Objective(Protocol):
+    @property
+    def head(self) -> HeadSpec | None:
+        """What it asks of the model's head and of the loss; None: the language model's."""
+        ...
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        """One fixed example, the same for every dataset: its loss tells whether weights are what they were."""
+        ...
+
+
+def probe_tokens(model: ModelConfig) -> NDArray[np.int64]:
+    """int64 [T, 1]: pseudo-random token ids."""
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    numbers = np.arange(1, min(model.context, PROBE_POSITIONS) + 2, dtype=np.uint64)
+    return (mix(numbers) % np.uint64(model.vocab_size)).astype(np.int64)[:, None]
