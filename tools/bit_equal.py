@@ -86,7 +86,9 @@ class Code:
         text = (Path(pydoc_data.__file__).parent / "topics.py").read_text()
         (self.folder / "text").mkdir(exist_ok=True)
         for number in range(8):
-            (self.folder / "text" / f"{number}.txt").write_text(text[number * 40000 : (number + 1) * 40000])
+            part = self.folder / "text" / f"{number}.txt"
+            part.write_text(text[number * 40000 : (number + 1) * 40000])
+            os.utime(part, (0, 0))  # which the dataset's key knows
         words = text[:4000].split()
         (self.folder / "task").mkdir(exist_ok=True)
         for split, first, count in (("train", 0, 24), ("dev", 24, 8)):
@@ -128,44 +130,45 @@ def digests(folder: Path) -> dict[str, Any]:
     return found
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of what is not the same."""
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-
-
-def compare(codes: list[Code], only: list[str]) -> bool:
-    """Prints a line per configuration; whether all are the same."""
-    for code in codes:
-        code.prepare()
-    same = _report("dataset", [digests(code.folder / "data") for code in codes])
+def everything(source: Path, folder: Path, only: list[str]) -> dict[str, dict[str, Any]]:
+    """Name of a configuration -> what the code in `source` makes of it, in `folder`."""
+    code = Code(source, folder)
+    code.prepare()
+    found = {"dataset": digests(folder / "data")}
     for one in RUNS:
         if not only or one.name in only or one.name == "one":
-            same &= _report(one.name, [code.run(one) for code in codes])
-    for code in codes:
-        code.call("checkpoint", "export", "runs/one", "--to", "hf", "--out", "export")
-    return same & _report("export", [digests(code.folder / "export") for code in codes])
+            found[one.name] = code.run(one)
+            print(f"{source.name}: {one.name}", file=sys.stderr, flush=True)
+    code.call("checkpoint", "export", "runs/one", "--to", "hf", "--out", "export")
+    return {**found, "export": digests(folder / "export")}
 
 
-def _report(name: str, found: list[dict[str, Any]]) -> bool:
-    different = differences(*found)
-    count = len(found[0])
-    print(f"{name:16} {'same' if not different else 'DIFFERENT: ' + ', '.join(different)} ({count} items)", flush=True)
-    return not different
+def report(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> bool:
+    """Prints a line per configuration; whether all are the same."""
+    same = True
+    for name, found in before.items():
+        other = now[name]
+        different = sorted(item for item in found.keys() | other.keys() if found.get(item) != other.get(item))
+        same &= not different
+        print(f"{name:16} {'DIFFERENT: ' + ', '.join(different) if different else 'same'} ({len(found)} items)")
+    return same
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
-    parser.add_argument("--out", type=Path, help="keep the runs here")
+    parser.add_argument("--out", type=Path, help="keep the runs here (a new folder)")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help=", ".join(run.name for run in RUNS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         out = (options.out or Path(scratch)).absolute()
-        before = out / "code"
+        before, runs = out / options.commit, out / "runs"  # the same place for both: files name where they lie
         before.mkdir(parents=True)
         archive = subprocess.run(["git", "-C", ROOT, "archive", options.commit], check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", before], input=archive, check=True)
-        return 0 if compare([Code(before, out / "before"), Code(ROOT, out / "now")], options.only) else 1
+        old = everything(before, runs, options.only)
+        runs.rename(out / "runs before")
+        return 0 if report(old, everything(ROOT, runs, options.only)) else 1
 
 
 if __name__ == "__main__":

@@ -65,10 +65,11 @@ class Elementwise:
 class Layer:
     """An entry of the list. FLOPs are of a forward pass, a multiply and an add counted apart."""
 
-    kind: Literal["tokens", "positions", "block", "lstm", "task_head", "head"]
+    kind: Literal["tokens", "positions", "block", "lstm", "norm", "task_head", "head"]
     prefix: str  # of the names of its parameters
     parameters: tuple[Parameter, ...]
     depth: int | None = None  # number of the block; None at both ends of the model
+    norm: Literal["post", "pre"] = "post"  # where a block normalises: sums, or what attention and mlp read
     products: float = 0.0  # FLOPs per token of products with weights
     scores: int = 0  # attention scores per token: heads x keys
     head_width: int = 0
@@ -77,6 +78,10 @@ class Layer:
     saved_cut: float = 0.0  # states per token of which each tensor-parallel rank keeps its part
     tied: str | None = None  # layers with the same key share one module
     joined: bool = False  # is never cut apart from the layer before it
+
+    def has(self, name: str) -> bool:
+        """Whether it has the parameter of this name, without the prefix."""
+        return any(parameter.name == f"{self.prefix}.{name}" for parameter in self.parameters)
 
     def flops(self, causal: bool = False) -> float:
         """Per token; `causal` counts the half of the scores that a causal mask shows."""

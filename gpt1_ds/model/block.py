@@ -1,4 +1,7 @@
-"""GPT-1's post-LayerNorm block: n = LN(x + attention(x)); LN(n + mlp(n)).
+"""A transformer block.
+
+    post-LayerNorm (GPT-1)   n = LN(x + attention(x)); LN(n + mlp(n))
+    pre-LayerNorm            n = x + attention(LN(x)); n + mlp(LN(n))    a final LN ends the stack
 
 Shapes: S positions, B rows, D width, N heads on this rank (read off the tensors), H head width, G = B x N.
 """
@@ -33,10 +36,10 @@ class KeyValueCache:
 
 
 class Attention(nn.Module):
-    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.qkv = ColumnParallel(model.width, 3 * model.width, tensor)
-        self.out = RowParallel(model.width, model.width, tensor)
+        self.qkv = ColumnParallel(model.width, 3 * model.width, tensor, layer.has("attention.qkv.bias"))
+        self.out = RowParallel(model.width, model.width, tensor, layer.has("attention.out.bias"))
         self.kind, self.head_width, self.probability = model.attention, model.head_width, model.attention_dropout
         self.tensor = tensor
 
@@ -73,10 +76,10 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.up = ColumnParallelGelu(model.width, model.ffn_width, tensor)
-        self.down = RowParallel(model.ffn_width, model.width, tensor)
+        self.up = ColumnParallelGelu(model.width, model.ffn_width, tensor, layer.has("mlp.up.bias"))
+        self.down = RowParallel(model.ffn_width, model.width, tensor, layer.has("mlp.down.bias"))
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return self.down(self.up(x_SBD))  # type: ignore[no-any-return]
@@ -88,11 +91,12 @@ class Block(nn.Module):
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, recompute: bool = False) -> None:
         super().__init__()
         assert layer.depth is not None, "a block has its number"
-        self.attention = Attention(model, tensor)
+        self.attention = Attention(layer, model, tensor)
         self.attention_norm = LayerNorm(model.width, tensor)
-        self.mlp = Mlp(model, tensor)
+        self.mlp = Mlp(layer, model, tensor)
         self.mlp_norm = LayerNorm(model.width, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
+        self.pre_norm = layer.norm == "pre"
         self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
         self.register_buffer("site", torch.tensor(SITES * layer.depth + 1), persistent=False)
         names.label(self, layer, tensor)
@@ -110,6 +114,10 @@ class Block(nn.Module):
         return hidden_SBD, keys_B
 
     def _forward(self, x_SBD: Tensor, keys_B: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        if self.pre_norm:
+            attended_SBD = self.attention(self.attention_norm(x_SBD), keys_B, self.site, cache)
+            n_SBD = x_SBD + self._drop(attended_SBD, keys_B, self.site + 1)
+            return n_SBD + self._drop(self.mlp(self.mlp_norm(n_SBD)), keys_B, self.site + 2)
         n_SBD = self.attention_norm(
             x_SBD + self._drop(self.attention(x_SBD, keys_B, self.site, cache), keys_B, self.site + 1)
         )

@@ -16,7 +16,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
 from gpt1_ds.model.block import Block
-from gpt1_ds.model.heads import PositionEmbedding, TokenEmbedding
+from gpt1_ds.model.heads import FinalNorm, PositionEmbedding, TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
@@ -46,6 +46,7 @@ def module_specs(
         "positions": (PositionEmbedding, (config.model, tensor)),
         "block": (Block, (config.model, tensor, recompute)),
         "lstm": (Lstm, (config.model, tensor)),
+        "norm": (FinalNorm, (config.model, tensor)),
         "task_head": (TaskHead, (head, tensor)),
         "head": (TokenEmbedding, (tensor,)),
     }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
-from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.layers import LayerNorm, TensorParallel
 
 EMBEDDING_SITE = 0
 
@@ -97,3 +97,19 @@ class PositionEmbedding(nn.Module):
         if self.training:
             hidden_SBD = dropout.dropout(hidden_SBD, keys_B, EMBEDDING_SITE, self.probability, first_position)
         return hidden_SBD, keys_B
+
+
+class FinalNorm(nn.Module):
+    """Ends a stack of pre-LayerNorm blocks: (hidden [S, B, D], keys) -> (hidden, keys)."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.norm = LayerNorm(model.width, tensor)
+        names.label(self.norm, layer, tensor)
+
+    def new_cache(self) -> None:
+        """A position is normalised by itself."""
+
+    def forward(self, inputs: tuple[Tensor, Tensor], _cache: None = None) -> tuple[Tensor, Tensor]:
+        hidden_SBD, keys_B = inputs
+        return self.norm(hidden_SBD), keys_B

@@ -62,8 +62,10 @@ class TensorParallel:
 class ColumnParallel(tensor_parallel.ColumnParallelLinear):
     """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
-        super().__init__(inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, tp_group=tensor.group)
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
+        super().__init__(
+            inputs, outputs, config=tensor.config, init_method=nn.init.zeros_, bias=bias, tp_group=tensor.group
+        )
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
@@ -72,30 +74,32 @@ class ColumnParallel(tensor_parallel.ColumnParallelLinear):
 class ColumnParallelGelu(tensor_parallel.ColumnParallelLinear):
     """x [S, B, D] -> [S, B, O]: ColumnParallel and GELU, which adds the bias itself."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
         super().__init__(
             inputs,
             outputs,
             config=tensor.config,
             init_method=nn.init.zeros_,
+            bias=bias,
             skip_bias_add=True,
             tp_group=tensor.group,
         )
 
     def forward(self, x_SBD: Tensor) -> Tensor:
-        return bias_gelu(*super().forward(x_SBD))
+        y_SBO, bias_O = super().forward(x_SBD)
+        return bias_gelu(y_SBO, y_SBO.new_zeros(y_SBO.shape[-1]) if bias_O is None else bias_O)
 
 
 class RowParallel(tensor_parallel.RowParallelLinear):
     """x [S, B, inputs on this rank] -> [S, B, D]: partial sums are reduced over the ranks, then the bias is added."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel) -> None:
+    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
         super().__init__(
             inputs,
             outputs,
             config=tensor.config,
             init_method=nn.init.zeros_,
-            bias=True,
+            bias=bias,
             input_is_parallel=True,
             skip_bias_add=True,
             tp_group=tensor.group,
@@ -108,7 +112,7 @@ class RowParallel(tensor_parallel.RowParallelLinear):
 
     def forward(self, x_SBI: Tensor) -> Tensor:
         output_SBD, bias_D = super().forward(x_SBI)
-        return output_SBD + self.tensor.replicated(bias_D)  # type: ignore[no-any-return]
+        return output_SBD if bias_D is None else output_SBD + self.tensor.replicated(bias_D)  # type: ignore[no-any-return]
 
 
 class LayerNorm(nn.LayerNorm):

@@ -1,0 +1,54 @@
+"""The files that the README tells a reader to begin with are those in which a training run happens."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpt1_ds.parallel import launch
+from tests.helpers import runs
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "gpt1_ds"
+FILES, LINES, SHARE = 15, 1900, 0.6
+
+
+def traced(words: list[str]) -> dict[str, set[int]]:
+    """Runs on the rank: the lines of the package that a run executes, by file."""
+    from gpt1_ds.training.pretrain import pretrain
+
+    executed: dict[str, set[int]] = defaultdict(set)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(str(PACKAGE)):
+            return None
+        executed[file].add(frame.f_lineno)
+        return trace
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+    try:
+        assert pretrain(runs.configuration(words)) == 0
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+    return {str(Path(file).relative_to(ROOT)): lines for file, lines in executed.items()}
+
+
+def test_it_is_what_runs(tiny_data: Path, tmp_path: Path) -> None:
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3", "checkpoint.every=3"]
+    (executed,) = launch.run("tests.guards.test_reading_path:traced", (words,), 1)
+    section = (ROOT / "README.md").read_text().partition("## Reading the code")[2].partition("\n## ")[0]
+    named = [file for file in re.findall(r"\]\((gpt1_ds/[\w/]+\.py)\)", section)]
+    counts = {file: len(lines) for file, lines in executed.items()}
+    share = sum(counts.get(file, 0) for file in named) / sum(counts.values())
+    most = ", ".join(f"{file} {count}" for file, count in sorted(counts.items(), key=lambda item: -item[1])[:25])
+    assert share >= SHARE, f"{share:.0%} of {sum(counts.values())} lines in the files named; most lie in {most}"
+    assert len(named) <= FILES
+    assert sum((ROOT / file).read_text().count("\n") for file in named) <= LINES
