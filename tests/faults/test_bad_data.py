@@ -12,6 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import staging
+from gpt1_ds.data.sources import open_data
 from gpt1_ds.parallel import launch
 from tests.helpers import runs
 
@@ -56,15 +57,18 @@ def test_a_token_outside_the_vocabulary_ends_an_unverified_run(
     """Under tensor parallelism no rank has a row for it, and a zero would be trained on in its place."""
     data = tmp_path / "data"
     shutil.copytree(tiny_data, data)
-    path = data / "train-00000.bin"
+    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.steps=8", "data.verify=false", *layout]
+    training = open_data(runs.configuration(words)).training
+    path, second_batch = data / "train-00000.bin", np.array([8])
+    start = int(training.orders[0].starts(second_batch, training.context, training.streams[0].tokens)[0])
+    (source,) = training.documents(2, [0], 8)
     tokens = np.fromfile(path, np.uint16)
-    tokens[3] = 500  # the first that is outside, in the first window: one rank alone reads it
+    tokens[start] = 500  # the first that is outside, in a window that one rank alone reads
     tokens.tofile(path)
-    words = [f"data.path={data}", f"run.dir={tmp_path}", "train.epochs=1", "data.verify=false", *layout]
     with pytest.raises(DataError) as caught:
         runs.pretrain(words, 2)
-    said = f"{path}: token id 500 in document 0 of train is not in the vocabulary of 500; build the dataset again"
-    assert str(caught.value).startswith(said)
+    document = f"token id 500 in document {source['documents'][0]} of train"
+    assert str(caught.value).startswith(f"{path}: {document} is not in the vocabulary of 500; build the dataset again")
     assert "\n" not in str(caught.value)
     assert [event["problem"] for event in runs.events(runs.folder(words), "bad data")][:1] == [str(caught.value)]
 

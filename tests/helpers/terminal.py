@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -71,6 +72,12 @@ class Terminal:
             self.moments.append(self.lines)
 
 
+def _in_foreground() -> None:
+    """Ctrl-C reaches it, also where the tests run in the background of a script, which ignores it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def program(command: Sequence[str], folder: Path, columns: int = 80) -> Iterator[Terminal]:
     """`command` behind Python's name, as the foreground job of a terminal of its own."""
@@ -82,7 +89,7 @@ def program(command: Sequence[str], folder: Path, columns: int = 80) -> Iterator
         [sys.executable, *command],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, "env": environment, "cwd": folder},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0) and None,
+        preexec_fn=_in_foreground,
     )
     os.close(theirs)
     try:
