@@ -127,7 +127,7 @@ def _add_commands(commands: Commands) -> None:
     about = "train on a task, from a checkpoint; resumes by itself in its run folder"
     verb_options.training(_add(commands, "finetune", about, _lazily("task_verbs:finetune")))
     about = "fine-tune a table of task x variant x seed; resumes where it was"
-    verb_options.study(_add(commands, STUDY, about, _lazily("study_verb:finetune_study")))
+    verb_options.study(_add(commands, STUDY, about, _lazily("commands.finetune_study:finetune_study")))
     about = "held-out loss and zero-shot probes of checkpoints, or their task's scores"
     verb_options.evaluate(_add(commands, "evaluate", about, _lazily("verbs:evaluate")))
     verb_options.predict(
@@ -161,17 +161,25 @@ def _add_commands_of_many_runs(commands: Commands) -> None:
     kinds = _group(
         commands, "scaling", "how loss falls with depth and data", "plan|run|submit|status|collect|fit|predict|report"
     )
-    verb_options.scaling(_add(kinds, "plan", "every cell and what it needs", _lazily("scaling_verb:plan")))
-    verb_options.scaling_run(_add(kinds, "run", "the cells that are not done, here", _lazily("scaling_verb:run")))
-    verb_options.scaling_submit(
-        _add(kinds, "submit", "the same, as an array of SLURM jobs", _lazily("scaling_verb:submit"))
+    verb_options.scaling(_add(kinds, "plan", "every cell and what it needs", _lazily("commands.scaling_study:plan")))
+    verb_options.scaling_run(
+        _add(kinds, "run", "the cells that are not done, here", _lazily("commands.scaling_study:run"))
     )
-    verb_options.scaling(_add(kinds, "status", "how far every cell is", _lazily("scaling_verb:status")))
-    verb_options.scaling(_add(kinds, "collect", "run folders -> results.csv", _lazily("scaling_verb:collect")))
-    verb_options.scaling_fit(_add(kinds, "fit", "the law of loss, from results.csv", _lazily("fit_verbs:fit")))
+    verb_options.scaling_submit(
+        _add(kinds, "submit", "the same, as an array of SLURM jobs", _lazily("commands.scaling_study:submit"))
+    )
+    verb_options.scaling(_add(kinds, "status", "how far every cell is", _lazily("commands.scaling_study:status")))
+    verb_options.scaling(
+        _add(kinds, "collect", "run folders -> results.csv", _lazily("commands.scaling_study:collect"))
+    )
+    verb_options.scaling_fit(
+        _add(kinds, "fit", "the law of loss, from results.csv", _lazily("commands.scaling_fit:fit"))
+    )
     about = "loss, best size and data needed, from a fit"
-    verb_options.scaling_predict(_add(kinds, "predict", about, _lazily("fit_verbs:predict")))
-    verb_options.scaling(_add(kinds, "report", "figures and tables as one page", _lazily("scaling_verb:report")))
+    verb_options.scaling_predict(_add(kinds, "predict", about, _lazily("commands.scaling_fit:predict")))
+    verb_options.scaling(
+        _add(kinds, "report", "figures and tables as one page", _lazily("commands.scaling_study:report"))
+    )
     kinds = _group(commands, "tracking", "what runs show in Weights & Biases", "sync")
     verb_options.tracking_sync(_add(kinds, "sync", "upload what runs wrote offline", _tracking_sync))
     verb_options.report(_add(commands, "report", "curves, tables and samples of runs as one page", _report))

@@ -20,6 +20,7 @@ FLOORS = {
         "tasks": 5,
         "training": 6,
         "cli": 9,
+        "commands": 8,
         "verbs": 8,
         "verb_options": 8,
         "usage": 8,
@@ -66,7 +67,7 @@ def may_import(here: str, there: str) -> bool:
     if (
         here == there
         or FLOORS.get(there) == -1
-        or here in ("cli", "__main__", "__init__")
+        or here in ("cli", "commands", "__main__", "__init__")
         or here.endswith(("verb", "verbs"))
     ):
         return True
