@@ -33,9 +33,9 @@ class Ours:
     def __init__(self, options: argparse.Namespace, place: str, stack: contextlib.ExitStack) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.parallel.grid import Grid, connect
-        from gpt1_ds.task_verbs import finetune_config
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.finetune_config import finetune_config
         from gpt1_ds.training.reporter import Reporter
         from gpt1_ds.training.run import Run
         from gpt1_ds.training.session import keep_memory
