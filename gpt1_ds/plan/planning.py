@@ -91,14 +91,19 @@ class Planning:
         return memory(config, self.world, self.vocabulary, self.machine.device)
 
     def _head(self) -> dict[str, Any]:
-        here = self.machine
+        machine = self.machine
         return {
             "format": FORMAT,
             "world": self.world,
             "vocabulary": self.vocabulary,
             "tokens": self.tokens or None,
             "limit": self.limit,
-            "machine": {"name": here.name, "source": here.source, "device": here.device, "measured": here.measured},
+            "machine": {
+                "name": machine.name,
+                "source": machine.source,
+                "device": machine.device,
+                "measured": machine.measured,
+            },
         }
 
     def _numbers(self, config: Config) -> dict[str, Any]:
