@@ -33,10 +33,10 @@ class Ours:
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.parallel.grid import Grid, connect
-        from gpt1_ds.task_verbs import finetune_config
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.build import build_engine
+        from gpt1_ds.training.finetune_config import finetune_config
         from gpt1_ds.training.finetuning import Finetuning
         from gpt1_ds.training.session import keep_memory
         from gpt1_ds.training.state import TrainingState

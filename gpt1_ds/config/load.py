@@ -172,15 +172,20 @@ def _values(config: Config) -> dict[Any, Any]:
     return values
 
 
+def presets() -> list[str]:
+    """The names of the shipped presets."""
+    return sorted(str(path.relative_to(SHIPPED).with_suffix("")) for path in SHIPPED.rglob("*.yaml"))
+
+
 def find_file(name: str) -> Path:
     """A path as it stands, else `NAME.yaml` among the shipped presets."""
     candidates = [Path(name), SHIPPED / name, SHIPPED / f"{name}.yaml"]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    presets = sorted(str(p.relative_to(SHIPPED).with_suffix("")) for p in SHIPPED.rglob("*.yaml"))
-    close = difflib.get_close_matches(name.removesuffix(".yaml"), presets, n=2)
-    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(presets)}"
+    shipped = presets()
+    close = difflib.get_close_matches(name.removesuffix(".yaml"), shipped, n=2)
+    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(shipped)}"
     raise ConfigError(f"{name}: no such file, and no shipped preset of that name; {way_out}")
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.log import say
 from gpt1_ds.config import Config
+from gpt1_ds.data import embedded
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.loader import HeldOutData, TrainingData
 from gpt1_ds.data.staging import staged
@@ -54,3 +56,22 @@ def open_data(config: Config) -> Data:
         held_out = HeldOutData(first.split("validation"), first.data_hash, config.model.context)
     data_hash = "+".join(dataset.data_hash for dataset in datasets)
     return Data(training, held_out, tokenizer, first.tokenizer_folder, first.tokenizer_fingerprint, data_hash)
+
+
+def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:
+    """(vocabulary size, training tokens) of the data that the configuration names; None where it is not there yet,
+    which is said unless `quietly`. Nothing is written.
+    """
+    vocab_size, tokens = config.model.vocab_size, None
+    config = embedded.with_embedded_corpus(config, build=False)
+    try:
+        datasets = [Dataset(source.path) for source in config.data.path]
+        vocab_size = vocab_size or datasets[0].vocab_size
+        tokens = sum(dataset.split("train").tokens for dataset in datasets)
+    except DataError as error:
+        if config.data.path[0].path == str(embedded.FOLDER):
+            vocab_size = vocab_size or embedded.VOCAB_SIZE
+            say(f"{embedded.FOLDER}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
+        elif not quietly:
+            say(f"not there yet: {error}")
+    return vocab_size, tokens

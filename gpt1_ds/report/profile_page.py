@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 from gpt1_ds import __version__
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.units import byte_size
+from gpt1_ds.config import Config
 from gpt1_ds.report import figures, profile_figures
 
 WAITING = ("send", "receive", "agreement")  # phases in which a rank does little but wait for others
@@ -58,6 +61,22 @@ def write_profile(folder: Path) -> Path:
     out = RunDir(folder).profile / "summary.html"
     write_atomic(out, page)
     return out
+
+
+def update_profile(config: Config) -> None:
+    """Write the page of a run that has just ended, where there is a new profile. Rank 0 alone does it, and a problem is
+    told, not raised: the run itself went well.
+    """
+    run_dir = RunDir(Path(config.run.dir) / config.run.name)
+    summary, page = run_dir.profile / "summary.json", run_dir.profile / "summary.html"
+    if config.train.profile is None or os.environ.get("RANK", "0") != "0" or not summary.exists():
+        return
+    if page.exists() and page.stat().st_mtime >= summary.stat().st_mtime:
+        return  # by an earlier segment of the run
+    try:
+        say(f"{write_profile(run_dir.path)}: where the time of a step goes")
+    except (UserError, OSError) as problem:
+        say(f"{page}: not written: {problem}")
 
 
 def read_view(folder: Path) -> ProfileView | None:

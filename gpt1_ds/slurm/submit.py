@@ -20,7 +20,7 @@ SCRIPTS = next(
     for folder in (Path(__file__).parents[1] / "launch", Path(__file__).parents[2] / "launch", Path())
     if folder.is_dir()
 )  # in the wheel, in a checkout
-VERBS = ("pretrain", "finetune")
+COMMANDS = ("pretrain", "finetune")  # what a job may run
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Submission:
         return ["sbatch", *more, *self.options, str(self.place / self.script), "-c", str(self.place / "config.yaml")]
 
 
-def prepare(verb: str, config: Config) -> Submission:
+def prepare(command: str, config: Config) -> Submission:
     """What `submit` will do; touches nothing."""
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     options = sbatch_options(config, run_dir)
-    script = f"{verb}.sbatch"
+    script = f"{command}.sbatch"
     files = {**scripts(script, config, options), "config.yaml": to_yaml(config)}
     number = 1 + len(list(run_dir.slurm.glob("submission-*")))
     return Submission(run_dir, run_dir.slurm.resolve() / f"submission-{number}", script, options, files)

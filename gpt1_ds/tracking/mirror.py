@@ -110,11 +110,11 @@ class Mirror:
             process.kill()
         log.say(f"W&B is off for the rest of this run ({reason}); metrics.jsonl has everything")
 
-    def _send(self, verb: str | None, arguments: dict[str, Any] | None = None) -> None:
+    def _send(self, method: str | None, arguments: dict[str, Any] | None = None) -> None:
         if self._process is None:
             return
         try:
-            self._messages.put_nowait(None if verb is None else json.dumps([verb, arguments]) + "\n")
+            self._messages.put_nowait(None if method is None else json.dumps([method, arguments]) + "\n")
         except queue.Full:
             self.give_up("it takes nothing any more")
         except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Weights & Biases' end of the mirror: a process that a run starts and feeds (tracking/mirror.py). One W&B run per
 training run, tokens as the x axis.
 
-Every line of standard input is [verb, arguments]; every line of standard output is for people. The process leaves with
+Every line of standard input is [method, arguments]; every line of standard output is for people. The process exits with
 0 when it has done what it could or said why not. SIGALRM ends it when W&B's service does not answer.
 """
 
@@ -23,7 +23,7 @@ GONE = "W&B is off for the rest of this run ({}); metrics.jsonl has everything"
 
 
 class Segment:
-    """From one start of a run to its end. Methods are the verbs; they raise what W&B raises."""
+    """From one start of a run to its end. Each message calls one method; methods raise what W&B raises."""
 
     def __init__(self, start: dict[str, Any], people: IO[str]) -> None:
         self.start, self.people = start, people
@@ -113,14 +113,14 @@ def mirror(messages: Iterator[str], people: IO[str]) -> None:
     patience = 2 * INIT_SECONDS
     try:
         for message in messages:
-            verb, arguments = json.loads(message)
+            method, arguments = json.loads(message)
             signal.alarm(3 * patience if segment is None else patience)
             if segment is None:
                 patience = int(arguments["patience"])
                 segment = Segment(arguments, people)
             else:
-                getattr(segment, verb)(**arguments)
-            if verb == "finish":
+                getattr(segment, method)(**arguments)
+            if method == "finish":
                 return
             signal.alarm(0)
         if segment is not None:

@@ -261,7 +261,7 @@ def test_the_program_says_it_in_one_line(
     assert "pass --tokenizer" in error
 
 
-def test_an_import_serves_every_verb(
+def test_an_import_serves_every_command(
     exported: Path, tiny_data: Path, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["checkpoint", "import", "--from", "hf", "--source", str(exported), "--out", "c"]) == 0

@@ -13,24 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpt1_ds"
 FILES = sorted(PACKAGE.rglob("*.py"))
-FLOORS = {
-    **{"common": 0, "config": 1, "architecture": 2, "plan": 3, "data": 4, "tracking": 4},
-    **{
-        "objectives": 5,
-        "model": 6,
-        "parallel": 7,
-        "checkpoint": 8,
-        "tasks": 8,
-        "training": 9,
-        "cli": 11,
-        "verbs": 10,
-        "verb_options": 10,
-        "usage": 10,
-        "__main__": 12,
-        "__init__": -1,
-    },
-}
-WINGS = ("slurm", "scaling", "report")  # may import floors 0-3 and one another, later ones from earlier ones
+LAYERS = (  # of the package: each imports those before it only, and cli whatever it likes
+    *("common", "config", "architecture", "plan", "data", "tracking", "objectives", "tasks", "model", "parallel"),
+    *("checkpoint", "training", "slurm", "scaling", "report", "commands", "cli", "__main__"),
+)
 # who may import the library at all
 WALLS = {
     "megatron": (
@@ -78,16 +64,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def may_import(here: str, there: str) -> bool:
-    if (
-        here == there
-        or FLOORS.get(there) == -1
-        or here in ("cli", "__main__", "__init__")
-        or here.endswith(("verb", "verbs"))
-    ):
-        return True
-    if here in WINGS:
-        return FLOORS.get(there, 99) <= 3 or (there in WINGS and WINGS.index(there) < WINGS.index(here))
-    return there not in WINGS and FLOORS[there] < FLOORS[here]
+    return here in (there, "__init__") or there == "__init__" or LAYERS.index(there) < LAYERS.index(here)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -170,6 +147,16 @@ def test_no_heavy_library_is_loaded(words: list[str]) -> None:
         f"try: main({words!r})\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'deepspeed', 'megatron', 'wandb', 'transformers', 'matplotlib'} & set(sys.modules)\n"
         "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_the_help_of_every_command_loads_no_library() -> None:
+    code = (
+        "import sys; from gpt1_ds import cli; cli.parser()\n"
+        "others = {name.partition('.')[0] for name in sys.modules} & {'torch', 'numpy', 'omegaconf', 'yaml', 'rich'}\n"
+        "assert not others, others"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]

@@ -13,7 +13,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.parallel import launch
-from gpt1_ds.task_verbs import finetune_config
+from gpt1_ds.training.finetune_config import finetune_config
 
 TEXT = "the module returns a list of names when an object is called with two arguments and raises no error"
 WORDS = TEXT.split()
@@ -63,7 +63,7 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
 
 
 def configuration(words: list[str]) -> Config:
-    """What the verb makes of these words."""
+    """The configuration of `finetune` with these overrides."""
     return finetune_config([], [*TRAINING, *words])
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints without training, folders that transformers writes, and the verbs called as the program calls them."""
+"""Checkpoints without training, folders that transformers writes, and the commands called as the program calls them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LONG = {  # file::function -> why
     "tests/faults/test_kills.py::test_killed_at_random_and_bit_identical_in_the_end": "a run that is started six times",
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
-    "tests/shipped/test_scaling_verbs.py::test_every_cell_is_run_and_collected": "ten runs, for all tests",
+    "tests/shipped/test_scaling_commands.py::test_every_cell_is_run_and_collected": "ten runs, for all tests",
     "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_goes_on": TWICE,

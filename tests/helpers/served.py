@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from gpt1_ds.parallel import launch
-from gpt1_ds.task_verbs import finetune_config
+from gpt1_ds.training.finetune_config import finetune_config
 from tests.helpers.finetuning import COLUMNS, KIND
 
 SENTENCE = "a list of names is returned when the module has no object with <unk> two arguments or an error"

@@ -125,8 +125,10 @@ def test_sampling_numbers(gpt1, words: list[str]) -> None:  # type: ignore[no-un
 
 
 def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
-    for verb in (["checkpoint", "inspect"], ["checkpoint", "verify"], ["evaluate", "--checkpoint"]):
-        assert_refused(gpt1(*verb, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder")
+    for command in (["checkpoint", "inspect"], ["checkpoint", "verify"], ["evaluate", "--checkpoint"]):
+        assert_refused(
+            gpt1(*command, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder"
+        )
 
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]

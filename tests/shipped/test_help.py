@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpt1_ds import cli, usage
+from gpt1_ds import cli
 from gpt1_ds.common.errors import UserError
 from tests.helpers.program import assert_refused
 
+REFERENCES = ("command", "parser", "program")  # of one parser each
 INTERNAL = {"begin", "stage", "node", "end", "line", "health", "verdict"}  # steps of launch/env.sh
 
 
@@ -27,22 +28,22 @@ def commands(parser: argparse.ArgumentParser, hidden: set[str]) -> Iterator[argp
             yield from commands(command, INTERNAL if name == "slurm" else set())
 
 
-COMMANDS = list(commands(cli._parser(), set()))
+COMMANDS = list(commands(cli.parser(), set()))
 
 
 def test_help_opens_with_what_the_program_does_and_lists_every_command_once() -> None:
-    text = cli._parser().format_help()
+    text = cli.parser().format_help()
     assert text.split("\n\n")[1].startswith("Train GPT-1 from raw text")
     assert "torch" not in text.split("\n\n")[1], "no note to developers"
-    named = [name for names in cli.GROUPS.values() for name in names]
-    assert sorted(named) == sorted(kinds(cli._parser()))
+    named = [member.name for members in cli.GROUPS.values() for member in members]
+    assert sorted(named) == sorted(kinds(cli.parser()))
     assert [text.count(f"\n  {name:<15} ") for name in named] == [1] * len(named), text
 
 
 def test_internal_steps_are_not_shown(gpt1) -> None:  # type: ignore[no-untyped-def]
     text = gpt1("slurm", "--help").out
     assert "submit" in text
-    assert set(kinds(kinds(cli._parser())["slurm"])) >= INTERNAL, "but they are there"
+    assert set(kinds(kinds(cli.parser())["slurm"])) >= INTERNAL, "but they are there"
     assert not [word for word in text.split() if word in INTERNAL]
     refused = gpt1("slurm", "foo")
     assert_refused(refused, "there is no foo")
@@ -73,10 +74,8 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
     after = next((words for name, words in following.items() if name in names), [])
 
     def understood(*words: str) -> dict[str, object]:
-        given = [*parser.prog.split()[1:], *words]
-        options, rest = cli._parse(given)
-        usage.settle(options, rest, given)
-        return {name: value for name, value in vars(options).items() if name not in ("first", "command", "parser")}
+        options = vars(cli.parse([*parser.prog.split()[1:], *words]))
+        return {name: value for name, value in options.items() if name not in ("first", *REFERENCES)}
 
     expected = understood("--checkpoint", "runs/r", *others, *after)
     assert expected["checkpoint"] == "runs/r"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.cli import _parse
+from gpt1_ds.cli import parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.plan.dryrun import describe
 
@@ -41,9 +41,9 @@ def test_the_readme_has_commands() -> None:
 @pytest.mark.parametrize("line", commands())
 def test_the_readmes_commands_are_understood(line: str) -> None:
     words = shlex.split(line, comments=True)
-    options, rest = _parse(words[1:])
+    options = parse(words[1:])
     assert hasattr(options, "command"), line
-    overrides = [*getattr(options, "overrides", []), *rest]
+    overrides = getattr(options, "overrides", [])
     assert all("=" in word for word in overrides), line
     if hasattr(options, "config"):
         load([name for name in options.config if not name.startswith("my_")], overrides)

@@ -1,16 +1,19 @@
-"""Words on a command line: put where they belong, or answered with the right form."""
+"""A command, a group of commands, and the parser that answers a wrong word with the right form."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
 
 from gpt1_ds.common.errors import UserError
 
-LISTS = ("overrides", "text")  # where the words of a command go that stand behind no option
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+LISTS = ("overrides", "text")  # options that take the words that belong to no other option
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,9 +32,50 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def settle(options: argparse.Namespace, rest: Sequence[str], everything: Sequence[str]) -> None:
-    """Put the words of `everything` together: argparse leaves in `rest` those behind an option, too. The first one is
-    the checkpoint of a command that needs one, unless --checkpoint says it.
+def no_options(parser: Parser) -> None:
+    """Of a command that takes none."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """`run` gets the options and returns the exit code. A hidden command works, but help and completion omit it."""
+
+    name: str
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_options: Callable[[Parser], None] = no_options
+    hidden: bool = False
+
+    def add_to(self, parsers: Subparsers, listed: bool = False) -> None:
+        """Add the command; argparse names it in the help where it is `listed`."""
+        if listed:
+            parser = parsers.add_parser(self.name, description=self.help, help=self.help)
+        else:
+            parser = parsers.add_parser(self.name, description=self.help)
+        self.add_options(parser)
+        parser.set_defaults(command=self.run, parser=parser)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A command of several kinds, each with its own options, like `checkpoint verify`."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
+
+    def add_to(self, parsers: Subparsers) -> None:
+        """Add the group and its commands."""
+        names = "|".join(command.name for command in self.commands if not command.hidden)
+        parser = parsers.add_parser(self.name, description=self.help)
+        own = parser.add_subparsers(title="commands", required=True, metavar=names)
+        for command in self.commands:
+            command.add_to(own, listed=not command.hidden)
+
+
+def place_arguments(options: argparse.Namespace, rest: Sequence[str], arguments: Sequence[str]) -> None:
+    """Put the words of `arguments` where they belong: argparse leaves in `rest` those that follow an option. The first
+    one is the checkpoint of a command that needs one, unless --checkpoint names it.
 
     Raises UserError for words and options that the command does not take, and for a missing checkpoint.
     """
@@ -41,7 +85,7 @@ def settle(options: argparse.Namespace, rest: Sequence[str], everything: Sequenc
     problems = []
     for word in rest:
         if word.startswith("-"):
-            problems.append(f"{word}: {_right_form(word, everything, options)}")
+            problems.append(f"{word}: {_right_form(word, arguments, options)}")
         else:
             words.append(word)
     if not problems and hasattr(options, "checkpoint") and options.checkpoint is None:
@@ -55,11 +99,11 @@ def settle(options: argparse.Namespace, rest: Sequence[str], everything: Sequenc
     UserError.raise_all(problems)
 
 
-def _right_form(word: str, everything: Sequence[str], options: argparse.Namespace) -> str:
+def _right_form(word: str, arguments: Sequence[str], options: argparse.Namespace) -> str:
     """What to write in the place of `word`, an option that the command does not have."""
     key, equals, value = word.lstrip("-").partition("=")
     if not equals:
-        following = everything[everything.index(word) + 1 :]
+        following = arguments[arguments.index(word) + 1 :]
         value = following[0] if following and not following[0].startswith("-") else "VALUE"
     takes_keys = hasattr(options, "overrides")
     if "." in key and takes_keys:

@@ -1,98 +1,27 @@
-"""Verbs of a scaling study: `scaling plan`, `run`, `submit`, `status` and `collect`."""
+"""A scaling study on the command line: its cells, what is checked before they start, and its tables."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.config.scaling import load_scaling
+from gpt1_ds.data.embedded import with_embedded_corpus
+from gpt1_ds.data.sources import found_data, open_data
 from gpt1_ds.plan import machine
 from gpt1_ds.scaling import outcome, tables
 from gpt1_ds.scaling.cells import Cell, base_config, cells
 from gpt1_ds.scaling.collect import collect as collected
 from gpt1_ds.scaling.collect import downstream
 from gpt1_ds.scaling.plan import StudyPlan, unidentified
-from gpt1_ds.verbs import check_data, found_data, with_embedded_corpus
-
-PRETRAIN = "gpt1_ds.training.pretrain:pretrain"  # what a rank of a cell runs
-
-
-def plan(options: argparse.Namespace) -> int:
-    planned = read_plan(options)
-    for line in planned.table():
-        print(line)
-    return 0
-
-
-def run(options: argparse.Namespace) -> int:
-    """The cells that are not done, here, `jobs` at a time."""
-    from gpt1_ds.training import study
-
-    planned = read_plan(options, prepare=True)
-    jobs = _jobs(planned, options)
-    _check(planned)
-    code = study.run(planned, jobs, lambda: None, PRETRAIN)
-    _collect(planned)
-    return code
-
-
-def submit(options: argparse.Namespace) -> int:
-    """The cells that are not done, as arrays of SLURM."""
-    from gpt1_ds.scaling import submit as submission
-
-    planned = read_plan(options, prepare=not options.dry_run)
-    jobs = _jobs(planned, options)
-    prepared = submission.prepare(planned, jobs)
-    if not prepared.arrays:
-        print(f"{planned.folder}: all cells are done")
-        return 0
-    if options.dry_run:
-        for path, text in prepared.files.items():
-            print(f"# {path}\n{text.rstrip()}\n")
-        jobs_before: list[str] = []
-        for command in submission.commands(prepared, jobs_before):
-            print(shlex.join(command))
-            jobs_before.append("JOB")
-        return 0
-    _check(planned)
-    numbers = submission.submit(planned, prepared)
-    write_json(planned.folder / "study.json", planned.describe())
-    for number, array in zip(numbers, prepared.arrays, strict=True):
-        print(f"job {number}: {len(array.cells)} cells, {jobs} at a time: {array.manifest}")
-    print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={planned.study.name}")
-    return 0
-
-
-def status(options: argparse.Namespace) -> int:
-    planned = read_plan(options)
-    for line in _status(planned):
-        print(line)
-    return 0
-
-
-def collect(options: argparse.Namespace) -> int:
-    planned = read_plan(options)
-    rows = _collect(planned)
-    ended = Counter(row["outcome"] for row in rows)
-    print(f"{planned.folder / 'results.csv'}: {len(rows)} cells, {', '.join(f'{n} {x}' for x, n in ended.items())}")
-    return 0
-
-
-def report(options: argparse.Namespace) -> int:
-    from gpt1_ds.report.scaling_page import write_scaling_report
-
-    print(write_scaling_report(study_folder(options.study)))
-    return 0
 
 
 def read_plan(options: argparse.Namespace, prepare: bool = False) -> StudyPlan:
@@ -115,7 +44,7 @@ def study_folder(name: str) -> Path:
     return Path(base_config(study, []).run.dir) / study.name
 
 
-def _jobs(planned: StudyPlan, options: argparse.Namespace) -> int:
+def jobs_at_a_time(planned: StudyPlan, options: argparse.Namespace) -> int:
     jobs: int = planned.study.jobs if options.jobs is None else options.jobs
     if jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
@@ -135,9 +64,9 @@ def _embedded(base: Config, prepare: bool) -> list[str]:
     return [] if found == base.data.path else [f"data.path={found[0].path}"]
 
 
-def _check(planned: StudyPlan) -> None:
+def check(planned: StudyPlan) -> None:
     """Say once, before anything starts, what every cell would say: missing data, or cells of another study."""
-    check_data(planned.cells[0].config)
+    open_data(planned.cells[0].config)
     ConfigError.raise_all(problem for cell in planned.cells for problem in _differences(cell))
 
 
@@ -157,7 +86,8 @@ def _differences(cell: Cell) -> Iterator[str]:
             )
 
 
-def _collect(planned: StudyPlan) -> list[dict[str, Any]]:
+def collect(planned: StudyPlan) -> list[dict[str, Any]]:
+    """Write results.csv, and downstream.csv where cells were evaluated on tasks; the rows of the former."""
     if not planned.folder.is_dir():
         raise DataError(f"{planned.folder}: no such study has run; start it with `gpt1-ds scaling run`")
     rows = collected(planned.cells, planned.study.nproc)
@@ -195,7 +125,8 @@ def _show(planned: StudyPlan, rows: list[dict[str, Any]]) -> None:
     mirror.finish(dict(Counter(row["outcome"] for row in rows)))
 
 
-def _status(planned: StudyPlan) -> Iterator[str]:
+def status_lines(planned: StudyPlan) -> Iterator[str]:
+    """How far every cell is."""
     wide = max(len(cell.name) for cell in planned.cells)
     yield f"{'cell':<{wide}}  {'N':>6}{'D':>8}  {'outcome':<10}{'step':>14}  {'loss':>7}  {'time':<12}"
     ended: Counter[str] = Counter()

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.log import say
-from gpt1_ds.config.study import load_study
-from gpt1_ds.report.study_page import write_study
-from gpt1_ds.task_verbs import finetune_config
-from gpt1_ds.training import cells, study
-from gpt1_ds.training.cells import Plan
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.cells import Plan
 
 FINETUNE = "gpt1_ds.training.finetune:finetune"  # what a rank of a cell runs
 
 
-def finetune_study(options: argparse.Namespace) -> int:
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    shared.study(parser, "finetune/study/books")
+    shared.jobs(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check everything, list the cells and exit")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.config.study import load_study
+    from gpt1_ds.training import cells, study
+    from gpt1_ds.training.finetune_config import finetune_config
+
     settings = load_study(options.study)
     jobs = settings.jobs if options.jobs is None else options.jobs
     if jobs < 1:
@@ -29,6 +40,8 @@ def finetune_study(options: argparse.Namespace) -> int:
 
 
 def _print_plan(plan: Plan) -> None:
+    from gpt1_ds.training import study
+
     for cell in plan.cells:
         print(f"{'done ' if cell.done else 'to do'}  {cell}")
     waiting = len(study.left(plan))
@@ -42,9 +55,16 @@ class _Reports:
         self.folder, self._told = plan.folder, False
 
     def write(self) -> None:
+        from gpt1_ds.report.study_page import write_study
+
         try:
             write_study(self.folder)
         except UserError as error:
             if not self._told:
                 say(f"{self.folder}: without study.html: {error}")
             self._told = True
+
+
+COMMAND = Command(
+    "finetune study", "fine-tune a table of task x variant x seed; resumes where it was", _run, _add_options
+)

@@ -8,18 +8,38 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.units import count, parse_count
-from gpt1_ds.scaling.fitting import fit_file, write_fit
-from gpt1_ds.scaling.predict import Question, answer, read_fit
-from gpt1_ds.scaling_verb import study_folder
 
 SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
 LEFT = {"a": "N_opt ~ C^a", "b": "D_opt ~ C^b", "E": "nats per token"}
 
 
-def fit(options: argparse.Namespace) -> int:
+def _fit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a study, or a folder that holds its results.csv")
+    points = "points from elsewhere: columns n,d,loss[,u][,held_out] (default: those of STUDY)"
+    parser.add_argument("--from-csv", metavar="FILE", help=points)
+    out = "where fit.json and predictions.csv go (default: the study's folder)"
+    parser.add_argument("--out", metavar="DIR", help=out)
+    forms = "chinchilla (default): E + A/N^alpha + B/D^beta; gadre: alpha = beta; repeated: tokens seen again; "
+    forms += "power_n, power_d: one axis"
+    parser.add_argument("--form", default="chinchilla", metavar="FORM", help=forms)
+    losses = "huber of log loss, or l2 (default: huber; gadre: l2)"
+    parser.add_argument("--loss", metavar="LOSS", help=losses)
+    given = "with --form repeated: A=..,B=..,E=..,alpha=..,beta=.. are taken as given; with R_D=..,R_N=.. also, nothing"
+    given += " is fitted and the objective there is told (default: all is fitted)"
+    parser.add_argument("--at", metavar="k=v,...", help=given)
+    draws = "of the bootstrap; 0: no intervals (default: %(default)s)"
+    parser.add_argument("--draws", type=int, default=1000, metavar="N", help=draws)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the bootstrap (default: %(default)s)")
+
+
+def _fit(options: argparse.Namespace) -> int:
     """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
+    from gpt1_ds.commands.scaling_study import study_folder
+    from gpt1_ds.scaling.fitting import fit_file, write_fit
+
     if (options.study is None) == (options.from_csv is None):
         raise ConfigError("scaling fit: name either a study or --from-csv FILE")
     if options.from_csv is not None and options.out is None:
@@ -35,8 +55,26 @@ def fit(options: argparse.Namespace) -> int:
     return 0
 
 
-def predict(options: argparse.Namespace) -> int:
+def _predict_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a study, or a folder that holds its fit.json")
+    parser.add_argument("--fit", metavar="FILE", help="a fit.json (default: that of STUDY)")
+    params = "parameters, in the fit's convention, like 117M (default: open)"
+    parser.add_argument("--params", metavar="N", help=params)
+    parser.add_argument("--tokens", metavar="D", help="tokens trained on, like 2B (default: open)")
+    unique = "unique ones among them: is it worth another epoch? (default: all)"
+    parser.add_argument("--unique", metavar="U", help=unique)
+    flops = "compute, 6ND: the best N and D for it, or the D or N left open (default: 6ND of both)"
+    parser.add_argument("--flops", metavar="C", help=flops)
+    target = "with --params: tokens to reach L nats per token (default: not asked)"
+    parser.add_argument("--target-loss", type=float, metavar="L", help=target)
+    parser.add_argument("--json", action="store_true", help="print one JSON object in the place of text")
+
+
+def _predict(options: argparse.Namespace) -> int:
     """Answer what the options ask of a fit."""
+    from gpt1_ds.commands.scaling_study import study_folder
+    from gpt1_ds.scaling.predict import Question, answer, read_fit
+
     if (options.study is None) == (options.fit is None):
         raise ConfigError("scaling predict: name either a study or --fit FILE")
     file = Path(options.fit) if options.fit else study_folder(options.study) / "fit.json"
@@ -146,3 +184,9 @@ def _given(text: str | None) -> dict[str, float]:
         except ValueError:
             raise ConfigError(f"--at {pair}: is not name=number; write --at A=521,B=1488,...") from None
     return given
+
+
+COMMANDS = (
+    Command("fit", "the law of loss, from results.csv", _fit, _fit_options),
+    Command("predict", "loss, best size and data needed, from a fit", _predict, _predict_options),
+)

@@ -1,0 +1,82 @@
+"""`checkpoint`: inspect, verify, export and import checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command, Group
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from gpt1_ds.checkpoint.inspect import inspect
+
+    return inspect(Path(options.checkpoint))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from gpt1_ds.checkpoint.inspect import verify
+
+    return verify(Path(options.checkpoint))
+
+
+def _export_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    parser.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for it")
+
+
+def _export(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.checkpoint import huggingface
+
+    source = huggingface.export(Path(options.checkpoint), Path(options.out))
+    print(f"{options.out}: {source} for transformers; its README.md says how to load it")
+    return 0
+
+
+def _import_options(parser: argparse.ArgumentParser) -> None:
+    origins = "hf: a folder of OpenAIGPTLMHeadModel or OpenAIGPTDoubleHeadsModel; openai: the release of 2018"
+    parser.add_argument("--from", dest="origin", choices=("hf", "openai"), required=True, help=origins)
+    parser.add_argument("--source", required=True, metavar="DIR", help="the folder that holds the weights")
+    parser.add_argument("--out", required=True, metavar="CKPT", help="a new folder for the checkpoint")
+    parser.add_argument("--tokenizer", metavar="DIR", help="the model's (default: what the source folder holds)")
+    parser.add_argument("--unverified", action="store_true", help="openai: take files that are not the released ones")
+
+
+def _import(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.checkpoint import huggingface, imported, openai
+    from gpt1_ds.training.provenance import provenance
+
+    source, out = Path(options.source), imported.free_place(Path(options.out))
+    tokenizer = Path(options.tokenizer) if options.tokenizer else None
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.origin == "hf":
+            found, tokenizer = huggingface.read(source, tokenizer, Path(scratch))
+        else:
+            found, tokenizer = openai.read(source, tokenizer, Path(scratch), options.unverified)
+        remarks = imported.publish(found, tokenizer, out, provenance())
+    for remark in remarks:
+        print(f"{options.source}: {remark}")
+    print(f"{options.out}: a checkpoint; go on with it: pretrain -c {options.out}/config.yaml ", end="")
+    print(f"checkpoint.init_from={options.out} data.path=...")
+    return 0
+
+
+COMMAND = Group(
+    "checkpoint",
+    "look at checkpoints, take them elsewhere and bring others in",
+    (
+        Command("inspect", "what a checkpoint holds and where it came from", _inspect, shared.checkpoint),
+        Command("verify", "compare every file with the manifest", _verify, shared.checkpoint),
+        Command("export", "write a checkpoint as a folder that transformers loads", _export, _export_options),
+        Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
+    ),
+)

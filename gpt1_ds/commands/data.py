@@ -1,0 +1,98 @@
+"""`data`: build, verify and count datasets."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command, Group
+
+
+def _build_options(parser: argparse.ArgumentParser) -> None:
+    shared.texts(parser)
+    parser.add_argument("--tokenizer", required=True, metavar="DIR", help="what tokenizer train or import has made")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder of the dataset")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: one per core)")
+    held_out = "part of the documents that is held out (default: %(default)s)"
+    parser.add_argument("--validation", type=float, default=0.01, metavar="F", help=held_out)
+    shared.unwrap(parser)
+
+
+def _build(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
+    from gpt1_ds.common.units import byte_size, count
+    from gpt1_ds.data.build import Progress, build
+
+    arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
+    try:
+        with progress.bar(unit=byte_size) as show:
+
+            def told(so_far: Progress) -> None:
+                show(so_far.bytes_done, f"{count(so_far.tokens)} tokens", so_far.bytes_total)
+
+            dataset = build(*arguments, told)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
+    total = sum(dataset.split(name).tokens for name in dataset.splits)
+    for name in dataset.splits:
+        split = dataset.split(name)
+        fraction = f" ({split.tokens / total:.2%} of all tokens)" if name == "validation" else ""
+        print(
+            f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text"
+            + fraction
+        )
+    return 0
+
+
+def _dataset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="a dataset, as data build makes it")
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
+    from gpt1_ds.common.text import shown
+    from gpt1_ds.data.verify import verify
+
+    with progress.bar(unit="{:.0f} shards".format) as show:
+        splits = verify(options.folder, show)
+    for name, split in splits.items():
+        print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
+    return 0
+
+
+def _ngrams_options(parser: argparse.ArgumentParser) -> None:
+    _dataset(parser)
+    orders = "the longest n-grams that are counted (default: %(default)s)"
+    parser.add_argument("--orders", type=int, default=3, choices=(1, 2, 3), help=orders)
+
+
+def _ngrams(options: argparse.Namespace) -> int:
+    from gpt1_ds.data.ngrams import write_scores
+
+    for score in write_scores(options.folder, options.orders):
+        print(
+            f"{score.order}-gram: held-out loss {score.loss:.4f} nats per token, perplexity {score.perplexity:.2f}, "
+            f"{score.bits_per_byte:.4f} bits per byte"
+        )
+    return 0
+
+
+COMMAND = Group(
+    "data",
+    "make and check datasets",
+    (
+        Command(
+            "build",
+            "tokenize text into Megatron .bin/.idx shards; resumes after an interruption",
+            _build,
+            _build_options,
+        ),
+        Command("verify", "checksums, counts and token range", _verify, _dataset),
+        Command(
+            "ngrams",
+            "held-out cross-entropy of n-gram counting, to hold a model against",
+            _ngrams,
+            _ngrams_options,
+        ),
+    ),
+)

@@ -1,0 +1,110 @@
+"""`evaluate`: held-out loss, zero-shot probes, or a task's scores."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.log import say
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    shared.configuration(parser)
+    parser.add_argument("--out", metavar="FILE", help="where the result is merged in (default: the run's eval.json)")
+    every = "all checkpoints of a run folder that FILE does not have yet"
+    parser.add_argument("--every", action="store_true", help=every)
+    points = "with --every: N of them, evenly on a log scale of steps (default: all)"
+    parser.add_argument("--points", type=int, metavar="N", help=points)
+    shared.ranks(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.config import load_carried, world_problems
+    from gpt1_ds.parallel import launch
+
+    folder = find(Path(options.checkpoint))
+    if options.out is not None and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
+        raise ConfigError(f"{options.out}: no file can be there; choose another --out")
+    if options.points is not None and not options.every:
+        raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
+    folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
+    layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1", "parallel.sequence=false"]
+    overrides = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
+    config = load_carried(folder / "config.yaml", options.config, overrides)
+    world = launch.world(options.nproc)
+    config = _with_fitting_micro_batch(config, world)
+    ConfigError.raise_all(world_problems(config, world))
+    run = folder.parent.parent
+    default = run / "eval.json" if (run / "config.yaml").exists() else None
+    out = Path(options.out) if options.out else default
+    if config.task is not None and not config.probes:
+        target = "gpt1_ds.training.evaluate_task:evaluate_task"
+        return launch.start(target, (config, folders, out), options.nproc)
+    config, held_out = _with_held_out(config)
+    _check_probes(config)
+    task = (config, folders, out, held_out and config.task is None, options.every)
+    return launch.start("gpt1_ds.training.evaluate:evaluate", task, options.nproc)
+
+
+def _kept(run: Path, points: int | None) -> list[Path]:
+    """The checkpoints of a run folder, thinned to about `points`."""
+    from gpt1_ds.checkpoint.folders import log_spaced, steps_in
+
+    folders = steps_in(run / "checkpoints")
+    if not folders:
+        raise ConfigError(f"--every: {run} is one checkpoint; name its run folder, or leave --every out")
+    if points is not None and points < 1:
+        raise ConfigError(f"--points={points}: at least 1 checkpoint is needed")
+    return folders if points is None else log_spaced(folders, points)
+
+
+def _with_fitting_micro_batch(config: Config, world: int) -> Config:
+    """The micro-batch that this many ranks can divide among them: the results of an evaluation do not depend on it."""
+    data_ranks = max(1, world // (config.parallel.tensor * config.parallel.pipeline))
+    micro = math.gcd(config.train.micro_batch, config.train.global_batch // data_ranks) or 1
+    return replace(config, train=replace(config.train, micro_batch=micro))
+
+
+def _with_held_out(config: Config) -> tuple[Config, bool]:
+    """The configuration with its data found, and whether there is held-out text; probes do without it."""
+    from gpt1_ds.data.embedded import with_embedded_corpus
+    from gpt1_ds.data.sources import open_data
+
+    if not config.probes:
+        config = with_embedded_corpus(config)
+        open_data(config)
+        return config, True
+    try:
+        return config, open_data(config).held_out is not None
+    except DataError as error:
+        say(f"no held-out loss: {error.problems[0]}")
+        return config, False
+
+
+def _check_probes(config: Config) -> None:
+    """Say what is wrong with the probes' files once, all of it, before ranks start."""
+    from gpt1_ds.tasks.zeroshot import read_probe
+
+    problems: list[str] = []
+    for probe in config.probes:
+        try:
+            read_probe(probe)
+        except DataError as error:
+            problems += error.problems
+    DataError.raise_all(problems)
+
+
+COMMAND = Command(
+    "evaluate", "held-out loss and zero-shot probes of checkpoints, or their task's scores", _run, _add_options
+)

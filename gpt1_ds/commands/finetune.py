@@ -1,0 +1,62 @@
+"""`finetune`: training on a task, from a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
+    from gpt1_ds.tasks.reading import TaskData
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.config import to_yaml, world_problems
+    from gpt1_ds.parallel import launch
+    from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.training.finetune_config import check_task, finetune_config
+
+    config = finetune_config(options.config, options.overrides)
+    if options.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    world = launch.world(options.nproc)
+    ConfigError.raise_all(world_problems(config, world))
+    data = check_task(config)
+    if options.dry_run:
+        for line in _plan(config, world, data):
+            print(line)
+        return 0
+    code = launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
+    update_profile(config)
+    return code
+
+
+def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
+    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.data.tokenizer import load_tokenizer
+    from gpt1_ds.plan.dryrun import describe
+    from gpt1_ds.tasks.encoding import encode, length_limit
+
+    assert config.task is not None, "finetune_config checks it"
+    source = config.checkpoint.init_from
+    tokenizer = load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
+    limit = length_limit(config.task, config.model.context)
+    yield f"task: {data.task.name}, {data.task.kind} of {', '.join(data.task.labels) or 'scores'}"
+    for split, examples in data.splits.items():
+        encoded = encode(data.task, examples, tokenizer, limit)
+        longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
+        yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
+    yield from data.notes
+    yield from describe(config, world, config.model.vocab_size or tokenizer.vocab_size, None)
+
+
+COMMAND = Command(
+    "finetune", "train on a task, from a checkpoint; resumes by itself in its run folder", _run, shared.training
+)

@@ -1,0 +1,58 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+
+FILES = "YAML file or shipped preset; may be given several times, the last wins (default: none)"
+CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else its newest"
+
+
+def checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Of every command that reads a checkpoint, before its other words."""
+    parser.add_argument("first", nargs="?", metavar="CKPT", help=CKPT)
+    parser.add_argument("--checkpoint", metavar="CKPT", help="the same, in any place (default: the first word)")
+
+
+def configuration(parser: argparse.ArgumentParser) -> None:
+    """Of every command that is told a configuration."""
+    parser.add_argument("-c", "--config", action="append", default=[], metavar="FILE", help=FILES)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="configuration keys, like model.layers=12")
+    parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # DeepSpeed's launcher passes it
+
+
+def ranks(parser: argparse.ArgumentParser) -> None:
+    """Of every command that starts ranks."""
+    started = "start N local ranks (default: one, or what torchrun or srun starts)"
+    parser.add_argument("--nproc", type=int, metavar="N", help=started)
+
+
+def training(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that train one model."""
+    configuration(parser)
+    ranks(parser)
+    parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan and exit")
+
+
+def study(parser: argparse.ArgumentParser, example: str) -> None:
+    """Of the commands that work on a study, which is named before its other words."""
+    parser.add_argument("study", metavar="STUDY", help=f"YAML file or shipped preset, like {example}")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell"
+    )
+
+
+def jobs(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that run a study."""
+    parser.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
+
+
+def unwrap(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that read text."""
+    parser.add_argument("--unwrap", action="store_true", help="join hard-wrapped lines inside paragraphs")
+
+
+def texts(parser: argparse.ArgumentParser) -> None:
+    """Of the commands that read text."""
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="files, folders or python-docs")

@@ -1,0 +1,79 @@
+"""`plan`: memory, time and the best layout. Never loads torch, unless it is to measure this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import ConfigError
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    shared.configuration(parser)
+    world = "ranks to plan for (default: tensor x pipeline; with --search, those of one node)"
+    parser.add_argument("--world", type=int, metavar="N", help=world)
+    parser.add_argument("--memory", type=float, metavar="GIB", help="of one rank (default: the machine's)")
+    parser.add_argument("--search", action="store_true", help="rank all legal layouts, and say why the others lose")
+    best = "with --search: write the best layout there, for -c (default: nothing is written)"
+    parser.add_argument("--out", metavar="FILE", help=best)
+    parser.add_argument("--calibrate", action="store_true", help="measure this machine first, in a minute or two")
+    machine = "h100, h200, a100, cpu or a file (default: $GPT1_DS_MACHINE, else what --calibrate measured, else h100)"
+    parser.add_argument("--machine", metavar="NAME", help=machine)
+    parser.add_argument("--json", action="store_true", help="print one JSON object in the place of text")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.config import load
+    from gpt1_ds.data.sources import found_data
+    from gpt1_ds.plan import machine
+    from gpt1_ds.plan.planning import Planning, usable_bytes
+
+    config = load(options.config, options.overrides)
+    _check(options)
+    if options.calibrate:
+        _calibrate(options.machine)
+        if not options.config and not options.overrides and not options.search and options.world is None:
+            return 0
+    found = machine.find(options.machine)
+    vocab_size, data_tokens = found_data(config)
+    default = found.ranks_per_node if options.search else config.parallel.tensor * config.parallel.pipeline
+    world = options.world or default
+    limit = usable_bytes(options.memory, found, world)
+    planning = Planning(config, world, vocab_size, data_tokens, found, limit)
+    return planning.search(options.json, options.out) if options.search else planning.plan(options.json)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.world is not None and options.world < 1:
+        raise ConfigError(f"--world={options.world}: at least 1 rank is needed")
+    if options.memory is not None and not (options.memory > 0 and math.isfinite(options.memory)):
+        raise ConfigError(f"--memory={options.memory}: a rank needs more than 0 GiB")
+    if options.out and not options.search:
+        raise ConfigError(f"--out={options.out}: only a search has a best layout to write; add --search")
+
+
+def _calibrate(name: str | None) -> None:
+    """Measure this machine and keep the result where it will be found."""
+    from gpt1_ds.parallel import libraries
+    from gpt1_ds.plan import machine
+
+    if name in machine.PRESETS:
+        raise ConfigError(f"--machine={name}: the name of a preset; give the file to write, or leave it out")
+    libraries.load()
+    from gpt1_ds.training.calibrate import calibrate
+
+    path = Path(name) if name else machine.default_path()
+    measured = calibrate()
+    machine.write(measured, path)
+    print(f"{path}: {measured.name}, {measured.source}")
+    print(json.dumps(asdict(measured.node)), "between ranks")
+
+
+COMMAND = Command(
+    "plan", "memory, time and the best layout of a configuration, without torch or a GPU", _run, _add_options
+)

@@ -1,0 +1,118 @@
+"""`predict`: a fine-tuned model on a text, a file or a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common import progress
+from gpt1_ds.common.errors import DataError, UserError
+from gpt1_ds.common.log import say
+
+if TYPE_CHECKING:
+    from gpt1_ds.training.predict import Predictor
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    text = "one example: its text, its texts, or text and choices"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
+    parser.add_argument("--input", metavar="FILE", help="an example a line (default: standard input)")
+    parser.add_argument("--output", metavar="FILE", help="a line for each of them (default: standard output)")
+    formats = (
+        "text: the line is the text; tsv: text, text2, choices; jsonl: these as keys (default: what it looks like)"
+    )
+    parser.add_argument("--format", choices=("auto", "text", "tsv", "jsonl"), default="auto", help=formats)
+    scores = "write JSON lines with the probability of every class, as for input and --output of that kind"
+    parser.add_argument("--scores", action="store_true", help=scores)
+
+
+def _run(options: argparse.Namespace) -> int:
+    UserError.raise_all(_problems(options))
+    from gpt1_ds.parallel import libraries
+
+    libraries.load()
+    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.training.predict import Predictor, write_lines
+
+    predictor = Predictor(load_checkpoint(options.checkpoint))
+    with contextlib.ExitStack() as stack:
+        stream, output = sys.stdin, sys.stdout.buffer  # type: tuple[IO[Any], IO[bytes]]
+        if options.input:
+            stream = stack.enter_context(open(options.input, "rb"))
+        found = _from_arguments(predictor, options) if options.text else _from_lines(predictor, options, stream)
+        if options.output:
+            output = stack.enter_context(open(options.output, "wb"))
+        watched = not options.text and not output.isatty()
+        show = stack.enter_context(progress.bar(unit="{:,.0f} lines".format, watched=watched))
+        written = 0
+        for lines in found:
+            write_lines(lines, output)
+            written += len(lines)
+            show(written)
+    return 0
+
+
+def _problems(options: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with the arguments, before anything is loaded or overwritten."""
+    source, target = Path(options.input or "/dev/stdin"), Path(options.output or "/dev/stdout")
+    if options.text:
+        if options.input or options.format != "auto":
+            yield "TEXT is one example; leave it out to read lines (--input, --format)"
+    elif options.input and (not source.exists() or source.is_dir()):
+        yield f"{source}: no such file; --input names one with an example a line"
+    elif sys.stdin is None and not options.input:
+        yield "standard input is closed; give TEXT, --input FILE or a pipe"
+    elif options.output and target.is_file() and source.is_file() and target.samefile(source):
+        yield f"{target}: is what is read, too; choose another --output"
+    if options.output and (target.is_dir() or not target.parent.is_dir()):
+        yield f"{target}: no file can be there; choose another --output"
+
+
+def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterator[list[str]]:
+    """The one example of the command line. Raises DataError when its texts are no example."""
+    from gpt1_ds.tasks.lines import LineReader
+    from gpt1_ds.tasks.rows import BadRowError
+
+    try:
+        example = LineReader(predictor.task, predictor.settings, "tsv").of_fields(options.text)
+    except BadRowError as problem:
+        raise DataError(f"TEXT: {problem} (each in quotes)") from None
+    return iter([predictor.lines([example], _as_json(options, "tsv"))])
+
+
+def _from_lines(predictor: Predictor, options: argparse.Namespace, stream: IO[Any]) -> Iterator[list[str]]:
+    """Of --input or standard input, which is `stream`, window by window."""
+    from gpt1_ds.tasks.lines import LineReader, choose_format
+    from gpt1_ds.training.predict import predict_lines, windows
+
+    if stream.isatty():
+        say("reading lines from the terminal; Ctrl-D ends them")
+    arriving = windows(stream.fileno())
+    first = next(arriving, None)
+    if first is None:
+        return iter([])
+    kind = options.format
+    if kind == "auto":
+        kind = choose_format(predictor.task, options.input or "", first[0])
+    reader = LineReader(predictor.task, predictor.settings, kind)
+    name = options.input or "standard input"
+    return predict_lines(predictor, reader, name, chain([first], arriving), _as_json(options, kind))
+
+
+def _as_json(options: argparse.Namespace, kind: str) -> bool:
+    """Whether JSON lines are written: when they are read, when the file is called so, and for all classes' scores."""
+    from gpt1_ds.tasks.lines import ENDINGS
+
+    written = ENDINGS.get(Path(options.output).suffix.lower()) if options.output else None
+    return bool(options.scores) or "jsonl" in (kind, written)
+
+
+COMMAND = Command("predict", "a fine-tuned model on a text, a file or a pipe", _run, _add_options)

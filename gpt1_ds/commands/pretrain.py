@@ -1,0 +1,43 @@
+"""`pretrain`: next-token training."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import ConfigError
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.config import load, to_yaml, world_problems
+    from gpt1_ds.data.embedded import needs_embedded_corpus, with_embedded_corpus
+    from gpt1_ds.data.sources import found_data, open_data
+    from gpt1_ds.parallel import launch
+    from gpt1_ds.plan.dryrun import describe
+    from gpt1_ds.report.profile_page import update_profile
+
+    config = load(options.config, options.overrides)
+    if options.print_config:
+        print(to_yaml(config), end="")
+        return 0
+    if config.task is not None:
+        raise ConfigError("task: pre-training has none; leave the section out, or use the verb finetune")
+    world = launch.world(options.nproc)
+    ConfigError.raise_all(world_problems(config, world))
+    if options.dry_run:
+        for line in describe(config, world, *found_data(config, quietly=True)):
+            print(line)
+        if not needs_embedded_corpus(config):  # it would be built first
+            open_data(config)
+        return 0
+    config = with_embedded_corpus(config)
+    open_data(config)  # what is wrong with the data is said once, before ranks start
+    code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
+    update_profile(config)
+    return code
+
+
+COMMAND = Command(
+    "pretrain", "train on next-token prediction; resumes by itself in its run folder", _run, shared.training
+)

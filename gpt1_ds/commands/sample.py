@@ -1,0 +1,44 @@
+"""`sample`: text from a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.text import shown
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what the text begins with")
+    parser.add_argument("--tokens", type=int, default=100, metavar="N", help="tokens to add (default: %(default)s)")
+    temperature = "how freely tokens are drawn; 0 takes the likeliest one (default: %(default)s)"
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help=temperature)
+    top_k = "draw from the K likeliest; 0: all (default: %(default)s)"
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help=top_k)
+    top_p = "draw from the likeliest ones that make up the probability P; 1: all (default: %(default)s)"
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help=top_p)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draws (default: %(default)s)")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.parallel import libraries
+    from gpt1_ds.training.sampling import Sampling
+
+    sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    libraries.load()
+    from gpt1_ds.training import inference
+
+    loaded = inference.load_checkpoint(options.checkpoint)
+    text = inference.sample(loaded, options.prompt, sampling)
+    print(shown(options.prompt + text))
+    run = loaded.folder.parent.parent
+    if (run / "config.yaml").exists():  # the run's report shows its samples
+        with open(run / "samples.jsonl", "a") as file:
+            file.write(json.dumps({"step": loaded.step, "prompt": options.prompt, "text": text}) + "\n")
+    return 0
+
+
+COMMAND = Command("sample", "text from a checkpoint", _run, _add_options)

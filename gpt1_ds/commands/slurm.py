@@ -1,0 +1,87 @@
+"""`slurm`: runs as jobs of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import slurm_job
+from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.text import shown
+from gpt1_ds.slurm import status as job_status
+
+
+def _submit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="COMMAND", help="pretrain or finetune")
+    shared.configuration(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print all files and the command, write nothing")
+
+
+def _submit(options: argparse.Namespace) -> int:
+    from gpt1_ds.slurm import submit
+
+    config = slurm_job.job_config(options.what, options.config, options.overrides)
+    planned = submit.prepare(options.what, config)
+    if options.dry_run:
+        for name, text in planned.files.items():
+            print(f"# {planned.place / name}\n{text.rstrip()}\n")
+        print(shlex.join(planned.command()))
+        return 0
+    job = submit.submit(planned, config.run.share)
+    job_status.note_submission(planned.run_dir, job)
+    run = planned.run_dir.path
+    print(f"job {job}: {planned.run_dir.slurm.resolve()}/{job}.out")
+    print(f"watch it:                  gpt1-ds slurm status {run}")
+    print(f"save and end:              touch {run}/STOP")
+    print(f"save and go on in a next:  scancel --batch --signal=USR1 {job}")
+    return 0
+
+
+def _status_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def _status(options: argparse.Namespace) -> int:
+    for line in job_status.describe(RunDir(Path(options.run))):
+        print(shown(line).replace("\n", " "))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    """An allocation for a minute, and the check in it."""
+    from gpt1_ds.config import load
+    from gpt1_ds.slurm.request import sbatch_options
+    from gpt1_ds.slurm.submit import scripts
+
+    config = load(options.config, options.overrides)
+    if shutil.which("salloc") is None:
+        raise LaunchError("salloc is not here; check from a host of the cluster")
+    wanted = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "account", "partition", "qos", "exclude")
+    asked = sbatch_options(config, RunDir(Path(config.run.dir)))
+    passed = [option for option in asked if option.lstrip("-").partition("=")[0] in wanted]
+    with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
+        place = Path(scratch).resolve()
+        for name, text in scripts("check.sh", config, asked).items():
+            (place / name).write_text(text)
+        return subprocess.run(
+            ["salloc", "--quiet", "--time=5", *passed, "bash", str(place / "check.sh"), str(place)], check=False
+        ).returncode
+
+
+COMMAND = Group(
+    "slurm",
+    "runs as jobs of a cluster",
+    (
+        Command("submit", "a run folder, a script, a job", _submit, _submit_options),
+        Command("status", "a run's jobs and what it says itself", _status, _status_options),
+        Command("check", "a minute on every node; names bad hosts", _check, shared.configuration),
+        *slurm_job.COMMANDS,
+    ),
+)
