@@ -45,7 +45,7 @@ def test_it_is_what_runs(tiny_data: Path, tmp_path: Path) -> None:
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=3", "checkpoint.every=3"]
     (executed,) = launch.run("tests.guards.test_reading_path:traced", (words,), 1)
     section = (ROOT / "README.md").read_text().partition("## Reading the code")[2].partition("\n## ")[0]
-    named = [file for file in re.findall(r"\]\((gpt1_ds/[\w/]+\.py)\)", section)]
+    named = re.findall(r"\]\((gpt1_ds/[\w/]+\.py)\)", section)
     counts = {file: len(lines) for file, lines in executed.items()}
     share = sum(counts.get(file, 0) for file in named) / sum(counts.values())
     most = ", ".join(f"{file} {count}" for file, count in sorted(counts.items(), key=lambda item: -item[1])[:25])
