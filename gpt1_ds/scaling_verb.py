@@ -15,13 +15,13 @@ from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config
-from gpt1_ds.config.scaling import load_scaling
 from gpt1_ds.plan import machine
-from gpt1_ds.scaling import outcome, tables
-from gpt1_ds.scaling.cells import Cell, base_config, cells
-from gpt1_ds.scaling.collect import collect as collected
-from gpt1_ds.scaling.collect import downstream
-from gpt1_ds.scaling.plan import StudyPlan, unidentified
+from gpt1_ds.sweep import outcome, tables
+from gpt1_ds.sweep.results import collect as collected
+from gpt1_ds.sweep.results import downstream
+from gpt1_ds.sweep.scaling_plan import StudyPlan, unidentified
+from gpt1_ds.sweep.scaling_study import load_scaling
+from gpt1_ds.sweep.scaling_trials import Cell, base_config, cells
 from gpt1_ds.verbs import check_data, found_data, with_embedded_corpus
 
 PRETRAIN = "gpt1_ds.training.pretrain:pretrain"  # what a rank of a cell runs
@@ -36,19 +36,19 @@ def plan(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """The cells that are not done, here, `jobs` at a time."""
-    from gpt1_ds.training import study
+    from gpt1_ds.sweep import runner
 
     planned = read_plan(options, prepare=True)
     jobs = _jobs(planned, options)
     _check(planned)
-    code = study.run(planned, jobs, lambda: None, PRETRAIN)
+    code = runner.run(planned, jobs, lambda: None, PRETRAIN)
     _collect(planned)
     return code
 
 
 def submit(options: argparse.Namespace) -> int:
     """The cells that are not done, as arrays of SLURM."""
-    from gpt1_ds.scaling import submit as submission
+    from gpt1_ds.sweep import arrays as submission
 
     planned = read_plan(options, prepare=not options.dry_run)
     jobs = _jobs(planned, options)

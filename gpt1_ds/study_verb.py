@@ -6,11 +6,11 @@ import argparse
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.log import say
-from gpt1_ds.config.study import load_study
 from gpt1_ds.report.study_page import write_study
+from gpt1_ds.sweep import finetuning_trials, runner
+from gpt1_ds.sweep.finetuning_study import load_study
+from gpt1_ds.sweep.finetuning_trials import Plan
 from gpt1_ds.task_verbs import finetune_config
-from gpt1_ds.training import cells, study
-from gpt1_ds.training.cells import Plan
 
 FINETUNE = "gpt1_ds.training.finetune:finetune"  # what a rank of a cell runs
 
@@ -20,18 +20,18 @@ def finetune_study(options: argparse.Namespace) -> int:
     jobs = settings.jobs if options.jobs is None else options.jobs
     if jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
-    plan = cells.plan(settings, finetune_config, options.overrides)
-    cells.check(plan)
+    plan = finetuning_trials.plan(settings, finetune_config, options.overrides)
+    finetuning_trials.check(plan)
     if options.dry_run:
         _print_plan(plan)
         return 0
-    return study.run(plan, jobs, _Reports(plan).write, FINETUNE)
+    return runner.run(plan, jobs, _Reports(plan).write, FINETUNE)
 
 
 def _print_plan(plan: Plan) -> None:
     for cell in plan.cells:
         print(f"{'done ' if cell.done else 'to do'}  {cell}")
-    waiting = len(study.left(plan))
+    waiting = len(runner.left(plan))
     print(f"{plan.folder}: {len(plan.cells)} cells, {len(plan.cells) - waiting} done, {waiting} to do")
 
 

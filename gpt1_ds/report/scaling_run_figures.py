@@ -25,7 +25,7 @@ from gpt1_ds.report.scaling_axes import (
     subplots,
 )
 from gpt1_ds.report.scaling_study import Cell, Study
-from gpt1_ds.scaling.outcome import DIVERGED
+from gpt1_ds.scaling.tables import DIVERGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

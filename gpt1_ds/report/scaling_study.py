@@ -12,13 +12,15 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.scaling.outcome import DONE, OUTCOMES, WAITING
 from gpt1_ds.scaling.points import NEEDED
 from gpt1_ds.scaling.predict import Fit, read_fit
 from gpt1_ds.scaling.tables import (
     COLUMNS,
     CONVENTIONS,
+    DONE,
+    OUTCOMES,
     TEXTS,
+    WAITING,
     Row,
     check_names,
     convention,

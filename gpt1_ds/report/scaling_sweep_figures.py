@@ -29,8 +29,8 @@ from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_study import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH
 from gpt1_ds.scaling.laws import predicted_loss
-from gpt1_ds.scaling.outcome import DIVERGED
 from gpt1_ds.scaling.points import KINDS, groups
+from gpt1_ds.scaling.tables import DIVERGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,10 +13,10 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.units import count
 from gpt1_ds.scaling.forms import FORMS
-from gpt1_ds.scaling.plan import DECADE
 from gpt1_ds.scaling.points import Points, column
 from gpt1_ds.scaling.solve import Solution
 
+DECADE = 10.0  # the least range of N, D or D/N that tells exponents apart
 FAR = 10.0  # times the fitted range
 FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
 NOISES = 2.0  # standard deviations

@@ -19,6 +19,7 @@ FLOORS = {
         "checkpoint": 5,
         "tasks": 5,
         "training": 6,
+        "sweep": 7,
         "cli": 9,
         "verbs": 8,
         "verb_options": 8,
@@ -72,6 +73,8 @@ def may_import(here: str, there: str) -> bool:
         return True
     if here in WINGS:
         return FLOORS.get(there, 99) <= 2 or (there in WINGS and WINGS.index(there) < WINGS.index(here))
+    if here == "sweep" and there in WINGS:
+        return True
     return there not in WINGS and FLOORS[there] < FLOORS[here]
 
 

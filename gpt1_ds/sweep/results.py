@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from gpt1_ds.scaling import outcome
-from gpt1_ds.scaling.cells import Cell
+from gpt1_ds.scaling.tables import DONE
+from gpt1_ds.sweep import outcome
+from gpt1_ds.sweep.scaling_trials import Cell
 
 
 def collect(cells: Sequence[Cell], ranks: int) -> list[dict[str, Any]]:
@@ -60,7 +61,7 @@ def mark_best_rates(rows: Sequence[dict[str, Any]]) -> None:
     """best_rate is 0 where the same place has a lower mean loss at another learning rate."""
     losses: dict[tuple[int, int, int], dict[float, list[float]]] = {}
     for row in rows:
-        if row["outcome"] == outcome.DONE:
+        if row["outcome"] == DONE:
             place = losses.setdefault((row["n"], row["d"], row["u"]), {})
             place.setdefault(row["learning_rate"], []).append(row["loss"])
     for row in rows:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.config.scaling import ScalingStudy, load_scaling
-from gpt1_ds.scaling.cells import Cell, cells
+from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
+from gpt1_ds.sweep.scaling_trials import Cell, cells
 
 LADDER = {"name": "ladder", "layers": [1, 2, 4], "tokens": ["8K", "32K", "128K"]}
 STUDY = {

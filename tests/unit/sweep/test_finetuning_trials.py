@@ -6,8 +6,8 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import to_yaml
-from gpt1_ds.training.cells import Plan, check
-from tests.helpers.cells import FILE, planned
+from gpt1_ds.sweep.finetuning_trials import Plan, check
+from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS
 
 CURVE = FILE + "layer_transfer: {tasks: [rte], layers: [-1, 0, 2]}\n"

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.units import count, duration
-from gpt1_ds.config.scaling import ScalingStudy
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine
-from gpt1_ds.scaling import outcome
-from gpt1_ds.scaling.cells import Cell
-from gpt1_ds.scaling.tables import CONVENTIONS
+from gpt1_ds.scaling.checks import DECADE
+from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
+from gpt1_ds.sweep import outcome
+from gpt1_ds.sweep.scaling_study import ScalingStudy
+from gpt1_ds.sweep.scaling_trials import Cell
 
 FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D
-DECADE = 10.0
 EVALUATION_LOAD = 1.05  # time of a run beside its steps
 
 
@@ -54,7 +54,7 @@ class StudyPlan:
             record = outcome.read(cell.run_dir, cell.steps)
             reason = outcome.dominated(self.study.stop, record, cell.steps, self._rivals(cell))
             if reason and record.outcome not in outcome.ENDED:
-                cell.run_dir.add_event(outcome.DOMINATED, reason=reason)
+                cell.run_dir.add_event(DOMINATED, reason=reason)
                 cell.run_dir.stop.touch()
         return ""
 
@@ -68,7 +68,7 @@ class StudyPlan:
             and other.config.run.seed == cell.config.run.seed
         ]
         records = {other.name: outcome.read(other.run_dir, other.steps) for other in same}
-        return {name: record for name, record in records.items() if record.outcome == outcome.DONE}
+        return {name: record for name, record in records.items() if record.outcome == DONE}
 
     def tidy(self) -> None:
         """Remove checkpoints that no branch needs any more."""

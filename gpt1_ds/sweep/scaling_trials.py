@@ -19,12 +19,13 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
-from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.validate import problems
 from gpt1_ds.plan.count import counts, flops_per_token
 from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
-from gpt1_ds.scaling import outcome
+from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.slurm.tries import newest_step
+from gpt1_ds.sweep import outcome
+from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy
 
 TRUNK_SAVES = 0.02  # of a trunk's steps: about how much a branch repeats at most
 EVALUATIONS = 10  # of the held-out data in a run
@@ -70,7 +71,7 @@ class Cell:
     def result(self) -> str:
         record = outcome.read(self.run_dir, self.steps)
         loss = "no held-out loss" if record.loss is None else f"held-out loss {record.loss:.4f}"
-        return loss if record.outcome == outcome.DONE else f"{record.outcome}: {record.reason}"
+        return loss if record.outcome == DONE else f"{record.outcome}: {record.reason}"
 
     @property
     def tokens_per_step(self) -> int:

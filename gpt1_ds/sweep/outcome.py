@@ -11,10 +11,9 @@ from typing import Any
 
 from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config.scaling import EarlyEnd
+from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, RUNNING, WAITING
+from gpt1_ds.sweep.scaling_study import EarlyEnd
 
-OUTCOMES = ("done", "diverged", "dominated", "failed", "running", "waiting")
-DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = OUTCOMES
 ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
-from gpt1_ds.config.study import TABLE_5, Study, StudyTask, folder_name, load_study
+from gpt1_ds.sweep.finetuning_study import TABLE_5, Study, StudyTask, folder_name, load_study
 
 
 def read(folder: Path, text: str) -> Study:

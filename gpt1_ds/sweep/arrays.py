@@ -12,10 +12,10 @@ from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_yaml
-from gpt1_ds.scaling.cells import Cell
-from gpt1_ds.scaling.plan import StudyPlan
 from gpt1_ds.slurm.request import sbatch_options
 from gpt1_ds.slurm.submit import call, scripts
+from gpt1_ds.sweep.scaling_plan import StudyPlan
+from gpt1_ds.sweep.scaling_trials import Cell
 
 SCRIPT = "array.sbatch"
 RUNS_ONE_BY_ONE = ("--dependency=", "--output=", "--job-name=")  # what a run's own job is given

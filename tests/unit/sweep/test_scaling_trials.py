@@ -9,12 +9,12 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
-from gpt1_ds.config.scaling import load_scaling
 from gpt1_ds.plan.count import counts, parameters
-from gpt1_ds.scaling.cells import cells
-from gpt1_ds.scaling.plan import unidentified, warnings
+from gpt1_ds.sweep.scaling_plan import unidentified, warnings
+from gpt1_ds.sweep.scaling_study import load_scaling
+from gpt1_ds.sweep.scaling_trials import cells
 from gpt1_ds.training.schedule import learning_rate
-from tests.helpers.scaling_cells import LADDER, finish, read, small
+from tests.helpers.scaling_trials import LADDER, finish, read, small
 
 
 def by_name(folder: Path, **changed: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpt1_ds.config.study import key_value_words, read_study
 from gpt1_ds.config.values import count_or_text
+from gpt1_ds.sweep.finetuning_study import key_value_words, read_study
 
 OWN_KEYS = (  # the study sets them for every cell
     *("run.name", "run.seed", "model.layers", "model.width", "model.heads", "data.unique_tokens", "data.epochs_limit"),

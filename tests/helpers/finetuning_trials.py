@@ -15,11 +15,11 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load, to_yaml
-from gpt1_ds.config.study import load_study
-from gpt1_ds.training import study
-from gpt1_ds.training.cells import Plan, plan
+from gpt1_ds.sweep import runner
+from gpt1_ds.sweep.finetuning_study import load_study
+from gpt1_ds.sweep.finetuning_trials import Plan, plan
 
-TARGET = "tests.helpers.cells:finetune"
+TARGET = "tests.helpers.finetuning_trials:finetune"
 
 
 def score(config: Config) -> float:
@@ -86,7 +86,7 @@ def behave(plan: Plan, **behaviour: str) -> None:
 
 def run(folder: str, jobs: int) -> int:
     """A study as a program of its own, for tests that kill it."""
-    return study.run(planned(Path(folder)), jobs, lambda: None, TARGET)
+    return runner.run(planned(Path(folder)), jobs, lambda: None, TARGET)
 
 
 def events(plan: Plan, kind: str) -> list[dict[str, Any]]:

@@ -15,10 +15,10 @@ import pytest
 from gpt1_ds.common.lock import LaunchError, RunLock
 from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
-from gpt1_ds.training import study
-from gpt1_ds.training.cells import Plan
-from tests.helpers import cells
-from tests.helpers.cells import TARGET, behave, events, planned
+from gpt1_ds.sweep import runner
+from gpt1_ds.sweep.finetuning_trials import Plan
+from tests.helpers import finetuning_trials as cells
+from tests.helpers.finetuning_trials import TARGET, behave, events, planned
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,13 +31,13 @@ def _own_umask() -> Iterator[None]:
 
 
 def run(plan: Plan, jobs: int = 2) -> int:
-    return study.run(plan, jobs, lambda: write_study(plan.folder), TARGET)
+    return runner.run(plan, jobs, lambda: write_study(plan.folder), TARGET)
 
 
 def test_all_cells_once(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert run(plan) == 0
-    assert study.left(plan) == []
+    assert runner.left(plan) == []
     assert not plan.cells[0].run_dir.checkpoints.exists(), "keep_checkpoints is false"
     assert len((plan.folder / "results.csv").read_text().splitlines()) == 1 + 8
     log = (plan.folder / "study.log").read_text()
@@ -55,7 +55,7 @@ def test_checkpoints_can_be_kept(tmp_path: Path) -> None:
 
 def test_the_reports_grow_with_every_cell(tmp_path: Path) -> None:
     plan, seen = planned(tmp_path), []
-    assert study.run(plan, 1, lambda: seen.append(read_study(plan.folder).done), TARGET) == 0
+    assert runner.run(plan, 1, lambda: seen.append(read_study(plan.folder).done), TARGET) == 0
     assert seen == list(range(9))
 
 
@@ -65,7 +65,7 @@ def test_a_cell_that_fails_is_tried_again_and_then_left(tmp_path: Path, capsys: 
     assert run(plan, 1) == 1
     tried = [event["cell"] for event in events(plan, "failed")]
     assert [tried.count(f"{task}/full/seed-1") for task in ("cola", "rte")] == [1, plan.study.tries]
-    assert [str(cell) for cell in study.left(plan)] == ["rte, full, seed 1", "rte, no pre-training, seed 1"]
+    assert [str(cell) for cell in runner.left(plan)] == ["rte, full, seed 1", "rte, no pre-training, seed 1"]
     said = capsys.readouterr().err
     assert said.count("rte, full, seed 1: failed: RuntimeError: out of luck; its run folder is") == 1
     assert "Traceback" not in said
@@ -141,7 +141,7 @@ def test_a_second_interrupt_ends_the_cells_at_once(tmp_path: Path) -> None:
 def test_going_on_after_kill_9(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     behave(plan, rte="wait")
-    code = f"from tests.helpers.cells import run; raise SystemExit(run({str(tmp_path)!r}, 2))"
+    code = f"from tests.helpers.finetuning_trials import run; raise SystemExit(run({str(tmp_path)!r}, 2))"
     waiting = [cell for cell in plan.cells if cell.task == "rte"][:2]
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for(lambda: all(cell.run_dir.events.exists() for cell in waiting))

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.config.scaling import EarlyEnd
-from gpt1_ds.scaling.collect import collect
-from gpt1_ds.scaling.outcome import Record, dominated, read
-from gpt1_ds.scaling.plan import StudyPlan
 from gpt1_ds.scaling.tables import COLUMNS
-from tests.helpers.scaling_cells import LADDER, finish, small
-from tests.helpers.scaling_cells import read as read_study
+from gpt1_ds.sweep.outcome import Record, dominated, read
+from gpt1_ds.sweep.results import collect
+from gpt1_ds.sweep.scaling_plan import StudyPlan
+from gpt1_ds.sweep.scaling_study import EarlyEnd
+from tests.helpers.scaling_trials import LADDER, finish, small
+from tests.helpers.scaling_trials import read as read_study
 
 
 def test_every_outcome(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, TaskConfig, load_recorded
 from gpt1_ds.config.run import RunConfig
-from gpt1_ds.config.study import LayerTransfer, Study, folder_name
+from gpt1_ds.sweep.finetuning_study import LayerTransfer, Study, folder_name
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.training import resume
