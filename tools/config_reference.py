@@ -2,7 +2,7 @@
 
     python tools/config_reference.py [--check]
 
-A key's meaning is the comment behind its field in gpt1_ds/config/; --check only says whether the page is up to date.
+A key's meaning is the comment behind its field in the code; --check only says whether the page is up to date.
 """
 
 from __future__ import annotations

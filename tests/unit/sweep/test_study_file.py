@@ -25,7 +25,11 @@ MINIMAL = "checkpoint: runs/x\ntasks: [finetune/cola]\n"
 
 
 def test_what_is_left_out() -> None:
-    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [1, 2, 3]
+    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_file_in_full(tmp_path: Path) -> None:
