@@ -46,10 +46,10 @@ class FinetuningTrial(Trial):
 
     @property
     def result(self) -> str:
-        """The dev split's first metric, as eval.json has it."""
+        """The dev split's first metric, as eval.json has it; null where it is not defined."""
         entries = json.loads(self.run_dir.evaluation.read_text())
-        scores = [entry["metrics"] for entry in entries if entry["split"] == "dev"]
-        return ", ".join(f"{name} {value:.4f}" for metrics in scores for name, value in list(metrics.items())[:1])
+        first = [next(iter(entry["metrics"].items())) for entry in entries if entry["split"] == "dev"]
+        return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 
     def must_keep(self, key: str) -> bool:
         return key.startswith(RESULT_KEYS) and key != "task.answer"  # no score depends on that one

@@ -111,3 +111,11 @@ def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> 
         sweep.check()
     (run_dir.config).write_text(to_yaml(sweep.trials[0].config).replace("log_every: 10", "log_every: 3"))
     sweep.check()  # changes nothing about the result
+
+
+@pytest.mark.parametrize(("value", "told"), [("0.5", "pearson 0.5000"), ("null", "pearson null")])
+def test_a_score_that_is_not_defined_ends_no_sweep(tmp_path: Path, value: str, told: str) -> None:
+    trial = planned(tmp_path).trials[0]
+    trial.run_dir.create()
+    trial.run_dir.evaluation.write_text(f'[{{"split": "dev", "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]')
+    assert trial.result == told
