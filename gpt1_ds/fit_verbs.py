@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.units import count, parse_count
 from gpt1_ds.scaling.fitting import fit_file, write_fit
 from gpt1_ds.scaling.predict import Question, answer, read_fit
-from gpt1_ds.scaling_verb import study_folder
+from gpt1_ds.sweep.scaling_trials import study_folder
 
 SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
 LEFT = {"a": "N_opt ~ C^a", "b": "D_opt ~ C^b", "E": "nats per token"}

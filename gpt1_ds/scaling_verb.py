@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.sweep import arrays, results, runner
 from gpt1_ds.sweep.scaling_study import load_scaling
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep, make_sweep, unidentified
-from gpt1_ds.sweep.scaling_trials import base_config
+from gpt1_ds.sweep.scaling_trials import base_config, study_folder
 from gpt1_ds.sweep.study_file import jobs_at_a_time
 from gpt1_ds.verbs import check_data, found_data, with_embedded_corpus
 
@@ -82,14 +81,6 @@ def read_sweep(options: argparse.Namespace, prepare: bool = False) -> ScalingSwe
     sweep = make_sweep(study, overrides, *found_data(base))
     ConfigError.raise_all(f"{options.study}: {problem}" for problem in unidentified(sweep.trials))
     return sweep
-
-
-def study_folder(name: str) -> Path:
-    """The folder of the study in the file `name`, or `name` itself where it is a folder."""
-    if Path(name).is_dir():
-        return Path(name)
-    study = load_scaling(name)
-    return Path(base_config(study, []).run.dir) / study.name
 
 
 def _check(sweep: ScalingSweep) -> None:

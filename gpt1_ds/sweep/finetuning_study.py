@@ -98,9 +98,9 @@ class Study:
             yield f"variants.{LSTM} needs checkpoint.init_from: the checkpoint of an LSTM (model.kind=lstm)"
         places = {"overrides": self.overrides}
         places |= {f"tasks.{task.name}": task.overrides for task in self.tasks}
-        places |= {f"variants.{name}": words for name, words in self.variants.items()}
-        for place, words in places.items():
-            for key in (word.partition("=")[0] for word in words):
+        places |= {f"variants.{name}": overrides for name, overrides in self.variants.items()}
+        for place, overrides in places.items():
+            for key in (override.partition("=")[0] for override in overrides):
                 if key in OWN_KEYS:
                     yield f"{place}: {key} is set by the study for every cell; leave it out"
                 elif key.startswith("run.") and place != "overrides":

@@ -1,4 +1,4 @@
-"""A scaling study: arms of pre-training runs over depth, data and seeds, from which a loss law is fitted.
+"""A scaling study: arms of pre-training trials over depth, data and seeds, from which a loss law is fitted.
 
 Its YAML file has the keys of `ScalingStudy`; counts are written as elsewhere (`10M`, `1e9`):
 
@@ -130,8 +130,8 @@ class ScalingStudy:
                 yield f"{key}={value} must be above 0; null is no limit"
         if not self.learning_rate.value > 0 or self.learning_rate.reference < 1:
             yield f"learning_rate: value={self.learning_rate.value} and reference must be above 0"
-        for word in self.overrides:
-            key = word.partition("=")[0]
+        for override in self.overrides:
+            key = override.partition("=")[0]
             if key in OWN_KEYS:
                 yield f"overrides: {key} is set by the study for every cell; leave it out"
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count
@@ -22,7 +23,7 @@ from gpt1_ds.plan.count import counts, flops_per_token
 from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
 from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep import outcome
-from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy
+from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
 from gpt1_ds.sweep.trial import Trial
 from gpt1_ds.training import resume
 
@@ -126,6 +127,14 @@ def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
     """What all trials have in common."""
     sizes = [f"model.layers={study.arms[0].layers[0]}", f"model.width={study.head_width}", "model.heads=1"]
     return load(study.base, [*study.overrides, *overrides, *sizes])
+
+
+def study_folder(name: str) -> Path:
+    """The folder of the study in the file `name`, or `name` itself where it is a folder."""
+    if Path(name).is_dir():
+        return Path(name)
+    study = load_scaling(name)
+    return Path(base_config(study, []).run.dir) / study.name
 
 
 class _Maker:
