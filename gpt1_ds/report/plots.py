@@ -21,8 +21,8 @@ FLOPS = "training compute C (FLOPs)"
 CROSS: dict[str, Any] = {"color": "crimson", "marker": "x", "markersize": 7, "markeredgewidth": 1.6, "linestyle": ""}
 LINES = ("-", "--", "-.", ":")
 LEGEND_ROWS = 14  # sizes or budgets named in a legend; of more, some
-_HELD_OUT = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
-_FITTED = {"marker": "o", "markersize": 4.5}
+_HELD_OUT: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
+_FITTED: dict[str, Any] = {"marker": "o", "markersize": 4.5}
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -108,7 +108,7 @@ def point(axes: Axes, x: float, y: float, colour: Any, held_out: bool, **style: 
 
 def curve(axes: Axes, cells: Iterable[Cell], key: Callable[[Cell], float], colour: Any, **style: Any) -> None:
     """A line through the mean losses of `cells`."""
-    axes.plot(*means(cells, key), color=colour, **{"linewidth": 1, "marker": "o", "markersize": 4.5, **style})
+    axes.plot(*means(cells, key), color=colour, **{"linewidth": 1, **_FITTED, **style})
 
 
 def finish(axes: Axes, x: str, y: str, title: str = "") -> None:

@@ -168,8 +168,9 @@ def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
     for number, point in enumerate(told):
         low, high = point["interval"]
         reach = [[max(point["predicted"] - low, 0)], [max(high - point["predicted"], 0)]]
-        style = {"fmt": "_", "color": "crimson", "capsize": 4, "label": "_" if number else "predicted, 95 %"}
-        axes.errorbar(flops[point["cell"]] * BESIDE, point["predicted"], reach, zorder=6, **style)
+        label = "_" if number else "predicted, 95 %"
+        at = flops[point["cell"]] * BESIDE
+        axes.errorbar(at, point["predicted"], reach, fmt="_", color="crimson", capsize=4, zorder=6, label=label)
     return (
         " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
         if told

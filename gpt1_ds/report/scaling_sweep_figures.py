@@ -139,8 +139,8 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
     if lost:
         axes.plot([], [], label="diverged", **{**plots.CROSS, "color": "0.4"})
     for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
-        style = {**plots.CROSS, "color": sizes(cell.n), "label": "_"}
-        axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **style)
+        cross = {**plots.CROSS, "color": sizes(cell.n), "label": "_"}
+        axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **cross)
     plots.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
     text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
     return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
