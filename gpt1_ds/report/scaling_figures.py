@@ -11,8 +11,8 @@ from gpt1_ds.report import figures
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_fit_figures import bootstrap, residuals
 from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop
+from gpt1_ds.report.scaling_results import Study
 from gpt1_ds.report.scaling_run_figures import downstream, training_curves
-from gpt1_ds.report.scaling_study import Study
 from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 
 FIGURES: Mapping[str, tuple[str, Callable[[Study, Sizes], Drawing]]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_study import Study
+from gpt1_ds.report.scaling_results import Study
 from gpt1_ds.scaling.laws import exponents
 
 NAMED = 60  # cells named below the residuals; of more, only their order is shown

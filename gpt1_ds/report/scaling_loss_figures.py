@@ -10,7 +10,7 @@ import numpy as np
 from gpt1_ds.common.units import count
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import Budgets, Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH, parabola
 from gpt1_ds.scaling.laws import frontier, has_frontier, predicted_loss
 from gpt1_ds.scaling.points import FRESH_EPOCHS, KINDS, groups

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import scaling_figures, scaling_tables
-from gpt1_ds.report.scaling_study import Study, read
+from gpt1_ds.report.scaling_results import Study, read
 from gpt1_ds.report.template import render
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_study import Cell, Score, Study
+from gpt1_ds.report.scaling_results import Cell, Score, Study
 from gpt1_ds.scaling.tables import DIVERGED
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gpt1_ds.common.units import count
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import LINES, Budgets, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_loss_figures import once
-from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH
 from gpt1_ds.scaling.laws import predicted_loss
 from gpt1_ds.scaling.points import KINDS, groups
