@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, transfer_figure
-from gpt1_ds.report.study_results import Results, as_csv, read_study
+from gpt1_ds.report.study_results import Results, read_study, write_csv
 from gpt1_ds.report.study_table import LONG_HEAD, as_markdown, make_table, progress
 from gpt1_ds.report.template import render
 
@@ -16,7 +16,7 @@ RELOAD_SECONDS = 60  # of the page while cells are left
 def write_study(folder: Path) -> None:
     """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
     results = read_study(folder)
-    write_atomic(folder / "results.csv", as_csv(results))
+    write_csv(results, folder / "results.csv")
     write_atomic(folder / "table.md", as_markdown(results))
     figure, svg = transfer_figure.draw(results), None
     if figure is not None:
