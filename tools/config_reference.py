@@ -2,7 +2,7 @@
 
     python tools/config_reference.py [--check]
 
-A key's meaning is the comment behind its field in gpt1_ds/config/; --check only says whether the page is up to date.
+A key's meaning is the comment behind its field in the code; --check only says whether the page is up to date.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import Config
 from gpt1_ds.config.data import DataSource
-from gpt1_ds.config.scaling import Arm, ScalingStudy
-from gpt1_ds.config.study import Study
 from gpt1_ds.scaling.tables import COLUMNS
+from gpt1_ds.sweep.finetuning_study import Study
+from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "configs" / "README.md"

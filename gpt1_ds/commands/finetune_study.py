@@ -1,19 +1,14 @@
-"""`finetune study`: the cells of a study, and its table and figure, which grow with every cell."""
+"""`finetune study`: the trials of a study, and its table and figure, which grow with every trial."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.log import say
-
-if TYPE_CHECKING:
-    from gpt1_ds.training.cells import Plan
-
-FINETUNE = "gpt1_ds.training.finetune:finetune"  # what a rank of a cell runs
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,36 +18,27 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config.study import load_study
-    from gpt1_ds.training import cells, study
+    from gpt1_ds.sweep import runner
+    from gpt1_ds.sweep.finetuning_study import load_study
+    from gpt1_ds.sweep.finetuning_trials import make_sweep
+    from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.finetune_config import finetune_config
 
-    settings = load_study(options.study)
-    jobs = settings.jobs if options.jobs is None else options.jobs
-    if jobs < 1:
-        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
-    plan = cells.plan(settings, finetune_config, options.overrides)
-    cells.check(plan)
+    study = load_study(options.study)
+    jobs = jobs_at_a_time(study, options.jobs)
+    sweep = make_sweep(study, finetune_config, options.overrides)
+    sweep.check()
     if options.dry_run:
-        _print_plan(plan)
+        print(*sweep.table(), sep="\n")
         return 0
-    return study.run(plan, jobs, _Reports(plan).write, FINETUNE)
-
-
-def _print_plan(plan: Plan) -> None:
-    from gpt1_ds.training import study
-
-    for cell in plan.cells:
-        print(f"{'done ' if cell.done else 'to do'}  {cell}")
-    waiting = len(study.left(plan))
-    print(f"{plan.folder}: {len(plan.cells)} cells, {len(plan.cells) - waiting} done, {waiting} to do")
+    return runner.run(sweep, jobs, _Reports(sweep.folder).write)
 
 
 class _Reports:
     """The table and figure of a study, rewritten by every call. What is not installed is said once."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.folder, self._told = plan.folder, False
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._told = folder, False
 
     def write(self) -> None:
         from gpt1_ds.report.study_page import write_study

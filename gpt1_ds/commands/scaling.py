@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import scaling_fit
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.files import write_json
+from gpt1_ds.common.errors import ConfigError
 
-PRETRAIN = "gpt1_ds.training.pretrain:pretrain"  # what a rank of a cell runs
+if TYPE_CHECKING:
+    from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +20,7 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from gpt1_ds.commands.scaling_study import read_plan
-
-    for line in read_plan(options).table():
-        print(line)
+    print(*_sweep(options).table(), sep="\n")
     return 0
 
 
@@ -32,15 +30,15 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """The cells that are not done, here, `jobs` at a time."""
-    from gpt1_ds.commands.scaling_study import check, collect, jobs_at_a_time, read_plan
-    from gpt1_ds.training import study
+    """Run the trials that are not done, here, `jobs` at a time."""
+    from gpt1_ds.sweep import results, runner
+    from gpt1_ds.sweep.study_file import jobs_at_a_time
 
-    planned = read_plan(options, prepare=True)
-    jobs = jobs_at_a_time(planned, options)
-    check(planned)
-    code = study.run(planned, jobs, lambda: None, PRETRAIN)
-    collect(planned)
+    sweep = _sweep(options, prepare=True)
+    jobs = jobs_at_a_time(sweep.study, options.jobs)
+    _check(sweep)
+    code = runner.run(sweep, jobs)
+    results.collect(sweep)
     return code
 
 
@@ -50,57 +48,77 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    """The cells that are not done, as arrays of SLURM."""
-    from gpt1_ds.commands.scaling_study import check, jobs_at_a_time, read_plan
-    from gpt1_ds.scaling import submit
+    """Submit the trials that are not done, as SLURM arrays."""
+    from gpt1_ds.sweep import arrays
+    from gpt1_ds.sweep.study_file import jobs_at_a_time
 
-    planned = read_plan(options, prepare=not options.dry_run)
-    jobs = jobs_at_a_time(planned, options)
-    prepared = submit.prepare(planned, jobs)
-    if not prepared.arrays:
-        print(f"{planned.folder}: all cells are done")
+    sweep = _sweep(options, prepare=not options.dry_run)
+    jobs = jobs_at_a_time(sweep.study, options.jobs)
+    submission = arrays.prepare(sweep, jobs)
+    if not submission.arrays:
+        print(f"{sweep.folder}: all cells are done")
         return 0
     if options.dry_run:
-        for path, text in prepared.files.items():
-            print(f"# {path}\n{text.rstrip()}\n")
-        jobs_before: list[str] = []
-        for command in submit.commands(prepared, jobs_before):
-            print(shlex.join(command))
-            jobs_before.append("JOB")
+        print(*submission.lines(), sep="\n")
         return 0
-    check(planned)
-    numbers = submit.submit(planned, prepared)
-    write_json(planned.folder / "study.json", planned.describe())
-    for number, array in zip(numbers, prepared.arrays, strict=True):
-        print(f"job {number}: {len(array.cells)} cells, {jobs} at a time: {array.manifest}")
-    print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={planned.study.name}")
+    _check(sweep)
+    for number, array in zip(arrays.submit(sweep, submission), submission.arrays, strict=True):
+        print(f"job {number}: {len(array.trials)} cells, {jobs} at a time: {array.manifest}")
+    print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    from gpt1_ds.commands.scaling_study import read_plan, status_lines
-
-    for line in status_lines(read_plan(options)):
-        print(line)
+    print(*_sweep(options).status(), sep="\n")
     return 0
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from gpt1_ds.commands.scaling_study import collect, read_plan
+    from gpt1_ds.sweep import results
 
-    planned = read_plan(options)
-    rows = collect(planned)
+    sweep = _sweep(options)
+    rows = results.collect(sweep)
     ended = Counter(row["outcome"] for row in rows)
-    print(f"{planned.folder / 'results.csv'}: {len(rows)} cells, {', '.join(f'{n} {x}' for x, n in ended.items())}")
+    print(f"{sweep.folder / 'results.csv'}: {len(rows)} cells, {', '.join(f'{n} {x}' for x, n in ended.items())}")
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
-    from gpt1_ds.commands.scaling_study import study_folder
     from gpt1_ds.report.scaling_page import write_scaling_report
+    from gpt1_ds.sweep.scaling_trials import study_folder
 
     print(write_scaling_report(study_folder(options.study)))
     return 0
+
+
+def _sweep(options: argparse.Namespace, prepare: bool = False) -> ScalingSweep:
+    """The sweep of a study's file. Nothing is written, unless `prepare` asks for the corpus inside Python.
+
+    Raises ConfigError for a study that cannot answer its question.
+    """
+    from gpt1_ds.data.embedded import with_embedded_corpus
+    from gpt1_ds.data.sources import found_data
+    from gpt1_ds.sweep.scaling_study import load_scaling
+    from gpt1_ds.sweep.scaling_sweep import make_sweep, unidentified
+    from gpt1_ds.sweep.scaling_trials import base_config
+
+    study, overrides = load_scaling(options.study), list(options.overrides)
+    base = base_config(study, overrides)
+    found = with_embedded_corpus(base, prepare).data.path
+    if found != base.data.path:
+        overrides.append(f"data.path={found[0].path}")
+        base = base_config(study, overrides)
+    sweep = make_sweep(study, overrides, *found_data(base))
+    ConfigError.raise_all(f"{options.study}: {problem}" for problem in unidentified(sweep.trials))
+    return sweep
+
+
+def _check(sweep: ScalingSweep) -> None:
+    """Report once, before anything starts, what every trial would report: missing data, or runs of another study."""
+    from gpt1_ds.data.sources import open_data
+
+    open_data(sweep.trials[0].config)
+    sweep.check()
 
 
 COMMAND = Group(

@@ -37,8 +37,8 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
 
 def _fit(options: argparse.Namespace) -> int:
     """Fit, write fit.json and predictions.csv, and tell the parameters, the errors and every warning."""
-    from gpt1_ds.commands.scaling_study import study_folder
     from gpt1_ds.scaling.fitting import fit_file, write_fit
+    from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.from_csv is None):
         raise ConfigError("scaling fit: name either a study or --from-csv FILE")
@@ -72,8 +72,8 @@ def _predict_options(parser: argparse.ArgumentParser) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     """Answer what the options ask of a fit."""
-    from gpt1_ds.commands.scaling_study import study_folder
     from gpt1_ds.scaling.predict import Question, answer, read_fit
+    from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.fit is None):
         raise ConfigError("scaling predict: name either a study or --fit FILE")

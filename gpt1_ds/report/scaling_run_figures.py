@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.rundir import read_jsonl
-from gpt1_ds.report.scaling_axes import (
-    CROSS,
-    FITTED,
-    FLOPS,
-    HELD_OUT,
-    LOSS,
-    Drawing,
-    Nothing,
-    Sizes,
-    finish,
-    log_axis,
-    plain,
-    power,
-    spread,
-    subplots,
-)
-from gpt1_ds.report.scaling_study import Cell, Study
-from gpt1_ds.scaling.outcome import DIVERGED
+from gpt1_ds.report import plots
+from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
+from gpt1_ds.report.scaling_results import Cell, Score, Study
+from gpt1_ds.scaling.tables import DIVERGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,33 +25,31 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
     curves = {cell: curve for cell in study.cells if (curve := list(_curve(study, cell)))}
     drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == DIVERGED}
     if not drawn:
-        raise Nothing("no run folder of a cell holds a held-out curve")
+        raise NoDataError("no run folder of a cell holds a held-out curve")
     panels: dict[str, list[Cell]] = defaultdict(list)
     for cell in drawn:
         panels[cell.arm].append(cell)
     for arm in list(panels)[MOST_PANELS:]:
         panels["other arms"] += panels.pop(arm)
-    figure, places = subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
+    figure, places = plots.subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
     most = max(POINTS // len(drawn), 10)
     tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
     for axes, (arm, cells) in zip(places, panels.items(), strict=True):
         for cell in cells:
-            _trained(axes, spread(drawn[cell], most), cell.outcome == DIVERGED, sizes(cell.n))
+            _trained(axes, plots.spread(drawn[cell], most), cell.outcome == DIVERGED, sizes(cell.n))
         axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
-        log_axis(axes.xaxis)
-        log_axis(axes.yaxis, plain)
-        finish(axes, "tokens trained on so far", LOSS, arm)
+        plots.finish_loss(axes, "tokens trained on so far", arm, named=False)
     sizes.legend(figure, drawn)
     text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
     text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
-    return Drawing.of(figure, text, drawn)
+    return Drawing(figure, text, drawn)
 
 
 def _trained(axes: Axes, curve: list[tuple[float, float]], diverged: bool, colour: Any) -> None:
     tokens, losses = zip(*curve, strict=True)
     axes.plot(tokens, losses, color="crimson" if diverged else colour, linewidth=1, alpha=0.8)
     if diverged:
-        axes.plot(tokens[-1], losses[-1], zorder=5, **CROSS)
+        axes.plot(tokens[-1], losses[-1], zorder=5, **plots.CROSS)
 
 
 def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
@@ -85,28 +69,23 @@ def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
 
 def downstream(study: Study, sizes: Sizes) -> Drawing:
     """Score against pre-training compute, a panel per task and metric."""
-    panels: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    panels: dict[tuple[str, str], list[Score]] = defaultdict(list)
     for score in study.downstream:
-        panels[score.task, score.metric].append((score.flops, score.value, score.cell))
+        panels[score.task, score.metric].append(score)
     if not panels:
-        raise Nothing("no downstream.csv: no task was evaluated on the cells")
+        raise NoDataError("no downstream.csv: no task was evaluated on the cells")
     cells = {cell.cell: cell for cell in study.cells}
-    figure, places = subplots(len(panels), width=3.8, height=3.0)
-    for axes, ((task, metric), points) in zip(places, panels.items(), strict=True):
-        for flops, value, name in points:
-            cell = cells.get(name)
-            style = HELD_OUT if cell and cell.held_out else FITTED
-            axes.plot(flops, value, color=sizes(cell.n) if cell else "0.5", linestyle="", **style)
-        log_axis(axes.xaxis, power)
-        finish(axes, FLOPS, metric, task)
-    known = _known(cells, panels.values())
+    figure, places = plots.subplots(len(panels), width=3.8, height=3.0)
+    for axes, ((task, metric), scores) in zip(places, panels.items(), strict=True):
+        for score in scores:
+            cell = cells.get(score.cell)
+            colour, held_out = (sizes(cell.n), cell.held_out) if cell else ("0.5", False)
+            plots.point(axes, score.flops, score.value, colour, held_out)
+        plots.log_axis(axes.xaxis, plots.power)
+        plots.finish(axes, plots.FLOPS, metric, task)
+    known = [cells[score.cell] for score in study.downstream if score.cell in cells]
     sizes.legend(figure, known)
-    text = "Scores on tasks against the compute of pre-training, a panel per task."
-    return Drawing.of(figure, text, known)
-
-
-def _known(cells: dict[str, Cell], panels: Iterable[list[tuple[float, float, str]]]) -> list[Cell]:
-    return [cells[name] for points in panels for _, _, name in points if name in cells]
+    return Drawing(figure, "Scores on tasks against the compute of pre-training, a panel per task.", known)
 
 
 def _finite(value: Any) -> bool:

@@ -9,34 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt1_ds.common.units import count
-from gpt1_ds.report.scaling_axes import (
-    CROSS,
-    LOSS,
-    Budgets,
-    Drawing,
-    Nothing,
-    Sizes,
-    alike,
-    finish,
-    legend,
-    log_axis,
-    means,
-    plain,
-    power,
-    subplots,
-)
+from gpt1_ds.report import plots
+from gpt1_ds.report.plots import LINES, Budgets, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_loss_figures import once
-from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH
 from gpt1_ds.scaling.laws import predicted_loss
-from gpt1_ds.scaling.outcome import DIVERGED
 from gpt1_ds.scaling.points import KINDS, groups
+from gpt1_ds.scaling.tables import DIVERGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SAME_SIZE = 1.15  # largest ratio of sizes that are on one iso-N curve
-LINES = ("-", "--", "-.", ":")
 
 
 def depth(study: Study, sizes: Sizes) -> Drawing:
@@ -45,16 +30,15 @@ def depth(study: Study, sizes: Sizes) -> Drawing:
     shaped = [cell for cell in study.done if cell.best_rate and cell.layers and cell.kind not in KINDS]
     panels = [cells for cells in (ladder, shaped) if len({cell.layers for cell in cells}) > 1]
     if not panels:
-        raise Nothing("no two finished cells differ in depth, or results.csv does not say how deep they are")
-    figure, places = subplots(len(panels), width=5.6, height=4.0)
-    texts = []
+        raise NoDataError("no two finished cells differ in depth, or results.csv does not say how deep they are")
+    figure, places = plots.subplots(len(panels), width=5.6, height=4.0)
+    text = "Loss against depth."
     for axes, cells in zip(places, panels, strict=True):
-        texts.append(_iso_n(axes, cells, ladder, sizes) if cells is shaped else _ladder(axes, cells))
-        log_axis(axes.yaxis, plain)
+        text += _iso_n(axes, cells, sizes) if cells is shaped else _ladder(axes, cells)
+        plots.log_axis(axes.yaxis, plots.plain)
         axes.set_xticks(sorted({int(cell.layers or 0) for cell in cells}))
-        legend(axes)
-    text = "Loss against depth. " + " ".join(texts)
-    return Drawing.of(figure, text, [cell for cells in panels for cell in cells])
+        plots.legend(axes)
+    return Drawing(figure, text, [cell for cells in panels for cell in cells])
 
 
 def _layers(cell: Cell) -> float:
@@ -62,38 +46,37 @@ def _layers(cell: Cell) -> float:
 
 
 def _ladder(axes: Axes, cells: list[Cell]) -> str:
-    by_data = alike(cells, lambda cell: cell.d)
+    by_data = plots.alike(cells, lambda cell: cell.d)
     shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
     lines = by_data if shared else groups(cells, lambda cell: cell.flops, WIDTH)
     colour = Budgets(value for value, _ in lines)
     for value, some in lines:
-        label = f"D = {count(value)}" if shared else f"C = {power(float(f'{value:.2g}'))}"
-        axes.plot(*means(some, _layers), color=colour(value), marker="o", ms=4.5, lw=1, label=label)
-    finish(axes, "layers (width grows with them)", LOSS, "ladder")
-    return f"Ladder: a line per {'token' if shared else 'compute'} budget, the width growing with depth."
+        label = f"D = {count(value)}" if shared else f"C = {plots.power(float(f'{value:.2g}'))}"
+        plots.curve(axes, some, _layers, colour(value), label=label)
+    plots.finish(axes, "layers (width grows with them)", plots.LOSS, "ladder")
+    return f" Ladder: a line per {'token' if shared else 'compute'} budget, the width growing with depth."
 
 
-def _iso_n(axes: Axes, cells: list[Cell], ladder: list[Cell], sizes: Sizes) -> str:
+def _iso_n(axes: Axes, cells: list[Cell], sizes: Sizes) -> str:
     """Cells of one token budget and about one size joined; those of one width dashed."""
-    budgets = [d for d, _ in alike(cells, lambda cell: cell.d)]
+    budgets = [d for d, _ in plots.alike(cells, lambda cell: cell.d)]
     for number, d in enumerate(budgets):
         here = [cell for cell in cells if math.isclose(cell.d, d, rel_tol=0.05)]
         more = f", D = {count(d)}" if len(budgets) > 1 else ""
         for n, some in groups(here, lambda cell: cell.n, SAME_SIZE):
-            if len({cell.width for cell in some}) == 1:
-                continue
-            line = {"linestyle": LINES[number % 4], "color": sizes(n), "label": f"N ≈ {count(n)}{more}"}
-            axes.plot(*means(some, _layers), marker="o", markersize=4.5, linewidth=1.2, **line)
+            if len({cell.width for cell in some}) > 1:
+                style = {"linestyle": LINES[number % 4], "linewidth": 1.2, "label": f"N ≈ {count(n)}{more}"}
+                plots.curve(axes, some, _layers, sizes(n), **style)
         fixed = [cell for cell in here if cell.kind == "depth"]
         for width in sorted({cell.width or 0 for cell in fixed}):
             some = [cell for cell in fixed if (cell.width or 0) == width]
-            line = {"linestyle": ":", "color": "0.5", "label": f"width {width or '?'}{more}"}
-            axes.plot(*means(some, _layers), linewidth=1.2, **line)
+            style = {"linestyle": ":", "linewidth": 1.2, "marker": "", "label": f"width {width or '?'}{more}"}
+            plots.curve(axes, some, _layers, "0.5", **style)
             for cell in some:
-                axes.plot(cell.layers or 0, cell.final_loss, "o", color=sizes(cell.n), markersize=4.5)
-    finish(axes, "layers", LOSS, "depth and shape")
+                plots.point(axes, _layers(cell), cell.final_loss, sizes(cell.n), held_out=False)
+    plots.finish(axes, "layers", plots.LOSS, "depth and shape")
     return (
-        f"Depth and shape: iso-N curves join cells of about the same size (within {SAME_SIZE - 1:.0%}) and data, the "
+        f" Depth and shape: iso-N curves join cells of about the same size (within {SAME_SIZE - 1:.0%}) and data, the "
         "width shrinking as depth grows; dotted: the width stays, N grows with depth."
     )
 
@@ -106,31 +89,29 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
             families[cell.n, cell.d].append(cell)
     families = {key: cells for key, cells in families.items() if len({cell.u for cell in cells}) > 1}
     if not families:
-        raise Nothing("no size was trained on the same number of tokens with different numbers of unique ones")
-    figure, (axes,) = subplots(1, width=6.8)
-    shown: list[Cell] = []
+        raise NoDataError("no size was trained on the same number of tokens with different numbers of unique ones")
+    figure, (axes,) = plots.subplots(1, width=6.8)
     for number, ((n, d), cells) in enumerate(sorted(families.items())):
         fresh = max(cell.u for cell in cells)
         base = [cell.final_loss for cell in cells if cell.u == fresh]
         floor = sum(base) / len(base)
-        epochs, losses = means(cells, lambda cell: cell.epochs)
+        epochs, losses = plots.means(cells, lambda cell: cell.epochs)
         excess = [100 * (loss / floor - 1) for loss in losses]
-        style = {"color": sizes(n), "linestyle": LINES[number % 4]}
-        axes.plot(epochs, excess, lw=1.2, label=f"N = {count(n)}, D = {count(d)}", **style)
-        axes.plot([cell.epochs for cell in cells], [100 * (cell.final_loss / floor - 1) for cell in cells], "o",
-                  color=sizes(n), ms=4.5)  # fmt: skip
+        label = f"N = {count(n)}, D = {count(d)}"
+        axes.plot(epochs, excess, color=sizes(n), linestyle=LINES[number % 4], linewidth=1.2, label=label)
+        for cell in cells:
+            plots.point(axes, cell.epochs, 100 * (cell.final_loss / floor - 1), sizes(n), held_out=False)
         if study.law and study.law.form == "repeated":
             fine = np.geomspace(epochs[0], epochs[-1], 41)
             told = predicted_loss("repeated", study.law.values, n, d, np.append(d / fine, fresh))[0]
             curve = 100 * (told[:-1] / told[-1] - 1)
             axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit" if number == 0 else "_")
-        shown += cells
     axes.axhline(0, color="0.6", linewidth=0.8)
-    log_axis(axes.xaxis, plain)
-    finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
-    legend(axes)
+    plots.log_axis(axes.xaxis, plots.plain)
+    plots.finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
+    plots.legend(axes)
     text = "What repeating text costs: the same N and D with fewer unique tokens U, relative to the largest U trained."
-    return Drawing.of(figure, text, shown)
+    return Drawing(figure, text, [cell for cells in families.values() for cell in cells])
 
 
 def learning_rates(study: Study, sizes: Sizes) -> Drawing:
@@ -145,27 +126,25 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
         if len({cell.learning_rate for cell in cells}) > 1 and any(cell.done for cell in cells)
     }
     if not families:
-        raise Nothing("no size and budget was trained with more than one learning rate")
-    figure, (axes,) = subplots(1, width=6.8)
-    shown: list[Cell] = []
+        raise NoDataError("no size and budget was trained with more than one learning rate")
+    figure, (axes,) = plots.subplots(1, width=6.8)
     for number, ((n, d, *_), cells) in enumerate(sorted(families.items(), key=lambda family: family[0][:3])):
         done = [cell for cell in cells if cell.done]
-        rates, losses = means(done, lambda cell: cell.learning_rate or 0.0)
-        label = f"N = {count(n)}, D = {count(d)}"
-        axes.plot(rates, losses, color=sizes(n), marker="o", ms=4.5, lw=1.2, ls=LINES[number % 4], label=label)
-        best = losses.index(min(losses))
-        axes.plot(rates[best], losses[best], "*", color=sizes(n), ms=14, markeredgecolor="black", zorder=4)
-        shown += cells
+        style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
+        plots.curve(axes, done, _rate, sizes(n), **style)
+        loss, rate = min((loss, rate) for rate, loss in zip(*plots.means(done, _rate), strict=True))
+        axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)
+    shown = [cell for cells in families.values() for cell in cells]
     lost = [cell for cell in shown if not cell.done]
     if lost:
-        axes.plot([], [], label="diverged", **{**CROSS, "color": "0.4"})
+        axes.plot([], [], label="diverged", **{**plots.CROSS, "color": "0.4"})
     for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
-        style = {**CROSS, "color": sizes(cell.n), "label": "_"}
-        height = 0.98 - 0.045 * (row % 6)
-        axes.plot(cell.learning_rate or 0.0, height, transform=axes.get_xaxis_transform(), **style)
-    log_axis(axes.xaxis, lambda value: f"{value:.2g}")
-    log_axis(axes.yaxis, plain)
-    finish(axes, "learning rate (highest of the schedule)", LOSS)
-    legend(axes)
+        cross = {**plots.CROSS, "color": sizes(cell.n), "label": "_"}
+        axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **cross)
+    plots.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
     text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
-    return Drawing.of(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
+    return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
+
+
+def _rate(cell: Cell) -> float:
+    return cell.learning_rate or 0.0

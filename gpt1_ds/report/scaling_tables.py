@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpt1_ds.common.units import count, duration
-from gpt1_ds.report.scaling_axes import power
-from gpt1_ds.report.scaling_study import Cell, Study
-from gpt1_ds.scaling.outcome import DONE
+from gpt1_ds.report.plots import power
+from gpt1_ds.report.scaling_results import Cell, Study
+from gpt1_ds.scaling.tables import DONE
 
 Rows = list[tuple[str, str]]
 MEANINGS = {

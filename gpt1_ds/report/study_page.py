@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpt1_ds import __version__
-from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, transfer_figure
-from gpt1_ds.report.study_results import Results, as_csv, read_study
+from gpt1_ds.report.study_results import Results, read_study, write_csv
 from gpt1_ds.report.study_table import LONG_HEAD, as_markdown, make_table, progress
+from gpt1_ds.report.template import render
 
 RELOAD_SECONDS = 60  # of the page while cells are left
 
@@ -17,7 +16,7 @@ RELOAD_SECONDS = 60  # of the page while cells are left
 def write_study(folder: Path) -> None:
     """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
     results = read_study(folder)
-    write_atomic(folder / "results.csv", as_csv(results))
+    write_csv(results, folder / "results.csv")
     write_atomic(folder / "table.md", as_markdown(results))
     figure, svg = transfer_figure.draw(results), None
     if figure is not None:
@@ -27,12 +26,9 @@ def write_study(folder: Path) -> None:
 
 
 def _page(results: Results, svg: str | None) -> str:
-    try:
-        from jinja2 import Environment, FileSystemLoader
-    except ImportError:
-        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[report]'") from None
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    return environment.get_template("study.html").render(
+    return render(
+        "study.html",
+        "report",
         results=results,
         progress=progress(results),
         table=make_table(results),
@@ -40,5 +36,4 @@ def _page(results: Results, svg: str | None) -> str:
         svg=svg,
         caption=transfer_figure.CAPTION,
         reload=RELOAD_SECONDS if results.done < len(results.cells) else 0,
-        version=__version__,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +12,7 @@ from typing import Any
 
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
+from gpt1_ds.scaling.tables import write_table
 
 DEV = ("dev", "dev_mm")  # MNLI has two, and the paper's Table 5 their mean
 Key = tuple[str, str, int]  # task, variant, seed
@@ -105,13 +104,9 @@ def read_study(folder: Path) -> Results:
     )
 
 
-def as_csv(results: Results) -> str:
+def write_csv(results: Results, path: Path) -> None:
     """One line per cell, split and metric, under the names of Score's fields."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Score)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(score) for score in results.scores)
-    return text.getvalue()
+    write_table(path, [field.name for field in fields(Score)], map(asdict, results.scores))
 
 
 def _scores(key: Key, cell: RunDir) -> Iterator[Score]:

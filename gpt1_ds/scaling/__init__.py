@@ -1,1 +1,1 @@
-"""Scaling studies: cells, their run folders, fits and predictions. Never torch."""
+"""Laws of loss from points: fits and predictions. numpy and scipy; no runs, no torch."""

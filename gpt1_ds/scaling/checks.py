@@ -13,10 +13,10 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.units import count
 from gpt1_ds.scaling.forms import FORMS
-from gpt1_ds.scaling.plan import DECADE
 from gpt1_ds.scaling.points import Points, column
 from gpt1_ds.scaling.solve import Solution
 
+DECADE = 10.0  # the least range of N, D or D/N that tells exponents apart
 FAR = 10.0  # times the fitted range
 FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
 NOISES = 2.0  # standard deviations
@@ -113,17 +113,21 @@ def held_out_warnings(
                 f"{row['cell']}: held-out error {row['error_percent']:+.2f} % is beyond the fit's noise "
                 f"(2 x {fit_noise_percent:.2f} %)"
             )
-        yield from (f"{row['cell']}: {words}" for words in far(row["n"], row["d"], row["flops"], ranges))
+        yield from (f"{row['cell']}: {words}" for words in far(row, ranges))
 
 
-def far(n: float, d: float, flops: float, ranges: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Targets that lie more than ten times outside of what was fitted."""
-    for name, value in (("n", n), ("d", d), ("flops", flops)):
-        low, high = ranges[name]
-        factor = max(value / high, low / value)
+def outside(target: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """How many times n, d and flops of a target lie outside of what was fitted; 1 inside."""
+    return {name: max(1.0, target[name] / high, low / target[name]) for name, (low, high) in ranges.items()}
+
+
+def far(target: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Of n, d and flops of a target, those that lie more than ten times outside of what was fitted."""
+    for name, factor in outside(target, ranges).items():
         if factor > FAR:
             label, write = {"n": ("N", count), "d": ("D", count), "flops": ("C", "{:.3g}".format)}[name]
-            yield f"{label} = {write(value)} is {factor:.3g}x outside the fitted range ({write(low)} to {write(high)})"
+            low, high = map(write, ranges[name])
+            yield f"{label} = {write(target[name])} is {factor:.3g}x outside the fitted range ({low} to {high})"
 
 
 def _span(values: Any) -> float:

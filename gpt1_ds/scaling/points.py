@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.scaling.outcome import DONE
-from gpt1_ds.scaling.tables import Row, check_names, convention, each, read_table, schedules
+from gpt1_ds.scaling.tables import DONE, Row, check_names, convention, each, read_table, schedules
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")

@@ -86,8 +86,8 @@ def answer(fit: Fit, question: Question) -> dict[str, Any]:
         result.setdefault("loss", _figure(fit, lambda v: predicted_loss(fit.form, v, n, d, u)[:, 0]))
         if question.u is not None:
             result["epoch"] = _another_epoch(fit, n, d, question.u, warnings)
-        result["extrapolation"] = _extrapolation(fit, n, d)
-        warnings += checks.far(n, d, 6 * n * d, fit.record["range"])
+        result["extrapolation"] = checks.outside(result, fit.record["range"])
+        warnings += checks.far(result, fit.record["range"])
     warnings += fit.record["warnings"]
     return result
 
@@ -179,12 +179,3 @@ def _another_epoch(fit: Fit, n: float, d: float, u: float, warnings: list[str]) 
         )
         result["worth_it"] = bool(result["gain"]["value"] > 2 * result["noise_nats"])
     return result
-
-
-def _extrapolation(fit: Fit, n: float, d: float) -> dict[str, float]:
-    """How many times each figure lies outside of what was fitted; 1 inside."""
-    factors = {}
-    for name, value in (("n", n), ("d", d), ("flops", 6 * n * d)):
-        low, high = fit.record["range"][name]
-        factors[name] = max(1.0, value / high, low / value)
-    return factors

@@ -48,6 +48,8 @@ COLUMNS = {  # of results.csv: name -> what it says; configs/README.md shows the
     "rank_hours": "seconds x ranks / 3600",
     "run": "its run folder",
 }
+OUTCOMES = ("done", "diverged", "dominated", "failed", "running", "waiting")
+DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = OUTCOMES
 DOWNSTREAM = ("cell", "n", "d", "flops", "task", "metric", "value")  # columns of downstream.csv
 CONVENTIONS = {name: COLUMNS[f"n_{name}"] for name in ("matrices_head", "all", "transformer")}  # what n may count
 TEXTS = ("cell", "arm", "kind", "schedule", "outcome", "reason", "run")  # the other columns are numbers

@@ -74,8 +74,7 @@ def layout_problems(config: Config) -> Iterator[str]:
 
 def submit(submission: Submission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
-    if shutil.which("sbatch") is None:
-        raise LaunchError("sbatch is not here; submit on a host of the cluster, or look with --dry-run")
+    require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
     submission.run_dir.create(share)
     submission.place.mkdir()
@@ -83,6 +82,11 @@ def submit(submission: Submission, share: str) -> str:
         write_atomic(submission.place / name, text)
     answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
     return answer.strip().partition(";")[0]
+
+
+def require_sbatch() -> None:
+    if shutil.which("sbatch") is None:
+        raise LaunchError("sbatch is not here; submit on a host of the cluster, or look with --dry-run")
 
 
 def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:

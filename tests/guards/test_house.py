@@ -15,7 +15,7 @@ PACKAGE = ROOT / "gpt1_ds"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (  # of the package: each imports those before it only, and cli whatever it likes
     *("common", "config", "architecture", "plan", "data", "tracking", "objectives", "tasks", "model", "parallel"),
-    *("checkpoint", "training", "slurm", "scaling", "report", "commands", "cli", "__main__"),
+    *("checkpoint", "training", "slurm", "scaling", "sweep", "report", "commands", "cli", "__main__"),
 )
 # who may import the library at all
 WALLS = {

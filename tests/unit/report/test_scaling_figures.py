@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.report import figures
-from gpt1_ds.report.scaling_axes import Nothing, Sizes, alike, log_axis, power, spread, subplots
+from gpt1_ds.report.plots import NoDataError, Sizes, alike, log_axis, power, spread, subplots
 from gpt1_ds.report.scaling_fit_figures import bootstrap, residuals
 from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop, once
+from gpt1_ds.report.scaling_results import Cell, Study, read
 from gpt1_ds.report.scaling_run_figures import training_curves
-from gpt1_ds.report.scaling_study import Cell, Study, read
 from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 from gpt1_ds.scaling.laws import compute_optimal
 from tests.helpers.laws import law
@@ -64,7 +64,7 @@ def test_isoflop_curves_between_token_budgets(study: Study, tmp_path: Path) -> N
     drawing = isoflop(study, Sizes(study))
     assert "read off between the budgets" in drawing.text
     grid = points(tmp_path, [(n, d) for n in (1e6, 1e7, 1e8) for d in (1e8, 1.1e8)])
-    with pytest.raises(Nothing, match="no compute budget has three sizes"):
+    with pytest.raises(NoDataError, match="no compute budget has three sizes"):
         isoflop(grid, Sizes(grid))
 
 
@@ -93,7 +93,7 @@ def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
     figures.set_up()
     study = read(tmp_path)
     drawing = compute(study, Sizes(study))
-    assert drawing.shown == {"row 2", "row 3"}
+    assert {cell.cell for cell in drawing.cells} == {"row 2", "row 3"}
     assert "more than 4 epochs are left out" in drawing.text
 
 
@@ -125,7 +125,7 @@ def test_residuals_are_those_of_the_file(study: Study) -> None:
     with open(study.folder / "predictions.csv", newline="") as file:
         told = [float(row["error_percent"]) for row in csv.DictReader(file)]
     assert sorted(drawn) == pytest.approx(sorted(told))
-    assert len(drawing.shown) == len(study.predictions) == 45
+    assert len(drawing.cells) == len(study.predictions) == 45
 
 
 def test_the_bootstrap_of_other_forms(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_bootstrap_of_other_forms(tmp_path: Path) -> None:
     drawing = bootstrap(study, Sizes(study))
     assert [axes.get_xlabel()[:5] for axes in drawing.figure.axes] == ["alpha", "beta", "E: ir"], "no cloud on a line"
     study = points(tmp_path, [(1e6, 1e8)], fit)
-    with pytest.raises(Nothing, match="no bootstrap draws"):
+    with pytest.raises(NoDataError, match="no bootstrap draws"):
         bootstrap(study, Sizes(study))
 
 
@@ -187,7 +187,7 @@ def test_iso_n_curves_join_equal_sizes(study: Study) -> None:
 
 def test_every_cell_that_ran_has_its_curve(study: Study) -> None:
     drawing = training_curves(study, Sizes(study))
-    assert drawing.shown == {cell.cell for cell in study.cells if cell.outcome != "waiting"}
+    assert {cell.cell for cell in drawing.cells} == {cell.cell for cell in study.cells if cell.outcome != "waiting"}
     assert [axes.get_title() for axes in drawing.figure.axes] == [
         *("ladder", "seeds", "rates", "repeats", "shape", "depth")
     ]

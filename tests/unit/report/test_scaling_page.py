@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import FIGURES
 from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_page import write_scaling_report
-from gpt1_ds.report.scaling_study import Cell, read
+from gpt1_ds.report.scaling_results import Cell, read
 from gpt1_ds.report.scaling_tables import warnings
 from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results

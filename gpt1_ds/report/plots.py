@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.units import count
-from gpt1_ds.report.scaling_study import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.points import groups
 
 if TYPE_CHECKING:
@@ -18,27 +18,24 @@ LOSS = "held-out loss (nats per token)"
 SIZE = "parameters N"
 TOKENS = "training tokens D"
 FLOPS = "training compute C (FLOPs)"
-HELD_OUT: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
-FITTED: dict[str, Any] = {"marker": "o", "markersize": 4.5}
 CROSS: dict[str, Any] = {"color": "crimson", "marker": "x", "markersize": 7, "markeredgewidth": 1.6, "linestyle": ""}
-_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+LINES = ("-", "--", "-.", ":")
 LEGEND_ROWS = 14  # sizes or budgets named in a legend; of more, some
+_HELD_OUT: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 1.4, "markersize": 5.5}
+_FITTED: dict[str, Any] = {"marker": "o", "markersize": 4.5}
+_RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and what its caption must say."""
+    """A figure, what its caption must say, and the cells in it."""
 
     figure: Any
     text: str
-    shown: frozenset[str]  # names of the cells in it
-
-    @classmethod
-    def of(cls, figure: Any, text: str, cells: Iterable[Cell]) -> Drawing:
-        return cls(figure, text, frozenset(cell.cell for cell in cells))
+    cells: Collection[Cell]
 
 
-class Nothing(Exception):  # noqa: N818 - a figure that has no data is no error
+class NoDataError(Exception):
     """Says why a figure cannot be drawn."""
 
 
@@ -57,30 +54,36 @@ class Sizes:
     """A colour per N, the same in every figure of a study: dark is small."""
 
     def __init__(self, study: Study) -> None:
-        self._colours = _spread("viridis", [n for n, _ in alike(study.cells, lambda cell: cell.n)])
+        self._sizes = [n for n, _ in alike(study.cells, lambda cell: cell.n)]
+
+    def __call__(self, n: float) -> Any:
+        nearest = min(range(len(self._sizes)), key=lambda place: abs(math.log(self._sizes[place] / n)))
+        return _colour("viridis", nearest / max(len(self._sizes) - 1, 1))
 
     def legend(self, figure: Any, cells: Iterable[Cell]) -> None:
         """Beside the figure, where no line of it names a size."""
         from matplotlib.lines import Line2D
 
         named = spread([n for n, _ in alike(cells, lambda cell: cell.n)], LEGEND_ROWS)
-        handles = [Line2D([], [], color=self(n), marker="o", markersize=4.5, label=f"N = {count(n)}") for n in named]
+        handles = [Line2D([], [], color=self(n), label=f"N = {count(n)}", **_FITTED) for n in named]
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
-
-    def __call__(self, n: float) -> Any:
-        return self._colours[min(self._colours, key=lambda size: abs(math.log(size / n)))]
 
 
 class Budgets:
     """A colour per D or C: dark is small; another colour map than that of sizes, as they are not to be mixed up."""
 
     def __init__(self, values: Iterable[float]) -> None:
-        self._values = sorted(values)
-        low, high = math.log(self._values[0]), math.log(self._values[-1])
-        self._place = lambda value: (math.log(value) - low) / (high - low) if high > low else 0.5
+        logs = [math.log(value) for value in values]
+        self._low, self._range = min(logs), max(logs) - min(logs)
 
     def __call__(self, value: float) -> Any:
-        return _colour("plasma", self._place(value))
+        return _colour("plasma", (math.log(value) - self._low) / self._range if self._range else 0.5)
+
+
+def _colour(name: str, place: float) -> Any:
+    import matplotlib as mpl
+
+    return mpl.colormaps[name](0.88 * min(max(place, 0.0), 1.0))  # the last yellow is hard to see on white
 
 
 def subplots(panels: int, width: float = 4.4, height: float = 3.7) -> tuple[Any, list[Axes]]:
@@ -90,13 +93,39 @@ def subplots(panels: int, width: float = 4.4, height: float = 3.7) -> tuple[Any,
 
     columns = min(panels, 3)
     rows = -(-panels // columns)
-    figure = Figure(
-        figsize=(max(6.4, width * columns), height * rows), layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06)
-    )
+    layout = ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.06)
+    figure = Figure(figsize=(max(6.4, width * columns), height * rows), layout=layout)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[panels:]:
         unused.remove()
     return figure, axes[:panels]
+
+
+def point(axes: Axes, x: float, y: float, colour: Any, held_out: bool, **style: Any) -> None:
+    """A dot, or an open square of a cell that is held out."""
+    axes.plot(x, y, color=colour, linestyle="", **(_HELD_OUT if held_out else _FITTED), **style)
+
+
+def curve(axes: Axes, cells: Iterable[Cell], key: Callable[[Cell], float], colour: Any, **style: Any) -> None:
+    """A line through the mean losses of `cells`."""
+    axes.plot(*means(cells, key), color=colour, **{"linewidth": 1, **_FITTED, **style})
+
+
+def finish(axes: Axes, x: str, y: str, title: str = "") -> None:
+    axes.set_xlabel(literal(x))
+    axes.set_ylabel(literal(y))
+    axes.grid(alpha=0.25)
+    if title:
+        axes.set_title(literal(title), fontsize=10)
+
+
+def finish_loss(axes: Axes, x: str, title: str = "", say: Callable[[float], str] = count, named: bool = True) -> None:
+    """Loss against `x`, both logarithmic; `say` writes a tick of `x`; `named`: with a legend."""
+    log_axis(axes.xaxis, say)
+    log_axis(axes.yaxis, plain)
+    finish(axes, x, LOSS, title)
+    if named:
+        legend(axes)
 
 
 def log_axis(axis: Any, say: Callable[[float], str] = count) -> None:
@@ -106,16 +135,26 @@ def log_axis(axis: Any, say: Callable[[float], str] = count) -> None:
     axes, name = axis.axes, axis.axis_name
     axes.set(**{f"{name}scale": "log"})
     low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
-    room = 6 if name == "x" else 7
+    most = 6 if name == "x" else 7
     decades = math.log10(high / low)
     if decades < 0.7:
-        axis.set_major_locator(FixedLocator(MaxNLocator(room, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)))
+        axis.set_major_locator(FixedLocator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)))
     else:
         subs = (1, 2, 5) if decades < 2 else (1, 3) if decades < 3 else (1,)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=room + 4))
+        axis.set_major_locator(LogLocator(subs=subs, numticks=most + 4))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: say(value)))
     axes.set(**{f"{name}lim": (low, high)})
+
+
+def legend(axes: Axes) -> None:
+    """Beside the axes, so that it never covers a point; of many entries, evenly spread ones."""
+    handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    kept = spread(list(named), LEGEND_ROWS)
+    if kept:
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+        axes.legend([named[label] for label in kept], kept, frameon=False, fontsize=8, **place)
 
 
 def plain(value: float) -> str:
@@ -134,39 +173,8 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def finish(axes: Axes, x: str, y: str, title: str = "") -> None:
-    axes.set_xlabel(literal(x))
-    axes.set_ylabel(literal(y))
-    axes.grid(alpha=0.25)
-    if title:
-        axes.set_title(literal(title), fontsize=10)
-
-
-def legend(axes: Axes, title: str = "", outside: bool = True) -> None:
-    """Beside the axes, so that it never covers a point; of many entries, evenly spread ones."""
-    handles, labels = axes.get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))
-    if not named:
-        return
-    kept = spread(list(named), LEGEND_ROWS)
-    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if outside else {"loc": "best"}
-    words = {"frameon": False, "fontsize": 8, "title_fontsize": 8}
-    axes.legend([named[label] for label in kept], kept, title=title or None, **words, **place)
-
-
 def spread(values: Sequence[Any], most: int) -> list[Any]:
     """At most `most` of the values, evenly, with the first and the last."""
     if len(values) <= most:
         return list(values)
     return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[float, Any]:
-    last = max(len(values) - 1, 1)
-    return {value: _colour(name, place / last) for place, value in enumerate(values)}
-
-
-def _colour(name: str, place: float) -> Any:
-    import matplotlib as mpl
-
-    return mpl.colormaps[name](0.88 * min(max(place, 0.0), 1.0))  # the last yellow is hard to see on white

@@ -10,36 +10,36 @@ import pytest
 from gpt1_ds.architecture.count import counts, parameters
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
-from gpt1_ds.config.scaling import load_scaling
-from gpt1_ds.scaling.cells import cells
-from gpt1_ds.scaling.plan import unidentified, warnings
+from gpt1_ds.sweep.scaling_study import load_scaling
+from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
+from gpt1_ds.sweep.scaling_trials import make_trials
 from gpt1_ds.training.schedule import learning_rate
-from tests.helpers.scaling_cells import LADDER, finish, read, small
+from tests.helpers.scaling_trials import LADDER, finish, read, small
 
 
 def by_name(folder: Path, **changed: Any) -> dict[str, Any]:
-    return {cell.name: cell for cell in small(folder, **changed)}
+    return {trial.name: trial for trial in small(folder, **changed)}
 
 
 def test_ladder_has_gpt1s_shape_and_counts(tmp_path: Path) -> None:
     found = by_name(tmp_path)
     assert len(found) == 10
-    cell = found["l4w64-128K-seed1"]
-    model = cell.config.model
+    trial = found["l4w64-128K-seed1"]
+    model = trial.config.model
     assert (model.layers, model.width, model.heads) == (4, 64, 4)
-    assert cell.sizes["all"] == parameters(model, 500)
-    assert cell.sizes["transformer"] == 4 * (12 * 64 * 64 + 13 * 64)
-    assert cell.sizes["matrices_head"] == 4 * 12 * 64 * 64 + 500 * 64 == cell.parameters
-    assert cell.steps == 500
-    assert cell.tokens == 500 * 8 * 32
-    assert cell.flops == cell.tokens * (6 * cell.parameters + 12 * 4 * 32 * 64)
-    assert cell.config.run.name == "small/l4w64-128K-seed1"
-    assert cell.config.tracking.group == "small"
+    assert trial.sizes["all"] == parameters(model, 500)
+    assert trial.sizes["transformer"] == 4 * (12 * 64 * 64 + 13 * 64)
+    assert trial.sizes["matrices_head"] == 4 * 12 * 64 * 64 + 500 * 64 == trial.parameters
+    assert trial.steps == 500
+    assert trial.tokens == 500 * 8 * 32
+    assert trial.flops == trial.tokens * (6 * trial.parameters + 12 * 4 * 32 * 64)
+    assert trial.config.run.name == "small/l4w64-128K-seed1"
+    assert trial.config.tracking.group == "small"
 
 
 def test_convention_names_n(tmp_path: Path) -> None:
-    cell = by_name(tmp_path, convention="all")["l2w32-8K-seed1"]
-    assert cell.parameters == counts(cell.config.model, 500)["all"]
+    trial = by_name(tmp_path, convention="all")["l2w32-8K-seed1"]
+    assert trial.parameters == counts(trial.config.model, 500)["all"]
 
 
 def test_rates_follow_the_width(tmp_path: Path) -> None:
@@ -63,14 +63,14 @@ def test_rates_follow_the_width(tmp_path: Path) -> None:
 )
 def test_kinds_say_how_widths_follow(tmp_path: Path, arm: dict[str, Any], shapes: list[tuple[int, int]]) -> None:
     made = small(tmp_path, arms=[{"name": "it", "tokens": ["8K"], **arm}])
-    assert sorted((cell.config.model.layers, cell.config.model.width) for cell in made) == shapes
+    assert sorted((trial.config.model.layers, trial.config.model.width) for trial in made) == shapes
 
 
 def test_repeated_data_have_epochs(tmp_path: Path) -> None:
     arm = {"name": "repeats", "kind": "data", "layers": [2], "width": 32, "tokens": ["32K"], "unique_tokens": ["8K"]}
-    (cell,) = small(tmp_path, arms=[arm])
-    assert (cell.name, cell.unique, cell.config.data.unique_tokens) == ("l2w32-32K-u8K-seed1", 8000, 8000)
-    assert cell.epochs == cell.tokens / 8000
+    (trial,) = small(tmp_path, arms=[arm])
+    assert (trial.name, trial.unique, trial.config.data.unique_tokens) == ("l2w32-32K-u8K-seed1", 8000, 8000)
+    assert trial.epochs == trial.tokens / 8000
 
 
 def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
     assert branch.config.checkpoint.resume == str(trunk.run_dir.checkpoint(branch.begin))
     assert branch.begin % trunk.config.checkpoint.keep_every == 0
     for step in range(1, branch.begin + 1):  # the trunk's steps are those that the branch would have made
-        rates = [learning_rate(cell.config.schedule, 1.0, step, cell.steps) for cell in (trunk, branch)]
+        rates = [learning_rate(trial.config.schedule, 1.0, step, trial.steps) for trial in (trunk, branch)]
         assert rates[0] == rates[1]
     assert not branch.ready
     trunk.run_dir.checkpoint(branch.begin).mkdir(parents=True)
@@ -91,13 +91,13 @@ def test_branches_begin_where_their_decay_does(tmp_path: Path) -> None:
 
 def test_trunks_come_first(tmp_path: Path) -> None:
     made = small(tmp_path, schedule="wsd")
-    order = [cell.trunk is not None for cell in made]
+    order = [trial.trunk is not None for trial in made]
     assert order == sorted(order)
     assert {order[0], order[-1]} == {False, True}
 
 
 def test_cosine_runs_stand_alone(tmp_path: Path) -> None:
-    assert all(cell.trunk is None and cell.config.checkpoint.keep_every == 0 for cell in small(tmp_path))
+    assert all(trial.trunk is None and trial.config.checkpoint.keep_every == 0 for trial in small(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_warnings(tmp_path: Path) -> None:
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the data are not there yet"):
-        cells(read(tmp_path), [], None, None)
+        make_trials(read(tmp_path), [], None, None)
 
 
 def test_done_is_told_by_the_run_folder(tmp_path: Path) -> None:
-    cell = small(tmp_path)[0]
-    assert not cell.done
-    finish(cell, 3.0)
-    assert cell.done
-    assert cell.result == "held-out loss 3.0000"
+    trial = small(tmp_path)[0]
+    assert not trial.done
+    finish(trial, 3.0)
+    assert trial.done
+    assert trial.result == "held-out loss 3.0000"
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("scaling/*.yaml")), ids=lambda path: path.stem)
 def test_shipped_scaling_studies_have_cells(path: Path) -> None:
     study = load_scaling(str(path))
-    found = cells(study, ["model.vocab_size=2048"], None, None)
-    assert {cell.arm for cell in found} == {arm.name for arm in study.arms}
+    found = make_trials(study, ["model.vocab_size=2048"], None, None)
+    assert {trial.arm for trial in found} == {arm.name for arm in study.arms}
     assert not list(unidentified(found))

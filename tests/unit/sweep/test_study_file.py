@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
-from gpt1_ds.config.study import TABLE_5, Study, StudyTask, folder_name, load_study
+from gpt1_ds.sweep.finetuning_study import TABLE_5, Study, StudyTask, folder_name, load_study
 
 
 def read(folder: Path, text: str) -> Study:
@@ -25,7 +25,11 @@ MINIMAL = "checkpoint: runs/x\ntasks: [finetune/cola]\n"
 
 
 def test_what_is_left_out() -> None:
-    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [1, 2, 3]
+    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_file_in_full(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,15 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.scaling.outcome import DONE, OUTCOMES, WAITING
 from gpt1_ds.scaling.points import NEEDED
 from gpt1_ds.scaling.predict import Fit, read_fit
 from gpt1_ds.scaling.tables import (
     COLUMNS,
     CONVENTIONS,
+    DONE,
+    OUTCOMES,
     TEXTS,
+    WAITING,
     Row,
     check_names,
     convention,
@@ -148,13 +150,13 @@ def read(folder: Path) -> Study:
         told = ", ".join(f"{times} {outcome}" for outcome, times in _outcomes(cells).items()) or "the file has no row"
         raise DataError(f"{path}: no cell is done yet ({told}); `gpt1-ds scaling run STUDY`, then `collect`")
     law = read_fit(folder / "fit.json") if (folder / "fit.json").is_file() else None
-    predictions = each(_rows(folder / "predictions.csv", ("cell", "predicted")), _prediction)
-    scores = each(_rows(folder / "downstream.csv", ("cell", "flops", "task", "metric", "value")), _score)
+    predicted = each(_rows(folder / "predictions.csv", "cell", "predicted"), lambda x: (x.name, x.number("predicted")))
+    scores = each(_rows(folder / "downstream.csv", "cell", "flops", "task", "metric", "value"), _score)
     return Study(
         folder=folder,
         cells=cells,
         law=law,
-        predictions={name: loss for name, loss in predictions if loss is not None},
+        predictions={name: loss for name, loss in predicted if loss is not None},
         downstream=tuple(score for score in scores if score),
         counted=convention(rows),
         schedules=schedules(rows),
@@ -190,12 +192,8 @@ def _outcomes(cells: Iterable[Cell]) -> Counter[str]:
     return Counter({outcome: counted[outcome] for outcome in OUTCOMES if counted[outcome]})
 
 
-def _rows(path: Path, needed: Sequence[str]) -> list[Row]:
+def _rows(path: Path, *needed: str) -> list[Row]:
     return read_table(path, needed) if path.is_file() else []
-
-
-def _prediction(row: Row) -> tuple[str, float | None]:
-    return row.name, row.number("predicted")
 
 
 def _score(row: Row) -> Score | None:

@@ -1,6 +1,6 @@
-"""A stand-in for `finetune` that leaves what a real cell leaves, in a fraction of its time, and misbehaves on request.
+"""A stand-in for `finetune` that leaves what a real trial leaves, in a fraction of its time, and misbehaves on request.
 
-What a cell does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse" or "wait".
+What a trial does is told by a file in the study's folder, behave.json: task -> "fail", "fail once", "refuse" or "wait".
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load, to_yaml
-from gpt1_ds.config.study import load_study
-from gpt1_ds.training import study
-from gpt1_ds.training.cells import Plan, plan
+from gpt1_ds.sweep import runner
+from gpt1_ds.sweep.finetuning_study import load_study
+from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, make_sweep
 
-TARGET = "tests.helpers.cells:finetune"
+
+class StandIn(FinetuningSweep):
+    """Its trials are run by this module's `finetune`."""
+
+    target = "tests.helpers.finetuning_trials:finetune"
 
 
 def score(config: Config) -> float:
-    """What a cell scores: 0.5, more for every layer taken, and a little for its seed."""
+    """What a trial scores: 0.5, more for every layer taken, and a little for its seed."""
     assert config.task is not None
     taken = config.model.layers if config.task.transfer_layers is None else config.task.transfer_layers
     return 0.5 + 0.1 * taken + 0.01 * config.run.seed
@@ -71,23 +75,24 @@ variants: [full, no pre-training]
 """
 
 
-def planned(folder: Path, text: str = FILE, *words: str) -> Plan:
+def planned(folder: Path, text: str = FILE, *words: str) -> StandIn:
     """The study `s` below `folder`, from a file of this text."""
     (folder / "s.yaml").write_text(text)
-    return plan(load_study(str(folder / "s.yaml")), load, [f"run.dir={folder}/runs", *words])
+    sweep = make_sweep(load_study(str(folder / "s.yaml")), load, [f"run.dir={folder}/runs", *words])
+    return StandIn(sweep.study, sweep.trials, sweep.curve)
 
 
-def behave(plan: Plan, **behaviour: str) -> None:
-    """Say what cells do; those that wait go on when `hold` is removed."""
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    write_json(plan.folder / "behave.json", behaviour)
-    (plan.folder / "hold").touch()
+def behave(sweep: FinetuningSweep, **behaviour: str) -> None:
+    """Say what trials do; those that wait go on when `hold` is removed."""
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    write_json(sweep.folder / "behave.json", behaviour)
+    (sweep.folder / "hold").touch()
 
 
 def run(folder: str, jobs: int) -> int:
     """A study as a program of its own, for tests that kill it."""
-    return study.run(planned(Path(folder)), jobs, lambda: None, TARGET)
+    return runner.run(planned(Path(folder)), jobs)
 
 
-def events(plan: Plan, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_jsonl(plan.folder / "events.jsonl") if event["event"] == kind]
+def events(sweep: FinetuningSweep, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_jsonl(sweep.folder / "events.jsonl") if event["event"] == kind]

@@ -1,4 +1,4 @@
-"""Cells of a small study, and run folders that hold what a run leaves."""
+"""Trials of a small study, and run folders that hold what a run leaves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.config.scaling import ScalingStudy, load_scaling
-from gpt1_ds.scaling.cells import Cell, cells
+from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
+from gpt1_ds.sweep.scaling_trials import ScalingTrial, make_trials
 
 LADDER = {"name": "ladder", "layers": [1, 2, 4], "tokens": ["8K", "32K", "128K"]}
 STUDY = {
@@ -26,20 +26,20 @@ def read(folder: Path, **changed: Any) -> ScalingStudy:
     return load_scaling(str(file))
 
 
-def small(folder: Path, **changed: Any) -> tuple[Cell, ...]:
-    return cells(read(folder, **changed), [f"run.dir={folder / 'runs'}"], VOCABULARY, DATA_TOKENS)
+def small(folder: Path, **changed: Any) -> tuple[ScalingTrial, ...]:
+    return make_trials(read(folder, **changed), [f"run.dir={folder / 'runs'}"], VOCABULARY, DATA_TOKENS)
 
 
-def finish(cell: Cell, loss: float, steps: int | None = None) -> None:
+def finish(trial: ScalingTrial, loss: float, steps: int | None = None) -> None:
     """Leave what a run leaves that trained to `steps`, its last if none are named."""
-    run_dir, last = cell.run_dir, steps or cell.steps
+    run_dir, last = trial.run_dir, steps or trial.steps
     run_dir.create()
-    run_dir.add_event("started", step=cell.begin, steps=cell.steps)
+    run_dir.add_event("started", step=trial.begin, steps=trial.steps)
     lines: list[dict[str, Any]] = []
     for step in sorted({*range(10, last, 10), last}):
         lines.append({"kind": "train", "step": step, "loss": loss, "step_seconds": 0.5})
         if step % 20 == 0 or step == last:
             lines.append({"kind": "eval", "step": step, "loss": loss, "bits_per_byte": loss / 2})
     run_dir.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if last == cell.steps:
+    if last == trial.steps:
         run_dir.done.write_text(json.dumps({"step": last}))

@@ -1,4 +1,4 @@
-"""A scaling study: arms of pre-training runs over depth, data and seeds, from which a loss law is fitted.
+"""A scaling study: arms of pre-training trials over depth, data and seeds, from which a loss law is fitted.
 
 Its YAML file has the keys of `ScalingStudy`; counts are written as elsewhere (`10M`, `1e9`):
 
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpt1_ds.config.study import key_value_words, read_study
 from gpt1_ds.config.values import count_or_text
+from gpt1_ds.sweep.study_file import as_overrides, count_problems, name_problems, read_study
 
 OWN_KEYS = (  # the study sets them for every cell
     *("run.name", "run.seed", "model.layers", "model.width", "model.heads", "data.unique_tokens", "data.epochs_limit"),
@@ -92,7 +92,7 @@ class EarlyEnd:
 class ScalingStudy:
     name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
     base: list[str] = field(default_factory=list)  # configuration files that every cell begins with
-    overrides: list[str] = field(default_factory=list)  # key=value words for every cell
+    overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
     arms: list[Arm] = field(default_factory=list)  # what is run
     convention: Literal["matrices_head", "all", "transformer"] = "matrices_head"  # parameters that N counts
     width_per_layer: int = 64  # of kind ladder; GPT-1 has 64
@@ -111,8 +111,7 @@ class ScalingStudy:
     keep_checkpoints: bool = False  # false: a finished cell keeps its metrics and logs only
 
     def problems(self) -> Iterator[str]:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
-            yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+        yield from name_problems(self)
         if not self.arms:
             yield "arms is empty; a study needs at least one"
         names = [arm.name for arm in self.arms]
@@ -121,9 +120,7 @@ class ScalingStudy:
                 yield f"arms: name={arm.name!r} of number {number + 1} is no name; use letters, digits, '_' and '-'"
             yield from (f"arms.{arm.name}: {problem}" for problem in arm.problems())
         yield from (f"arms: two are called {name}" for name in sorted({x for x in names if names.count(x) > 1}))
-        for key in ("jobs", "nproc", "tries", "width_per_layer", "head_width"):
-            if getattr(self, key) < 1:
-                yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
+        yield from count_problems(self, "width_per_layer", "head_width")
         for key in ("warmup", "epochs_limit"):
             if not getattr(self, key) >= 0:
                 yield f"{key}={getattr(self, key)} is negative; use 0 or more"
@@ -133,8 +130,8 @@ class ScalingStudy:
                 yield f"{key}={value} must be above 0; null is no limit"
         if not self.learning_rate.value > 0 or self.learning_rate.reference < 1:
             yield f"learning_rate: value={self.learning_rate.value} and reference must be above 0"
-        for word in self.overrides:
-            key = word.partition("=")[0]
+        for override in self.overrides:
+            key = override.partition("=")[0]
             if key in OWN_KEYS:
                 yield f"overrides: {key} is set by the study for every cell; leave it out"
 
@@ -145,9 +142,9 @@ def load_scaling(name: str) -> ScalingStudy:
 
 
 def _typed(key: str, value: Any) -> Any:
-    """`value` as its field wants it: counts as numbers, keys of the configuration as key=value words."""
+    """`value` as its field wants it: counts as numbers, keys of the configuration as key=value overrides."""
     if key == "overrides":
-        return key_value_words(value)
+        return as_overrides(value)
     if key == "base" and isinstance(value, str):
         return [value]
     if key == "arms":

@@ -1,7 +1,7 @@
-"""A study: a table of task x variant x seed, every cell of which is one fine-tuning run.
+"""A fine-tuning study: a table of task x variant x seed, every cell of which is one trial.
 
-Its YAML file has the keys of `Study`. Keys of the configuration stand in it as on the command line (`task.path: x`) or
-nested (`task: {path: x}`):
+Its YAML file has the keys of `Study`. Keys of the configuration stand in it as on the command line
+(`task.path: x`) or nested (`task: {path: x}`):
 
     tasks:
       - finetune/cola                       # a preset as it is
@@ -13,21 +13,14 @@ nested (`task: {path: x}`):
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.load import first_line, read_file
-from gpt1_ds.config.values import refuse_resolvers
+from gpt1_ds.sweep.study_file import as_overrides, count_problems, name_problems, read_study
 
 LSTM = "LSTM"
 TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them
@@ -40,26 +33,12 @@ NOTHING = ("", "null", "~")  # as YAML writes it
 OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
 
 
-class Named(Protocol):
-    """What every kind of study is: a dataclass that has a name and says what is wrong with it."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def name(self) -> str: ...
-
-    def problems(self) -> Iterator[str]: ...
-
-
-T = TypeVar("T", bound=Named)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyTask:
     preset: str = ""  # configuration file or shipped preset, like finetune/cola
     name: str = ""  # its column in the table, and its folder; empty: the preset's stem
     table: bool = True  # false: no column of the table, only on the layer-transfer curve
-    overrides: list[str] = field(default_factory=list)  # key=value words
+    overrides: list[str] = field(default_factory=list)  # key=value overrides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +55,9 @@ class Study:
     name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
     checkpoint: str = ""  # what every cell begins with (checkpoint.init_from): a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
-    variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value words
+    variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value overrides
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table
-    overrides: list[str] = field(default_factory=list)  # key=value words for every cell
+    overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
     layer_transfer: LayerTransfer | None = None  # null: no such curve
     jobs: int = 1  # cells that run at a time; the cores are divided among them
     nproc: int = 1  # ranks of a cell
@@ -91,16 +70,13 @@ class Study:
         return [task.name for task in self.tasks if task.table]
 
     def problems(self) -> Iterator[str]:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
-            yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+        yield from name_problems(self)
         if not self.checkpoint:
             yield "checkpoint is empty; name the run or checkpoint folder that every cell begins with"
         for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
             if not values:
                 yield f"{key} is empty; a table needs at least one"
-        for key in ("jobs", "nproc", "tries"):
-            if getattr(self, key) < 1:
-                yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
+        yield from count_problems(self)
         yield from _seed_problems("seeds", self.seeds)
         yield from self._name_problems()
         yield from self._override_problems()
@@ -122,9 +98,9 @@ class Study:
             yield f"variants.{LSTM} needs checkpoint.init_from: the checkpoint of an LSTM (model.kind=lstm)"
         places = {"overrides": self.overrides}
         places |= {f"tasks.{task.name}": task.overrides for task in self.tasks}
-        places |= {f"variants.{name}": words for name, words in self.variants.items()}
-        for place, words in places.items():
-            for key in (word.partition("=")[0] for word in words):
+        places |= {f"variants.{name}": overrides for name, overrides in self.variants.items()}
+        for place, overrides in places.items():
+            for key in (override.partition("=")[0] for override in overrides):
                 if key in OWN_KEYS:
                     yield f"{place}: {key} is set by the study for every cell; leave it out"
                 elif key.startswith("run.") and place != "overrides":
@@ -157,35 +133,13 @@ def load_study(name: str) -> Study:
     return read_study(Study, name, _typed)
 
 
-def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
-    """The file or shipped preset `name` as a dataclass with a `name` and `problems`; `typed` turns a key's value into
-    what its field wants. Raises ConfigError naming every problem.
-    """
-    layer = read_file(name)
-    found: list[str] = []
-    merged = OmegaConf.structured(kind)
-    for key, value in layer.values.items():
-        try:
-            refuse_resolvers(value)
-            merged = OmegaConf.merge(merged, {key: typed(str(key), value)})
-        except (OmegaConfBaseException, ValueError, TypeError) as error:
-            found.append(f"{layer.origin}: {key}: {first_line(error)}")
-    ConfigError.raise_all(found)
-    study = OmegaConf.to_object(merged)
-    assert isinstance(study, kind)
-    if not study.name:
-        study = dataclasses.replace(study, name=Path(layer.origin).stem)
-    ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
-    return study
-
-
 def folder_name(name: str) -> str:
     """`no pre-training` as a part of a path: no-pre-training."""
     return re.sub(r"[^\w.]+", "-", name).strip("-.")
 
 
 def _typed(key: str, value: Any) -> Any:
-    """`value` as its field wants it: tasks as mappings, keys of the configuration as key=value words."""
+    """`value` as its field wants it: tasks as mappings, keys of the configuration as key=value overrides."""
     if key == "tasks":
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [finetune/cola, finetune/rte]")
@@ -193,9 +147,9 @@ def _typed(key: str, value: Any) -> Any:
     if key == "variants" and isinstance(value, list):
         return {name: _known(name) for name in value}
     if key == "variants" and isinstance(value, dict):
-        return {name: key_value_words(item) if item not in NOTHING else _known(name) for name, item in value.items()}
+        return {name: as_overrides(item) if item not in NOTHING else _known(name) for name, item in value.items()}
     if key == "overrides":
-        return key_value_words(value)
+        return as_overrides(value)
     if key == "layer_transfer" and value in NOTHING:
         return None
     return value
@@ -207,7 +161,7 @@ def _task(item: Any) -> dict[str, Any]:
         raise ValueError(f"{item!r:.80} names no preset; write finetune/cola, or {{preset: finetune/cola, ...}}")
     own = {key: value for key, value in values.items() if key in ("preset", "name", "table")}
     rest = {key: value for key, value in values.items() if key not in own}
-    return {"name": Path(values["preset"]).stem, **own, "overrides": key_value_words(rest)}
+    return {"name": Path(values["preset"]).stem, **own, "overrides": as_overrides(rest)}
 
 
 def _known(name: Any) -> list[str]:
@@ -216,22 +170,6 @@ def _known(name: Any) -> list[str]:
     raise ValueError(
         f"{name!r} says nothing, and is no variant of the paper; {_choice(list(TABLE_5))}, or give it keys"
     )
-
-
-def key_value_words(values: Any, prefix: str = "") -> list[str]:
-    """A mapping of configuration keys, dotted or nested, as key=value words."""
-    if not isinstance(values, dict):
-        raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
-    words = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            words += key_value_words(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            flow = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
-            words.append(f"{prefix}{key}={flow.strip()}")
-        else:
-            words.append(f"{prefix}{key}={value}")
-    return words
 
 
 def _choice(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How a cell ended, from what its run folder holds."""
+"""How a trial ended, from what its run folder holds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.config.scaling import EarlyEnd
-from gpt1_ds.scaling.collect import collect
-from gpt1_ds.scaling.outcome import Record, dominated, read
-from gpt1_ds.scaling.plan import StudyPlan
+from gpt1_ds.plan.machine import find
 from gpt1_ds.scaling.tables import COLUMNS
-from tests.helpers.scaling_cells import LADDER, finish, small
-from tests.helpers.scaling_cells import read as read_study
+from gpt1_ds.sweep.outcome import Record, dominated, read
+from gpt1_ds.sweep.results import rows
+from gpt1_ds.sweep.scaling_study import EarlyEnd
+from gpt1_ds.sweep.scaling_sweep import ScalingSweep
+from tests.helpers.scaling_trials import LADDER, finish, small
+from tests.helpers.scaling_trials import read as read_study
 
 
 def test_every_outcome(tmp_path: Path) -> None:
@@ -22,14 +23,14 @@ def test_every_outcome(tmp_path: Path) -> None:
     finish(further, 3.0, steps=further.steps - 1)
     further.run_dir.done.write_text('{"step": 1}')  # of a smaller target
     finish(nan, float("nan"))
-    for cell, event in ((spiked, "spike"), (risen, "diverged"), (failed, "failed"), (stopped, "stopped")):
-        finish(cell, 4.0, steps=20)
-        cell.run_dir.add_event(event, step=20, action="raise", problem="too high", reason="a bus error")
+    for trial, event in ((spiked, "spike"), (risen, "diverged"), (failed, "failed"), (stopped, "stopped")):
+        finish(trial, 4.0, steps=20)
+        trial.run_dir.add_event(event, step=20, action="raise", problem="too high", reason="a bus error")
     finish(behind, 4.0, steps=20)
     behind.run_dir.add_event("dominated", reason="far behind")
     finish(running, 4.0, steps=20)
     with RunLock(running.run_dir.lock):
-        found = [read(cell.run_dir, cell.steps) for cell in small(tmp_path)]
+        found = [read(trial.run_dir, trial.steps) for trial in small(tmp_path)]
     assert [record.outcome for record in found] == [
         *("done", "waiting", "diverged", "diverged", "diverged", "failed", "waiting", "dominated", "running"),
         "waiting",
@@ -40,15 +41,15 @@ def test_every_outcome(tmp_path: Path) -> None:
 
 
 def test_what_failed_before_a_new_start_is_forgotten(tmp_path: Path) -> None:
-    cell = small(tmp_path)[0]
-    finish(cell, 4.0, steps=20)
-    cell.run_dir.add_event("diverged", step=20, problem="too high")
-    cell.run_dir.add_event("started", step=0)
-    assert read(cell.run_dir, cell.steps).outcome == "waiting"
+    trial = small(tmp_path)[0]
+    finish(trial, 4.0, steps=20)
+    trial.run_dir.add_event("diverged", step=20, problem="too high")
+    trial.run_dir.add_event("started", step=0)
+    assert read(trial.run_dir, trial.steps).outcome == "waiting"
 
 
 def test_seconds_are_those_of_its_own_steps(tmp_path: Path) -> None:
-    branch = next(cell for cell in small(tmp_path, schedule="wsd") if cell.trunk is not None and cell.begin >= 10)
+    branch = next(trial for trial in small(tmp_path, schedule="wsd") if trial.trunk is not None and trial.begin >= 10)
     finish(branch, 3.0)
     lines = branch.run_dir.metrics.read_text().splitlines(keepends=True)
     own = [line for line in lines if int(line.split('"step": ')[1].split(",")[0]) > branch.begin]
@@ -71,32 +72,32 @@ def test_dominated() -> None:
 
 def test_hopeless_rates_are_ended_and_hours_are_kept(tmp_path: Path) -> None:
     arms = [LADDER, {"name": "rates", "layers": [1], "tokens": ["128K"], "rates": [4]}]
-    made = {cell.name: cell for cell in small(tmp_path, arms=arms)}
+    made = {trial.name: trial for trial in small(tmp_path, arms=arms)}
     study = read_study(tmp_path, arms=arms, stop={"behind": 0.2}, budget_hours=1)
-    plan = StudyPlan(study, tuple(made.values()))
+    sweep = ScalingSweep(study, tuple(made.values()), find("cpu"))
     good, bad = made["l1w16-128K-seed1"], made["l1w16-128K-lr4-seed1"]
     finish(good, 3.0)
     finish(bad, 3.5, steps=300)
-    assert plan.watch({bad: 10.0}, 3000.0) == ""
+    assert sweep.watch({bad: 10.0}, 3000.0) == ""
     assert bad.run_dir.stop.exists()
     assert bad.done
     assert bad.result == "dominated: 3.5000 at step 300, where l1w16-128K-seed1 had 3.0000"
-    assert plan.watch({}, 3600.0) == "budget_hours=1 is used up"
+    assert sweep.watch({}, 3600.0) == "budget_hours=1 is used up"
 
 
 def test_checkpoints_stay_as_long_as_a_branch_needs_them(tmp_path: Path) -> None:
     made = small(tmp_path, schedule="wsd")
-    plan = StudyPlan(read_study(tmp_path, schedule="wsd"), made)
-    branch = next(cell for cell in made if cell.trunk is not None)
+    sweep = ScalingSweep(read_study(tmp_path, schedule="wsd"), made, find("cpu"))
+    branch = next(trial for trial in made if trial.trunk is not None)
     trunk = branch.trunk
     assert trunk is not None
-    for cell in made:
-        if cell is trunk or (cell.trunk is trunk and cell is not branch):
-            finish(cell, 3.0)
-    plan.tidy()
+    for trial in made:
+        if trial is trunk or (trial.trunk is trunk and trial is not branch):
+            finish(trial, 3.0)
+    sweep.remove_checkpoints()
     assert trunk.run_dir.checkpoints.is_dir()
     finish(branch, 3.0)
-    plan.tidy()
+    sweep.remove_checkpoints()
     assert not trunk.run_dir.checkpoints.exists()
     assert not branch.run_dir.checkpoints.exists()
 
@@ -104,14 +105,14 @@ def test_checkpoints_stay_as_long_as_a_branch_needs_them(tmp_path: Path) -> None
 def test_rows_of_every_cell(tmp_path: Path) -> None:
     arms = [LADDER, {"name": "rates", "layers": [1], "tokens": ["8K"], "rates": [0.5, 2], "seeds": [1, 2]}]
     made = small(tmp_path, arms=arms, held_out=["l4w64-128K-seed1"])
-    for cell in made:
-        if cell.arm == "rates" or cell.name == "l1w16-8K-seed1":
-            finish(cell, {0.5: 3.2, 1: 3.1, 2: 3.0}[cell.rate] + 0.01 * cell.config.run.seed)
-    rows = {row["cell"]: row for row in collect(made, 2)}
-    assert list(rows["l1w16-8K-seed1"]) == list(COLUMNS)
-    best = {name: row["best_rate"] for name, row in rows.items() if row["outcome"] == "done"}
+    for trial in made:
+        if trial.arm == "rates" or trial.name == "l1w16-8K-seed1":
+            finish(trial, {0.5: 3.2, 1: 3.1, 2: 3.0}[trial.rate] + 0.01 * trial.config.run.seed)
+    found = {row["cell"]: row for row in rows(made, 2)}
+    assert list(found["l1w16-8K-seed1"]) == list(COLUMNS)
+    best = {name: row["best_rate"] for name, row in found.items() if row["outcome"] == "done"}
     assert {name for name, is_best in best.items() if is_best} == {"l1w16-8K-lr2-seed1", "l1w16-8K-lr2-seed2"}
-    waiting = rows["l4w64-128K-seed1"]
+    waiting = found["l4w64-128K-seed1"]
     assert (waiting["held_out"], waiting["outcome"], waiting["loss"], waiting["best_rate"]) == (1, "waiting", None, 1)
-    done = rows["l1w16-8K-lr2-seed1"]
+    done = found["l1w16-8K-lr2-seed1"]
     assert done["rank_hours"] == pytest.approx(done["seconds"] * 2 / 3600, abs=1e-6)

@@ -1,4 +1,4 @@
-"""How a cell ended, as its run folder tells: done, diverged, dominated, failed, running or waiting."""
+"""How a trial ended, as its run folder tells: done, diverged, dominated, failed, running or waiting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config.scaling import EarlyEnd
+from gpt1_ds.scaling.tables import DIVERGED, DOMINATED, DONE, FAILED, RUNNING, WAITING
+from gpt1_ds.sweep.scaling_study import EarlyEnd
 
-OUTCOMES = ("done", "diverged", "dominated", "failed", "running", "waiting")
-DONE, DIVERGED, DOMINATED, FAILED, RUNNING, WAITING = OUTCOMES
 ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
 
 
@@ -80,23 +79,23 @@ def _target(run_dir: RunDir) -> int:
         return 0
 
 
-def dominated(settings: EarlyEnd, record: Record, steps: int, rivals: Mapping[str, Record]) -> str:
-    """Why a cell that runs is not worth its end: past the share `after` of its steps its held-out loss is `behind`
-    above that of a rival at the same step. Empty when it is. `rivals` are finished records, by name, of the same cell
-    at other learning rates.
+def dominated(settings: EarlyEnd, record: Record, steps: int, competitors: Mapping[str, Record]) -> str:
+    """Why a running trial should stop early, or "": after the fraction `after` of its steps its held-out loss exceeds
+    that of a competitor at the same step by more than `behind`. `competitors` are finished records, by name, of the
+    same trial at other learning rates.
     """
     if not (settings.behind and record.held_out):
         return ""
     step, loss = record.held_out[-1]["step"], float(record.held_out[-1]["loss"])
     if step >= settings.after * steps:
-        for name, theirs in _at(step, rivals):
+        for name, theirs in _at(step, competitors):
             if loss > theirs + settings.behind:
                 return f"{loss:.4f} at step {step}, where {name} had {theirs:.4f}"
     return ""
 
 
-def _at(step: int, rivals: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
-    for name, record in rivals.items():
+def _at(step: int, competitors: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
+    for name, record in competitors.items():
         for line in record.held_out:
             if line["step"] == step:
                 yield name, float(line["loss"])

@@ -1,7 +1,7 @@
-"""From a study to its cells: every pre-training run it is made of, with its whole configuration and its place in the
-laws: N, D, U and C.
+"""From a scaling study to its trials: every pre-training run with its whole configuration and its place in the laws:
+N, D, U and C.
 
-With the schedule wsd the cells of one size, seed and rate share a trunk: the largest budget is one run from scratch,
+With the schedule wsd the trials of one size, seed and rate share a trunk: the largest budget is one run from scratch,
 and every smaller one branches off it at the last checkpoint before its own decay, so that trunk tokens are paid once.
 """
 
@@ -17,69 +17,63 @@ from pathlib import Path
 
 from gpt1_ds.architecture.count import counts, flops_per_token
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
-from gpt1_ds.config.scaling import Arm, ScalingStudy
 from gpt1_ds.config.validate import problems
 from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
-from gpt1_ds.scaling import outcome
-from gpt1_ds.slurm.tries import newest_step
+from gpt1_ds.scaling.tables import DONE
+from gpt1_ds.sweep import outcome
+from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
+from gpt1_ds.sweep.trial import Trial
+from gpt1_ds.training import resume
 
 TRUNK_SAVES = 0.02  # of a trunk's steps: about how much a branch repeats at most
 EVALUATIONS = 10  # of the held-out data in a run
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One pre-training run of a study."""
-
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ScalingTrial(Trial):
     name: str  # of its run folder in the study's
     arm: str
     kind: str
     rate: float  # multiple of the rule's learning rate
-    config: Config
     steps: int
     unique: int  # distinct tokens it sees
     vocab_size: int
     convention: str
     held_out: bool
-    trunk: Cell | None = None  # whose checkpoint it begins from
-    begin: int = 0  # step of that checkpoint
 
     def __str__(self) -> str:
         return self.name
 
-    @cached_property
-    def run_dir(self) -> RunDir:
-        return RunDir(Path(self.config.run.dir) / self.config.run.name)
+    @property
+    def record(self) -> outcome.Record:
+        """What its run folder says now."""
+        return outcome.read(self.run_dir, self.steps)
 
     @property
     def done(self) -> bool:
-        """Nothing is left to do: trained to its end, or ended early for good."""
-        return outcome.read(self.run_dir, self.steps).outcome in outcome.ENDED
-
-    @property
-    def ready(self) -> bool:
-        """Whether what it begins from is there."""
-        return (
-            self.trunk is None or bool(newest_step(self.run_dir)) or self.trunk.run_dir.checkpoint(self.begin).is_dir()
-        )
+        """Trained to its end, or ended early for good."""
+        return self.record.outcome in outcome.ENDED
 
     @property
     def result(self) -> str:
-        record = outcome.read(self.run_dir, self.steps)
+        record = self.record
         loss = "no held-out loss" if record.loss is None else f"held-out loss {record.loss:.4f}"
-        return loss if record.outcome == outcome.DONE else f"{record.outcome}: {record.reason}"
+        return loss if record.outcome == DONE else f"{record.outcome}: {record.reason}"
+
+    def must_keep(self, key: str) -> bool:
+        return not key.startswith(resume.MAY_CHANGE)
 
     @property
-    def tokens_per_step(self) -> int:
-        return self.config.train.global_batch * self.config.model.context
+    def point(self) -> tuple[int, int, int]:
+        """N, D and U: where it lies in the laws."""
+        return self.parameters, self.tokens, self.unique
 
     @property
     def tokens(self) -> int:
         """D: trained on, those of the trunk included."""
-        return self.steps * self.tokens_per_step
+        return self.steps * self.config.train.global_batch * self.config.model.context
 
     @property
     def epochs(self) -> float:
@@ -106,33 +100,41 @@ class Cell:
         return (self.steps - self.begin) / self.steps
 
 
-def cells(
-    study: ScalingStudy, words: Sequence[str], vocab_size: int | None, data_tokens: int | None
-) -> tuple[Cell, ...]:
-    """The cells of `study` in the order in which they begin: trunks before branches, large before small, because a
-    large one that begins last keeps all others waiting. The command line's `words` hold for all of them. `vocab_size`
-    and `data_tokens` are those of the data, None where they are not there yet.
+def make_trials(
+    study: ScalingStudy, overrides: Sequence[str], vocab_size: int | None, data_tokens: int | None
+) -> tuple[ScalingTrial, ...]:
+    """The trials of `study` in the order in which they start: trunks before branches, large before small, because a
+    large one that starts last keeps all others waiting. The command line's `overrides` hold for all of them.
+    `vocab_size` and `data_tokens` are those of the data, None where they are not there yet.
 
     Raises ConfigError naming every problem.
     """
-    base = base_config(study, words)
+    base = base_config(study, overrides)
     maker = _Maker(study, base, base.model.vocab_size or vocab_size, data_tokens)
-    made = [cell for arm in study.arms for cell in maker.of(arm)]
+    made = [trial for arm in study.arms for trial in maker.of(arm)]
     ConfigError.raise_all(dict.fromkeys([*maker.problems, *_problems(study, made, maker.shortfalls)]))
     if study.schedule == "wsd":
         made = _branched(made)
-    needed = sum(cell.flops * cell.own_share for cell in made)
+    needed = sum(trial.flops * trial.own_share for trial in made)
     if study.budget_flops is not None and needed > study.budget_flops:
         raise ConfigError(
             f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} operations; take some out, or raise it"
         )
-    return tuple(sorted(made, key=lambda cell: (cell.trunk is not None, -cell.flops, cell.name)))
+    return tuple(sorted(made, key=lambda trial: (trial.trunk is not None, -trial.flops, trial.name)))
 
 
-def base_config(study: ScalingStudy, words: Sequence[str]) -> Config:
-    """What all cells have in common."""
+def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
+    """What all trials have in common."""
     sizes = [f"model.layers={study.arms[0].layers[0]}", f"model.width={study.head_width}", "model.heads=1"]
-    return load(study.base, [*study.overrides, *words, *sizes])
+    return load(study.base, [*study.overrides, *overrides, *sizes])
+
+
+def study_folder(name: str) -> Path:
+    """The folder of the study in the file `name`, or `name` itself where it is a folder."""
+    if Path(name).is_dir():
+        return Path(name)
+    study = load_scaling(name)
+    return Path(base_config(study, []).run.dir) / study.name
 
 
 class _Maker:
@@ -149,12 +151,12 @@ class _Maker:
                 model = self._model(arm, layers)
                 self.smallest[model] = min([self.smallest.get(model, arm.tokens[0]), *arm.tokens])
 
-    def of(self, arm: Arm) -> Iterator[Cell]:
+    def of(self, arm: Arm) -> Iterator[ScalingTrial]:
         uniques: list[int | None] = [*arm.unique_tokens] or [None]
         for layers in arm.layers:
             model = self._model(arm, layers)
             for tokens, unique, seed, rate in product(arm.tokens, uniques, arm.seeds, arm.rates):
-                yield self._cell(arm, model, tokens, unique, seed, rate)
+                yield self._trial(arm, model, tokens, unique, seed, rate)
 
     def _model(self, arm: Arm, layers: int) -> ModelConfig:
         head = self.study.head_width
@@ -173,7 +175,9 @@ class _Maker:
         heads = max(1, width // head)
         return replace(self.base.model, layers=layers, width=width, heads=heads, vocab_size=self.vocab_size)
 
-    def _cell(self, arm: Arm, model: ModelConfig, tokens: int, unique: int | None, seed: int, rate: float) -> Cell:
+    def _trial(
+        self, arm: Arm, model: ModelConfig, tokens: int, unique: int | None, seed: int, rate: float
+    ) -> ScalingTrial:
         study, base = self.study, self.base
         per_step = base.train.global_batch * model.context
         shortest = self.smallest[model] if study.schedule == "wsd" else tokens
@@ -207,7 +211,7 @@ class _Maker:
                 f"arms.{arm.name}: {count(tokens)} tokens are {steps * per_step / there:.1f} passes over the "
                 f"{count(there)} of the data; raise epochs_limit={study.epochs_limit:g}, or use kind data"
             )
-        return Cell(
+        return ScalingTrial(
             name=name,
             arm=arm.name,
             kind=arm.kind,
@@ -232,11 +236,11 @@ class _Maker:
         return max(1, math.ceil(min(wanted, shortest / 4) / per_step))
 
 
-def _problems(study: ScalingStudy, made: Sequence[Cell], shortfalls: Sequence[str]) -> Iterator[str]:
+def _problems(study: ScalingStudy, made: Sequence[ScalingTrial], shortfalls: Sequence[str]) -> Iterator[str]:
     yield from shortfalls
     arms: dict[str, list[str]] = {}
-    for cell in made:
-        arms.setdefault(cell.name, []).append(cell.arm)
+    for trial in made:
+        arms.setdefault(trial.name, []).append(trial.arm)
     for name, where in arms.items():
         if len(where) > 1:
             yield f"arms: {' and '.join(where)} both have a cell {name}; leave it out of one"
@@ -246,29 +250,29 @@ def _problems(study: ScalingStudy, made: Sequence[Cell], shortfalls: Sequence[st
             yield f"held_out: {name} is no cell of the study; did you mean {' or '.join(near)}?"
 
 
-def _branched(made: Sequence[Cell]) -> list[Cell]:
-    """The cells with every smaller budget set to begin from its trunk."""
-    groups: dict[object, list[Cell]] = {}
-    for cell in made:
-        model = cell.config.model
-        key = (model.layers, model.width, cell.config.run.seed, cell.rate, cell.config.data.unique_tokens)
-        groups.setdefault(key, []).append(cell)
-    done: list[Cell] = []
+def _branched(made: Sequence[ScalingTrial]) -> list[ScalingTrial]:
+    """The trials with every smaller budget set to begin from its trunk."""
+    groups: dict[object, list[ScalingTrial]] = {}
+    for trial in made:
+        model = trial.config.model
+        key = (model.layers, model.width, trial.config.run.seed, trial.rate, trial.config.data.unique_tokens)
+        groups.setdefault(key, []).append(trial)
+    done: list[ScalingTrial] = []
     for group in groups.values():
-        *smaller, largest = sorted(group, key=lambda cell: cell.steps)
+        *smaller, largest = sorted(group, key=lambda trial: trial.steps)
         every = _trunk_saves(largest, smaller)
         kept = replace(largest.config.checkpoint, every=every, keep_every=every if smaller else 0)
         trunk = replace(largest, config=replace(largest.config, checkpoint=kept))
-        done += [trunk, *(_branch(cell, trunk, every) for cell in smaller)]
+        done += [trunk, *(_branch(trial, trunk, every) for trial in smaller)]
     return done
 
 
-def _decay_begins(cell: Cell) -> int:
+def _decay_begins(trial: ScalingTrial) -> int:
     """The last step at the full rate (training/schedule.py)."""
-    return cell.steps - max(1, round(cell.config.schedule.decay_fraction * cell.steps))
+    return trial.steps - max(1, round(trial.config.schedule.decay_fraction * trial.steps))
 
 
-def _trunk_saves(trunk: Cell, branches: Sequence[Cell]) -> int:
+def _trunk_saves(trunk: ScalingTrial, branches: Sequence[ScalingTrial]) -> int:
     """Steps between a trunk's checkpoints: a divisor of the first branch's start, so that it repeats nothing, and no
     further apart than TRUNK_SAVES of the whole asks for.
     """
@@ -279,10 +283,10 @@ def _trunk_saves(trunk: Cell, branches: Sequence[Cell]) -> int:
     return max(1, first // min(parts, 4))
 
 
-def _branch(cell: Cell, trunk: Cell, every: int) -> Cell:
-    begin = _decay_begins(cell) // every * every
-    if begin < (cell.config.schedule.warmup_steps or 1):
-        return cell  # too short to share anything
+def _branch(trial: ScalingTrial, trunk: ScalingTrial, every: int) -> ScalingTrial:
+    begin = _decay_begins(trial) // every * every
+    if begin < (trial.config.schedule.warmup_steps or 1):
+        return trial  # too short to share anything
     place = str(trunk.run_dir.checkpoint(begin))
-    checkpoint = replace(cell.config.checkpoint, resume=place)
-    return replace(cell, config=replace(cell.config, checkpoint=checkpoint), trunk=trunk, begin=begin)
+    checkpoint = replace(trial.config.checkpoint, resume=place)
+    return replace(trial, config=replace(trial.config, checkpoint=checkpoint), trunk=trunk, begin=begin)

@@ -1,0 +1,110 @@
+"""A sweep as SLURM arrays: one task per trial; branches wait for the array of their trunks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.files import write_atomic, write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import to_yaml
+from gpt1_ds.slurm.request import sbatch_options
+from gpt1_ds.slurm.submit import call, require_sbatch, scripts
+from gpt1_ds.sweep.scaling_sweep import ScalingSweep
+from gpt1_ds.sweep.scaling_trials import ScalingTrial
+
+SCRIPT = "array.sbatch"
+RUNS_ONE_BY_ONE = ("--dependency=", "--output=", "--job-name=")  # what a run's own job is given
+
+
+@dataclass(frozen=True)
+class Array:
+    """Trials that may run at the same time: task N of the array runs line N of the manifest."""
+
+    trials: Sequence[ScalingTrial]
+    manifest: Path
+    options: list[str]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Files to write into `place`, and the arrays to submit one after the other."""
+
+    place: Path
+    arrays: list[Array]
+    files: dict[Path, str]
+
+    def commands(self, jobs: Sequence[str]) -> Iterator[list[str]]:
+        """The sbatch command of each array; `jobs` grows by the number of each before the next is asked for."""
+        for array in self.arrays:
+            after = [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
+            yield ["sbatch", "--parsable", *array.options, *after, str(self.place / SCRIPT), str(array.manifest)]
+
+    def lines(self) -> Iterator[str]:
+        """What a person reads before it is submitted."""
+        for path, text in self.files.items():
+            yield f"# {path}\n{text.rstrip()}\n"
+        jobs: list[str] = []
+        for command in self.commands(jobs):
+            yield shlex.join(command)
+            jobs.append("JOB")
+
+
+def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
+    """What `submit` will do for the trials that are not done; touches nothing. Raises ConfigError where SLURM is asked
+    for other ranks than the study counts on.
+    """
+    config = sweep.trials[0].config
+    config = replace(config, slurm=replace(config.slurm, continuation="requeue"))  # a task resumes as itself
+    ranks = config.slurm.nodes * config.slurm.ranks
+    if ranks != sweep.study.nproc:
+        raise ConfigError(
+            f"nproc={sweep.study.nproc}: slurm.nodes={config.slurm.nodes} has {ranks} ranks for each cell; change one "
+            "of them"
+        )
+    slurm = RunDir(sweep.folder).slurm.resolve()
+    place = slurm / f"submission-{1 + len(list(slurm.glob('submission-*')))}"
+    options = [word for word in sbatch_options(config, RunDir(sweep.folder)) if not word.startswith(RUNS_ONE_BY_ONE)]
+    options += [f"--job-name={sweep.study.name}", f"--output={slurm}/%A_%a.out"]
+    submission = Submission(place, [], {place / name: text for name, text in scripts(SCRIPT, config, options).items()})
+    left = sweep.left
+    groups = {"scratch": [x for x in left if x.trunk is None], "branches": [x for x in left if x.trunk]}
+    for name, trials in groups.items():
+        if trials:
+            array = Array(trials, place / f"{name}.jsonl", [*options, f"--array=0-{len(trials) - 1}%{jobs}"])
+            configs = {place / "cells" / f"{trial.name}.yaml": to_yaml(trial.config) for trial in trials}
+            submission.arrays.append(array)
+            submission.files[array.manifest] = "".join(
+                json.dumps(["pretrain", "-c", str(path)]) + "\n" for path in configs
+            )
+            submission.files.update(configs)
+    return submission
+
+
+def submit(sweep: ScalingSweep, submission: Submission) -> list[str]:
+    """The arrays' numbers. Raises LaunchError where SLURM is not here or already has this study."""
+    require_sbatch()
+    name = sweep.study.name
+    queued = call(["squeue", "--noheader", "--me", f"--name={name}", "--format=%F"], {}, LaunchError).split()
+    if queued:
+        raise LaunchError(
+            f"{sweep.folder}: job {queued[0]} of this study waits or runs, and would run its cells twice; wait for "
+            f"it, or scancel {queued[0]}"
+        )
+    first = submission.arrays[0]
+    RunDir(sweep.folder).create(sweep.trials[0].config.run.share)
+    (submission.place / "cells").mkdir(parents=True)
+    for path, text in submission.files.items():
+        write_atomic(path, text)
+    test = ["sbatch", "--test-only", *first.options, str(submission.place / SCRIPT), str(first.manifest)]
+    call(test, {}, ConfigError)
+    jobs: list[str] = []
+    for command in submission.commands(jobs):
+        answer = call(command, {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
+        jobs.append(answer.strip().partition(";")[0])
+    write_json(sweep.folder / "study.json", sweep.describe())
+    return jobs

@@ -1,0 +1,182 @@
+"""From a fine-tuning study to its sweep: every trial with its whole configuration.
+
+A point of the layer-transfer curve whose configuration is that of a trial of the table is that trial, and runs once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.config import Config, TaskConfig
+from gpt1_ds.config.run import RunConfig
+from gpt1_ds.sweep.finetuning_study import LayerTransfer, Study, folder_name
+from gpt1_ds.sweep.trial import Sweep, Trial
+from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.registry import find_spec
+
+Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
+Configs = dict[tuple[str, str], Config]  # (task, variant) -> configuration, as for no seed yet
+RESULT_KEYS = (  # a finished trial whose configuration differs in one of these is another experiment
+    *("run.seed", "checkpoint.init_from", "task.", "optimizer.", "schedule.", "train.precision"),
+    *("train.steps", "train.tokens", "train.epochs", "train.global_batch"),
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FinetuningTrial(Trial):
+    task: str
+    variant: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.variant}, seed {self.seed}"
+
+    @property
+    def section(self) -> TaskConfig:
+        assert self.config.task is not None, "a fine-tuning trial has a task"
+        return self.config.task
+
+    @property
+    def done(self) -> bool:
+        return self.run_dir.done.exists() and self.run_dir.evaluation.exists()
+
+    @property
+    def result(self) -> str:
+        """The dev split's first metric, as eval.json has it; null where it is not defined."""
+        entries = json.loads(self.run_dir.evaluation.read_text())
+        first = [next(iter(entry["metrics"].items())) for entry in entries if entry["split"] == "dev"]
+        return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
+
+    def must_keep(self, key: str) -> bool:
+        return key.startswith(RESULT_KEYS) and key != "task.answer"  # no score depends on that one
+
+    def differences(self) -> Iterator[str]:
+        return super().differences() if self.done else iter(())
+
+
+@dataclass(frozen=True)
+class FinetuningSweep(Sweep):
+    """The trials of the table first, one seed after the other so that the table fills evenly.
+
+    `curve`: (blocks taken, trial) of the layer-transfer figure; -1 takes nothing, 0 the embeddings only.
+    """
+
+    target: ClassVar[str] = "gpt1_ds.training.finetune:finetune"
+    study: Study
+    trials: tuple[FinetuningTrial, ...]
+    curve: tuple[tuple[int, FinetuningTrial], ...]
+
+    def describe(self) -> dict[str, Any]:
+        tasks = {trial.task: trial.section for trial in self.trials}
+        return {
+            "name": self.study.name,
+            "checkpoint": self.study.checkpoint,
+            "tasks": [
+                {
+                    "name": name,
+                    "task": section.name,
+                    "metric": find_spec(section).metrics[0],
+                    "table": name in self.study.columns,
+                }
+                for name, section in tasks.items()
+            ],
+            "variants": list(self.study.variants),
+            "seeds": list(self.study.seeds),
+            "cells": [self._place(trial) for trial in self.trials],
+            "layer_transfer": [{"layers": layers, **self._place(trial)} for layers, trial in self.curve],
+        }
+
+    def _place(self, trial: FinetuningTrial) -> dict[str, Any]:
+        inside = trial.run_dir.path.relative_to(self.folder).as_posix()
+        return {"task": trial.task, "variant": trial.variant, "seed": trial.seed, "folder": inside}
+
+    def check(self) -> None:
+        """Raise UserError also for tasks whose files cannot be read."""
+        problems = [problem for trial in self.trials for problem in trial.differences()]
+        for section in {trial.task: trial.section for trial in self.trials}.values():
+            try:
+                read_task(section)
+            except UserError as error:
+                problems += error.problems
+        UserError.raise_all(problems)
+
+    def table(self) -> Iterator[str]:
+        """A line per trial, and the totals."""
+        for trial in self.trials:
+            yield f"{'done ' if trial.done else 'to do'}  {trial}"
+        left = len(self.left)
+        yield f"{self.folder}: {len(self.trials)} cells, {len(self.trials) - left} done, {left} to do"
+
+
+def make_sweep(study: Study, configure: Configure, overrides: Sequence[str] = ()) -> FinetuningSweep:
+    """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win).
+
+    Raises ConfigError naming every problem of every trial's configuration.
+    """
+    transfer = study.layer_transfer or LayerTransfer()
+    table = _configurations(study, configure, overrides, study.variants, study.columns)
+    taking = {f"transfer {'nothing' if layers < 0 else layers}": layers for layers in transfer.layers}
+    changed = {name: [f"task.transfer_layers={layers}"] for name, layers in taking.items()}
+    curve = _configurations(study, configure, overrides, changed, transfer.tasks)
+    for config in list(curve.values())[:1]:
+        ConfigError.raise_all(
+            f"{study.name}: layer_transfer.layers: {study.checkpoint} has no {layers} layers; take -1 to {most}"
+            for layers in transfer.layers
+            if layers > (most := config.model.layers)
+        )
+    trials = {
+        (task, variant, seed): _trial(study, task, variant, seed, config)
+        for seed in study.seeds
+        for (task, variant), config in table.items()
+    }
+    points = []
+    for (task, name), config in curve.items():
+        same = [key for key, known in table.items() if key[0] == task and _identity(known) == _identity(config)]
+        variant = same[0][1] if same else name
+        for seed in transfer.seeds or study.seeds:
+            trial = trials.setdefault((task, variant, seed), _trial(study, task, variant, seed, config))
+            points.append((taking[name], trial))
+    return FinetuningSweep(study, tuple(trials.values()), tuple(points))
+
+
+def _configurations(
+    study: Study,
+    configure: Configure,
+    overrides: Sequence[str],
+    variants: Mapping[str, Sequence[str]],
+    tasks: Sequence[str],
+) -> Configs:
+    """A problem of several trials is told once."""
+    common = [f"checkpoint.init_from={study.checkpoint}", *study.overrides]
+    configs: Configs = {}
+    problems: dict[str, str] = {}
+    for task in study.tasks:
+        for variant, own in variants.items() if task.name in tasks else ():
+            try:
+                config = configure([task.preset], [*common, *task.overrides, *overrides, *own])
+                if config.task is None:
+                    raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
+                configs[task.name, variant] = config
+            except UserError as error:
+                for problem in error.problems:
+                    problems.setdefault(problem.removeprefix("command line: "), f"{task.name}, {variant}")
+    ConfigError.raise_all(f"{study.name}: {place}: {problem}" for problem, place in problems.items())
+    return configs
+
+
+def _trial(study: Study, task: str, variant: str, seed: int, config: Config) -> FinetuningTrial:
+    name = f"{study.name}/{folder_name(task)}/{folder_name(variant)}/seed-{seed}"
+    config = replace(config, run=replace(config.run, name=name, seed=seed))
+    return FinetuningTrial(config=config, task=task, variant=variant, seed=seed)
+
+
+def _identity(config: Config) -> Config:
+    """Equal for configurations that differ in their folder and seed alone."""
+    task, layers = config.task, config.model.layers
+    assert task is not None, "a fine-tuning trial has a task"
+    taken = layers if task.transfer_layers is None else task.transfer_layers
+    return replace(config, run=RunConfig(), task=replace(task, transfer_layers=taken))

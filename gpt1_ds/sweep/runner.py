@@ -1,0 +1,191 @@
+"""The runner of a sweep: its trials, some at a time, from one fork server, until none is left. Never imports torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common import log, progress, stop_signals
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
+from gpt1_ds.common.files import append, write_json
+from gpt1_ds.common.lock import RunLock
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.units import duration
+from gpt1_ds.config import Config
+from gpt1_ds.parallel import launch
+from gpt1_ds.sweep.trial import Sweep, Trial
+
+POLL_SECONDS = 0.5  # between looks at the STOP file
+LOCK_SECONDS = 5.0  # to wait for another process that runs this sweep
+USER, HANDOVER = "user", "handover"
+
+
+def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> int:
+    """Run the trials that are not done; the program's exit code: 0 all done, 1 some failed, 75 to be continued.
+
+    `update` is called at the beginning and after every trial. Ctrl-C, SIGTERM, a lost terminal and a file STOP in the
+    sweep's folder let the running trials save and end.
+    """
+    config = sweep.trials[0].config
+    os.umask(0o077 if config.run.share == "private" else 0o007)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads(jobs * sweep.study.nproc)))  # before the fork server starts
+    with RunLock(sweep.folder / ".lock", LOCK_SECONDS):
+        write_json(sweep.folder / "study.json", sweep.describe())
+        runner = _Runner(sweep, jobs, update)
+        with runner.stop:
+            return runner.run()
+
+
+def threads(ranks: int) -> int:
+    """Cores of this machine for each of `ranks` ranks."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def run_trial(target: str, config: Config, log_file: str) -> int:
+    """On a rank: `target(config)`, with what it would print added to `log_file`."""
+    with open(log_file, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    module, _, name = target.partition(":")
+    return int(getattr(importlib.import_module(module), name)(config))
+
+
+class _Stop:
+    """What ends a sweep early; a second Ctrl-C ends its trials without saving."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.reason, self._interrupts = file, "", 0
+
+    def __enter__(self) -> None:
+        self._before = stop_signals.listen(self._note)
+
+    def __exit__(self, *_: object) -> None:
+        stop_signals.restore(self._before)
+
+    def _note(self, number: int, _: Any) -> None:
+        self.reason = HANDOVER
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:
+            launch.signal_ranks(signal.SIGKILL)
+
+    def asked(self) -> bool:
+        if self.file.exists():
+            self.file.unlink(missing_ok=True)
+            self.reason = USER
+        return bool(self.reason)
+
+
+class _Runner:
+    def __init__(self, sweep: Sweep, jobs: int, update: Callable[[], None]) -> None:
+        self.sweep, self.jobs, self.update = sweep, jobs, update
+        self.folder = RunDir(sweep.folder)
+        self.stop = _Stop(self.folder.stop)
+        self.log_file = sweep.folder / "study.log"
+        self.waiting = deque(sweep.left)
+        self.tries: Counter[Trial] = Counter()
+        self.failed: dict[Trial, str] = {}
+        self.begun: dict[Trial, float] = {}  # of what runs now
+        self.spent = sum(event.get("seconds", 0.0) for event in read_jsonl(self.folder.events))
+
+    def run(self) -> int:
+        total, waiting = len(self.sweep.trials), len(self.waiting)
+        self._say(f"{self.sweep.folder}: {total} cells, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
+        self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
+        self.update()
+        threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="trial")
+        with progress.bar(total, total - waiting) as show, threads as pool:
+            try:
+                self._run_all(pool, show)
+            except BaseException:
+                launch.signal_ranks(signal.SIGTERM)  # the pool waits for its threads
+                raise
+        return self._finish()
+
+    def _run_all(self, pool: ThreadPoolExecutor, show: progress.Show) -> None:
+        running: dict[Future[None], Trial] = {}
+        while self.waiting or running:
+            now = time.monotonic()
+            times = {trial: now - self.begun[trial] for trial in running.values()}
+            self.stop.reason = self.stop.reason or self.sweep.watch(times, self.spent + sum(times.values()))
+            if self.stop.asked():
+                self.waiting.clear()
+                launch.signal_ranks(signal.SIGTERM)  # again and again: a trial may just have begun
+            while len(running) < self.jobs and (trial := self._next(bool(running))) is not None:
+                self.begun[trial] = time.monotonic()
+                running[pool.submit(self._run_trial, trial)] = trial
+            done = len(self.sweep.trials) - len(self.waiting) - len(running) - len(self.failed)
+            show(done, "; ".join(map(str, running.values())))
+            for future in wait(running, POLL_SECONDS, FIRST_COMPLETED).done:
+                self._settle(running.pop(future), future)
+
+    def _next(self, others_run: bool) -> Trial | None:
+        """The first trial that can begin. What waits for a run that will not come is given up."""
+        ready = next((trial for trial in self.waiting if trial.ready), None)
+        if ready is not None:
+            self.waiting.remove(ready)
+        elif self.waiting and not others_run:
+            self.failed |= dict.fromkeys(self.waiting, "the run that it begins from did not get there")
+            self.waiting.clear()
+        return ready
+
+    def _run_trial(self, trial: Trial) -> None:
+        """In a thread."""
+        arguments = (self.sweep.target, trial.config, str(self.log_file))
+        launch.start(f"{__name__}:run_trial", arguments, self.sweep.study.nproc)
+
+    def _settle(self, trial: Trial, future: Future[None]) -> None:
+        error = future.exception()
+        seconds = time.monotonic() - self.begun.pop(trial)
+        self.spent += seconds
+        if trial.done:
+            self.sweep.remove_checkpoints()
+            self.folder.add_event("done", cell=self._name(trial), seconds=round(seconds, 3))
+            to_do = f"{len(self.sweep.left)} of {len(self.sweep.trials)} left"
+            self._say(f"{trial}: {trial.result}  {duration(seconds)}  {to_do}")
+        elif error is None or self.stop.reason:
+            self.folder.add_event("interrupted", cell=self._name(trial), seconds=round(seconds, 3))
+            self._say(f"{trial}: stopped, to be continued")
+        else:
+            self._note_failure(trial, error, seconds)
+        self.update()
+
+    def _note_failure(self, trial: Trial, error: BaseException, seconds: float) -> None:
+        self.tries[trial] += 1
+        lasting = isinstance(error, UserError) and not isinstance(error, LaunchError)
+        again = not lasting and self.tries[trial] < self.sweep.study.tries
+        reason = str(error).rpartition("\n")[2]
+        self.folder.add_event("failed", cell=self._name(trial), reason=reason, again=again, seconds=round(seconds, 3))
+        append(self.log_file, f"{trial}: {error}\n")
+        log.say(f"{trial}: failed: {reason}{'; it is tried again later' if again else ''}")
+        if again:
+            self.waiting.append(trial)
+        else:
+            self.failed[trial] = reason
+
+    def _finish(self) -> int:
+        waiting = len(self.sweep.left)
+        self.folder.add_event("stopped", reason=self.stop.reason or "done", left=waiting, failed=len(self.failed))
+        for trial, reason in self.failed.items():
+            self._say(f"{trial}: failed: {reason}; its run folder is {trial.run_dir.path}")
+        end = f"{waiting} cells are left; the same command goes on" if waiting else "all cells are done"
+        if self.stop.reason not in ("", USER, HANDOVER):
+            end = f"{self.stop.reason}; {end}"
+        self._say(f"{self.sweep.folder}: {end}")
+        if self.failed:
+            return EXIT_FAILURE
+        return EXIT_CONTINUE if waiting and self.stop.reason != USER else 0
+
+    def _name(self, trial: Trial) -> str:
+        return trial.run_dir.path.relative_to(self.sweep.folder).as_posix()
+
+    def _say(self, text: str) -> None:
+        log.say(text)
+        append(self.log_file, f"{text}\n")

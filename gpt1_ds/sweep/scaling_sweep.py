@@ -1,0 +1,180 @@
+"""A scaling study's sweep: its trials, what they need, how far they are, and whether they can answer the question."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from gpt1_ds.common.units import count, duration
+from gpt1_ds.config import Config
+from gpt1_ds.plan.cost import cost
+from gpt1_ds.plan.machine import Machine
+from gpt1_ds.plan.machine import find as find_machine
+from gpt1_ds.scaling.checks import DECADE
+from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
+from gpt1_ds.sweep import outcome
+from gpt1_ds.sweep.scaling_study import ScalingStudy
+from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
+from gpt1_ds.sweep.trial import Sweep
+
+FEWEST_SIZES = FEWEST_BUDGETS = 3  # of a joint fit over N and D
+EVALUATION_LOAD = 1.05  # time of a run beside its steps
+
+
+@dataclass(frozen=True)
+class ScalingSweep(Sweep):
+    """`machine` is the one that the planner counts the time on."""
+
+    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+    study: ScalingStudy
+    trials: tuple[ScalingTrial, ...]
+    machine: Machine
+
+    def describe(self) -> dict[str, Any]:
+        keys = ("name", "arm", "kind", "rate", "steps", "begin", "held_out")
+        listed = [{key: getattr(trial, key) for key in keys} for trial in self.trials]
+        return {"study": asdict(self.study), "cells": listed}
+
+    def watch(self, running: Mapping[ScalingTrial, float], spent: float) -> str:
+        """Also ends the trials that are dominated."""
+        hours = self.study.budget_hours
+        if hours is not None and spent * self.study.nproc >= hours * 3600:
+            return f"budget_hours={hours:g} is used up"
+        for trial in running if self.study.stop.behind else ():
+            record = trial.record
+            reason = outcome.dominated(self.study.stop, record, trial.steps, self._competitors(trial))
+            if reason and record.outcome not in outcome.ENDED:
+                trial.run_dir.add_event(DOMINATED, reason=reason)
+                trial.run_dir.stop.touch()
+        return ""
+
+    def _competitors(self, trial: ScalingTrial) -> dict[str, outcome.Record]:
+        """Finished records of the same trial at other learning rates."""
+        seed = trial.config.run.seed
+        same = [x for x in self.trials if x.rate != trial.rate and x.point == trial.point and x.config.run.seed == seed]
+        records = {other.name: other.record for other in same}
+        return {name: record for name, record in records.items() if record.outcome == DONE}
+
+    def seconds(self, trial: ScalingTrial) -> float:
+        """Of the steps that `trial` runs itself, by the planner."""
+        step = cost(trial.config, self.study.nproc, trial.vocab_size, self.machine).step
+        return EVALUATION_LOAD * step * (trial.steps - trial.begin)
+
+    # What people read
+
+    def table(self) -> Iterator[str]:
+        """What every trial is and needs, and the totals."""
+        wide = max(len(trial.name) for trial in self.trials)
+        yield (
+            f"{'cell':<{wide}}  {'arm':<10}{'N':>8}{'N all':>8}{'N blocks':>9}{'D':>8}{'U':>8}{'epochs':>7}{'C':>10}"
+            f"{'lr':>10}  {'begins':<8}{'hours':>8}"
+        )
+        for trial in self.trials:
+            begins = f"{trial.begin / trial.steps:.0%} trunk" if trial.trunk else "scratch"
+            yield (
+                f"{trial.name:<{wide}}  {trial.arm:<10}{count(trial.parameters):>8}{count(trial.sizes['all']):>8}"
+                f"{count(trial.sizes['transformer']):>9}{count(trial.tokens):>8}{count(trial.unique):>8}"
+                f"{trial.epochs:>7.2f}{trial.flops:>10.2e}{trial.config.optimizer.lr:>10.2e}  {begins:<9}"
+                f"{self.seconds(trial) * self.study.nproc / 3600:8.2f}{'  held out' * trial.held_out}"
+            )
+        yield from self._totals()
+
+    def _totals(self) -> Iterator[str]:
+        own = sum(trial.flops * trial.own_share for trial in self.trials)
+        held_out = sum(trial.held_out for trial in self.trials)
+        yield (
+            f"{self.folder}: {len(self.trials)} cells, {held_out} held out, {own:.3g} operations; N counts "
+            f"{CONVENTIONS[self.study.convention]}; schedule {self.study.schedule}"
+        )
+        seconds = sum(self.seconds(trial) for trial in self.trials)
+        yield (
+            f"about {seconds * self.study.nproc / 3600:.3g} hours of ranks, {duration(seconds / self.study.jobs)} with "
+            f"{self.study.jobs} at a time, on {self.machine.name} ({self.machine.source})"
+        )
+        for key in ("budget_flops", "budget_hours"):
+            limit = getattr(self.study, key)
+            if limit is not None:
+                yield f"{key}={limit:g}"
+        yield from (f"warning: {warning}" for warning in warnings(self.trials))
+
+    def status(self) -> Iterator[str]:
+        """How far every trial is, and how many have which outcome."""
+        wide = max(len(trial.name) for trial in self.trials)
+        yield f"{'cell':<{wide}}  {'N':>6}{'D':>8}  {'outcome':<10}{'step':>14}  {'loss':>7}  {'time':<12}"
+        ended: Counter[str] = Counter()
+        for trial in self.trials:
+            record = trial.record
+            ended[record.outcome] += 1
+            step = record.train[-1]["step"] if record.train else 0
+            loss = "" if record.loss is None else f"{record.loss:.4f}"
+            time = duration(record.seconds) if record.seconds else ""
+            yield (
+                f"{trial.name:<{wide}}  {count(trial.parameters):>6}{count(trial.tokens):>8}  {record.outcome:<10}"
+                f"{f'{step}/{trial.steps}':>14}  {loss:>7}  {time:<12}{record.reason}".rstrip()
+            )
+        yield f"{self.folder}: {', '.join(f'{number} {name}' for name, number in ended.most_common())}"
+
+
+def make_sweep(
+    study: ScalingStudy, overrides: Sequence[str], vocab_size: int | None, data_tokens: int | None
+) -> ScalingSweep:
+    """The sweep of `study`; nothing is written. `vocab_size` and `data_tokens` are those of the data, None where they
+    are not there yet. Raises ConfigError naming every problem.
+    """
+    trials = make_trials(study, overrides, vocab_size, data_tokens)
+    return ScalingSweep(study, trials, _machine(base_config(study, overrides)))
+
+
+def _machine(base: Config) -> Machine:
+    """What the study is to run on: what was measured here, unless that is no machine of its kind."""
+    device = "cuda" if base.slurm.gpus_per_node else "cpu"
+    found = find_machine(None, device)
+    return found if found.device == device else find_machine("h100" if device == "cuda" else "cpu")
+
+
+def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:
+    """Why no law can be fitted to these trials."""
+    if not any(trial.kind == "ladder" for trial in trials):
+        return  # depth, shape and data answer other questions
+    fitted = _fitted(trials)
+    sizes, budgets = {trial.parameters for trial in fitted}, {trial.tokens for trial in fitted}
+    per_parameter = [trial.tokens / trial.parameters for trial in fitted]
+    if len(sizes) < FEWEST_SIZES or len(budgets) < FEWEST_BUDGETS:
+        yield (
+            f"arms: {len(sizes)} sizes x {len(budgets)} budgets that are not held out cannot identify "
+            f"E + A/N^alpha + B/D^beta; use at least {FEWEST_SIZES} x {FEWEST_BUDGETS}"
+        )
+    elif _range(per_parameter) < DECADE:
+        yield (
+            f"arms: tokens per parameter go from {min(per_parameter):.3g} to {max(per_parameter):.3g}, less than a "
+            "decade, so that alpha and beta cannot be told apart; use larger and smaller budgets"
+        )
+
+
+def warnings(trials: Sequence[ScalingTrial]) -> Iterator[str]:
+    """What a fit to these trials will not know well."""
+    fitted = _fitted(trials)
+    if not fitted:
+        return
+    for name, values in (("D", [x.tokens for x in fitted]), ("N", [x.parameters for x in fitted])):
+        if (span := _range(values)) < DECADE:
+            yield f"{name} spans a factor of {span:.3g}, less than a decade: its exponent will be vague"
+    furthest = max((trial.flops for trial in trials if trial.held_out), default=0)
+    if furthest > DECADE * max(trial.flops for trial in fitted):
+        yield "a held-out cell needs more than 10 times the compute of any fitted one: a long extrapolation"
+    runs = {(trial.point, trial.config.run.seed) for trial in trials if trial.rate == 1}
+    if len({point for point, _ in runs}) == len(runs):
+        yield "no cell has a second seed: there will be no noise floor to hold errors against"
+    if not any(trial.held_out for trial in trials):
+        yield "no cell is held out: nothing will test the prediction"
+
+
+def _fitted(trials: Iterable[ScalingTrial]) -> list[ScalingTrial]:
+    """Those that a joint fit over N and D may see."""
+    return [trial for trial in trials if not trial.held_out and trial.kind == "ladder"]
+
+
+def _range(values: Sequence[float]) -> float:
+    return max(values) / min(values)

@@ -1,0 +1,97 @@
+"""The YAML file of a study: read into a dataclass, with every problem of the file at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.load import first_line, read_file
+from gpt1_ds.config.values import refuse_resolvers
+
+
+class StudySettings(Protocol):
+    """What every kind of study has: a dataclass that knows what is wrong with it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def jobs(self) -> int: ...
+    @property
+    def nproc(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def keep_checkpoints(self) -> bool: ...
+
+    def problems(self) -> Iterator[str]: ...
+
+
+T = TypeVar("T", bound=StudySettings)
+
+
+def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
+    """The file or shipped preset `name` as a `kind`; `typed` turns a key's value into what its field wants.
+
+    Raises ConfigError naming every problem.
+    """
+    layer = read_file(name)
+    found: list[str] = []
+    merged = OmegaConf.structured(kind)
+    for key, value in layer.values.items():
+        try:
+            refuse_resolvers(value)
+            merged = OmegaConf.merge(merged, {key: typed(str(key), value)})
+        except (OmegaConfBaseException, ValueError, TypeError) as error:
+            found.append(f"{layer.origin}: {key}: {first_line(error)}")
+    ConfigError.raise_all(found)
+    study = OmegaConf.to_object(merged)
+    assert isinstance(study, kind)
+    if not study.name:
+        study = dataclasses.replace(study, name=Path(layer.origin).stem)
+    ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
+    return study
+
+
+def name_problems(study: StudySettings) -> Iterator[str]:
+    if not re.fullmatch(r"[\w.-]+", study.name) or study.name in (".", ".."):
+        yield f"name={study.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+
+
+def count_problems(study: StudySettings, *more_keys: str) -> Iterator[str]:
+    for key in ("jobs", "nproc", "tries", *more_keys):
+        if getattr(study, key) < 1:
+            yield f"{key}={getattr(study, key)} is too small; it must be at least 1"
+
+
+def jobs_at_a_time(study: StudySettings, asked: int | None) -> int:
+    """The option --jobs where it is given, else the study's. Raises ConfigError."""
+    jobs = study.jobs if asked is None else asked
+    if jobs < 1:
+        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
+    return jobs
+
+
+def as_overrides(values: Any, prefix: str = "") -> list[str]:
+    """A mapping of configuration keys, dotted or nested, as key=value overrides."""
+    if not isinstance(values, dict):
+        raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
+    overrides = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            overrides += as_overrides(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            flow = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
+            overrides.append(f"{prefix}{key}={flow.strip()}")
+        else:
+            overrides.append(f"{prefix}{key}={value}")
+    return overrides

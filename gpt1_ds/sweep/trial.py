@@ -1,0 +1,108 @@
+"""One trial of a sweep, and the sweep that the runner works off.
+
+A trial is an ordinary run that resumes by itself, so a sweep has no state of its own: the run folders say which trials
+are done, and running the sweep again runs the others.
+"""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, load_recorded
+from gpt1_ds.slurm.tries import newest_step
+from gpt1_ds.sweep.study_file import StudySettings
+from gpt1_ds.training import resume
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trial(ABC):
+    """One run of a sweep; hashed by identity."""
+
+    config: Config
+    trunk: Trial | None = None  # the trial from whose checkpoint it starts
+    begin: int = 0  # step of that checkpoint
+
+    @cached_property
+    def run_dir(self) -> RunDir:
+        return RunDir(Path(self.config.run.dir) / self.config.run.name)
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Nothing is left to do."""
+
+    @property
+    @abstractmethod
+    def result(self) -> str:
+        """Of a trial that is done, in a few words."""
+
+    @abstractmethod
+    def must_keep(self, key: str) -> bool:
+        """Whether a run whose configuration differs in `key` is another trial."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what it starts from exists."""
+        return (
+            self.trunk is None or bool(newest_step(self.run_dir)) or self.trunk.run_dir.checkpoint(self.begin).is_dir()
+        )
+
+    def differences(self) -> Iterator[str]:
+        """What its run folder was made with, where that is not what the study now says."""
+        if self.run_dir.config.exists():
+            before = load_recorded(self.run_dir.config)
+            for key, (old, new) in resume.changes(before, self.config).items():
+                if self.must_keep(key):
+                    yield (
+                        f"{self.run_dir.path} ran with {key}={old}, and the study now says {new}; set it back, remove "
+                        "the folder, or give the study another name"
+                    )
+
+
+class Sweep(ABC):
+    """The trials of a study, in the order in which they start."""
+
+    target: ClassVar[str]  # module:function that a rank runs with a trial's configuration
+    study: StudySettings
+    trials: tuple[Trial, ...]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.trials[0].config.run.dir) / self.study.name
+
+    @property
+    def left(self) -> list[Trial]:
+        """The trials that are not done."""
+        return [trial for trial in self.trials if not trial.done]
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What study.json says."""
+
+    def check(self) -> None:
+        """Raise UserError, before anything starts, for trials that ran with another configuration."""
+        ConfigError.raise_all(problem for trial in self.trials for problem in trial.differences())
+
+    def watch(self, running: Mapping[Any, float], spent: float) -> str:
+        """Called several times a second with the running trials and the seconds that each took, and the seconds that
+        all trials took so far. Returns why the sweep must stop now, or nothing.
+        """
+        return ""
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints that no trial needs any more."""
+        if self.study.keep_checkpoints:
+            return
+        kept = [trial for trial in self.trials if trial.run_dir.checkpoints.exists()]  # few, also in a large study
+        needed = {trial.trunk for trial in self.trials if trial.trunk in kept and not trial.done}
+        for trial in kept:
+            if trial not in needed and trial.done:
+                shutil.rmtree(trial.run_dir.checkpoints, ignore_errors=True)

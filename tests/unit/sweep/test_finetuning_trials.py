@@ -1,0 +1,121 @@
+"""From a fine-tuning study to its trials."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.config import to_yaml
+from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
+from tests.helpers.finetuning_trials import FILE, planned
+from tests.helpers.tasks import DEV, ROWS
+
+CURVE = FILE + "layer_transfer: {tasks: [rte], layers: [-1, 0, 2]}\n"
+
+
+def names(sweep: FinetuningSweep) -> list[str]:
+    return [str(trial) for trial in sweep.trials]
+
+
+def test_a_cell_per_task_variant_and_seed(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    assert len(sweep.trials) == 8
+    assert names(sweep)[:3] == ["cola, full, seed 1", "cola, no pre-training, seed 1", "rte, full, seed 1"]
+    trial = sweep.trials[5]
+    assert str(trial) == "cola, no pre-training, seed 2"
+    assert trial.run_dir.path == tmp_path / "runs" / "s" / "cola" / "no-pre-training" / "seed-2"
+    assert trial.config.run.seed == 2
+    assert trial.config.checkpoint.init_from == "nowhere"
+    assert trial.config.task is not None
+    assert (trial.config.task.name, trial.config.task.transfer_layers) == ("cola", -1)
+
+
+def test_the_curve_shares_the_tables_trials(tmp_path: Path) -> None:
+    sweep = planned(tmp_path, CURVE)
+    assert names(sweep)[8:] == ["rte, transfer 0, seed 1", "rte, transfer 0, seed 2"]
+    points = [(layers, str(trial)) for layers, trial in sweep.curve]
+    assert points[::2] == [
+        (-1, "rte, no pre-training, seed 1"),
+        (0, "rte, transfer 0, seed 1"),
+        (2, "rte, full, seed 1"),  # the model's two layers are all there is
+    ]
+    assert all(trial in sweep.trials for _, trial in sweep.curve)
+
+
+def test_the_curve_runs_trials_of_its_own_where_the_tables_are_not_the_same(tmp_path: Path) -> None:
+    text = CURVE.replace("[full, no pre-training]", "{full: {optimizer.lr: 1e-5}}")
+    sweep = planned(tmp_path, text)
+    assert {trial.variant for _, trial in sweep.curve} == {"transfer nothing", "transfer 0", "transfer 2"}
+
+
+def test_a_curve_may_have_other_seeds_and_a_task_of_its_own(tmp_path: Path) -> None:
+    text = FILE.replace("finetune/rte]", "{preset: finetune/rte, table: false}]")
+    sweep = planned(tmp_path, text + "layer_transfer: {tasks: [rte], layers: [0], seeds: [7]}\n")
+    assert names(sweep)[4:] == ["rte, transfer 0, seed 7"]
+    assert [(task["name"], task["table"]) for task in sweep.describe()["tasks"]] == [("cola", True), ("rte", False)]
+
+
+def test_which_words_win(tmp_path: Path) -> None:
+    text = FILE.replace("[full, no pre-training]", "{full: , low: {optimizer.lr: 1e-5}}")
+    text = text.replace("finetune/rte", "{preset: finetune/rte, train.epochs: 5}") + "overrides: {train.epochs: 4}\n"
+    sweep = planned(tmp_path, text, "optimizer.lr=3e-5")
+    told = {(trial.task, trial.variant): trial.config for trial in sweep.trials}
+    assert [told[task, "full"].train.epochs for task in ("cola", "rte")] == [4, 5]
+    assert [told["cola", variant].optimizer.lr for variant in ("full", "low")] == [3e-5, 1e-5]
+
+
+def test_a_problem_of_several_trials_is_told_once(tmp_path: Path) -> None:
+    text = FILE.replace("finetune/rte", "{preset: finetune/rte, task.pth: x}") + "overrides: {train.epoch: 4}\n"
+    with pytest.raises(ConfigError) as caught:
+        planned(tmp_path, text)
+    assert [problem.partition(" not in ")[0] for problem in caught.value.problems] == [
+        "s: cola, full: train.epoch: Key 'epoch'",
+        "s: rte, full: task.pth: Key 'pth'",
+    ]
+    assert all("Did you mean" in problem for problem in caught.value.problems)
+
+
+def test_presets_without_a_task(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tiny_cpu has no task section; choose a preset like finetune/cola"):
+        planned(tmp_path, FILE.replace("finetune/rte", "pretrain/tiny_cpu"))
+
+
+def test_more_layers_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere has no 3 layers; take -1 to 2"):
+        planned(tmp_path, CURVE.replace("0, 2]", "3]"))
+
+
+def with_files(folder: Path) -> FinetuningSweep:
+    (folder / "train.csv").write_text(ROWS)
+    (folder / "dev.csv").write_text(DEV)
+    return planned(folder, f"checkpoint: x\nseeds: [1]\ntasks: [{{preset: finetune/table, task.path: {folder}}}]\n")
+
+
+def test_the_tasks_files_are_read_before_anything_runs(tmp_path: Path) -> None:
+    sweep = with_files(tmp_path)
+    sweep.check()
+    (tmp_path / "dev.csv").unlink()
+    with pytest.raises(UserError, match="has no dev file"):
+        sweep.check()
+
+
+def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> None:
+    sweep = with_files(tmp_path)
+    run_dir = sweep.trials[0].run_dir
+    run_dir.create()
+    (run_dir.config).write_text(to_yaml(sweep.trials[0].config).replace("lr: 6.25e-05", "lr: 1e-3"))
+    sweep.check()
+    run_dir.done.touch()
+    run_dir.evaluation.write_text("[]")
+    with pytest.raises(UserError, match=r"ran with optimizer.lr=0.001, and the study now says 6.25e-05"):
+        sweep.check()
+    (run_dir.config).write_text(to_yaml(sweep.trials[0].config).replace("log_every: 10", "log_every: 3"))
+    sweep.check()  # changes nothing about the result
+
+
+@pytest.mark.parametrize(("value", "told"), [("0.5", "pearson 0.5000"), ("null", "pearson null")])
+def test_a_score_that_is_not_defined_ends_no_sweep(tmp_path: Path, value: str, told: str) -> None:
+    trial = planned(tmp_path).trials[0]
+    trial.run_dir.create()
+    trial.run_dir.evaluation.write_text(f'[{{"split": "dev", "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]')
+    assert trial.result == told

@@ -1,0 +1,170 @@
+"""The cells of a study, run on real ranks by a stand-in for `finetune`."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpt1_ds.common.lock import LaunchError, RunLock
+from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report.study_results import read_study
+from gpt1_ds.sweep import runner
+from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
+from tests.helpers.finetuning_trials import FILE, behave, events, planned
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def run(sweep: FinetuningSweep, jobs: int = 2) -> int:
+    return runner.run(sweep, jobs, lambda: write_study(sweep.folder))
+
+
+def test_all_cells_once(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    assert run(sweep) == 0
+    assert sweep.left == []
+    assert not sweep.trials[0].run_dir.checkpoints.exists(), "keep_checkpoints is false"
+    assert len((sweep.folder / "results.csv").read_text().splitlines()) == 1 + 8
+    log = (sweep.folder / "study.log").read_text()
+    assert "s/cola/full/seed-1: a line for the terminal" in log
+    assert "0 of 8 left" in log
+    assert run(sweep) == 0
+    assert len(events(sweep, "done")) == 8, "nothing ran twice"
+
+
+def test_checkpoints_can_be_kept(tmp_path: Path) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]") + "keep_checkpoints: true\n")
+    assert run(sweep) == 0
+    assert (sweep.trials[0].run_dir.checkpoints / "step-00000002").is_dir()
+
+
+def test_the_reports_grow_with_every_cell(tmp_path: Path) -> None:
+    sweep, seen = planned(tmp_path), []
+    assert runner.run(sweep, 1, lambda: seen.append(read_study(sweep.folder).done)) == 0
+    assert seen == list(range(9))
+
+
+def test_a_cell_that_fails_is_tried_again_and_then_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, cola="fail once", rte="fail")
+    assert run(sweep, 1) == 1
+    tried = [event["cell"] for event in events(sweep, "failed")]
+    assert [tried.count(f"{task}/full/seed-1") for task in ("cola", "rte")] == [1, sweep.study.tries]
+    assert [str(trial) for trial in sweep.left] == ["rte, full, seed 1", "rte, no pre-training, seed 1"]
+    said = capsys.readouterr().err
+    assert said.count("rte, full, seed 1: failed: RuntimeError: out of luck; its run folder is") == 1
+    assert "Traceback" not in said
+    assert "Traceback" in (sweep.folder / "study.log").read_text()
+    assert "2 failed" in (sweep.folder / "table.md").read_text()
+    behave(sweep)
+    assert run(sweep, 1) == 0
+    assert "failed" not in (sweep.folder / "table.md").read_text()
+
+
+def test_what_a_person_must_mend_is_not_tried_again(tmp_path: Path) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, rte="refuse")
+    assert run(sweep, 1) == 1
+    assert [(event["reason"], event["again"]) for event in events(sweep, "failed")] == [
+        ("task.max_length=3 is too short", False)
+    ] * 2
+
+
+def in_the_background(action: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=action)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("asked", "code"), [("STOP", 0), ("SIGTERM", 75), ("SIGINT", 75)])
+def test_a_stop_lets_the_running_cells_save(tmp_path: Path, asked: str, code: int) -> None:
+    sweep = planned(tmp_path)
+    behave(sweep, rte="wait")
+    waiting = [trial for trial in sweep.trials if trial.task == "rte"][:2]
+
+    def ask() -> None:
+        wait_for(lambda: all(list(trial.run_dir.logs.parent.glob("events.jsonl")) for trial in waiting))
+        time.sleep(0.2)
+        if asked == "STOP":
+            (sweep.folder / "STOP").touch()
+        else:
+            os.kill(os.getpid(), getattr(signal, asked))
+
+    thread = in_the_background(ask)
+    assert run(sweep) == code
+    thread.join()
+    assert not (sweep.folder / "STOP").exists()
+    assert all((trial.run_dir.checkpoints / "step-00000001").is_dir() for trial in waiting), "they saved"
+    assert events(sweep, "failed") == []
+    (sweep.folder / "hold").unlink()
+    assert run(sweep) == 0
+
+
+def test_a_second_interrupt_ends_the_cells_at_once(tmp_path: Path) -> None:
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, cola="wait")
+    stuck = sweep.trials[0].run_dir
+
+    def ask() -> None:
+        wait_for(stuck.events.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = in_the_background(ask)
+    assert run(sweep, 1) == 75
+    thread.join()
+    assert not stuck.done.exists()
+
+
+def test_going_on_after_kill_9(tmp_path: Path) -> None:
+    sweep = planned(tmp_path)
+    behave(sweep, rte="wait")
+    code = f"from tests.helpers.finetuning_trials import run; raise SystemExit(run({str(tmp_path)!r}, 2))"
+    waiting = [trial for trial in sweep.trials if trial.task == "rte"][:2]
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_for(lambda: all(trial.run_dir.events.exists() for trial in waiting))
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    assert len(ranks) >= 3, "the fork server and two ranks"
+    process.kill()
+    process.wait()
+    wait_for(lambda: not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks))
+    assert [trial.done for trial in sweep.trials[:4]] == [True, True, False, False]
+    (sweep.folder / "hold").unlink()
+    done = len(events(sweep, "done"))
+    assert run(sweep) == 0
+    assert len(events(sweep, "done")) == 8
+    assert done == 2, "what was done was not done again"
+
+
+def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = planned(tmp_path)
+    sweep.folder.mkdir(parents=True)
+    monkeypatch.setattr(runner, "LOCK_SECONDS", 0.1)
+    with RunLock(sweep.folder / ".lock"), pytest.raises(LaunchError, match="another process writes"):
+        run(sweep)
+
+
+def test_the_cores_are_divided() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert [runner.threads(ranks) for ranks in (1, cores, 2 * cores)] == [cores, 1, 1]
