@@ -11,6 +11,7 @@ from gpt1_ds.cli import _parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
+from tools import site
 
 
 def test_there_are_commands() -> None:
@@ -57,3 +58,11 @@ def test_tools_exist_and_have_their_options(page: Path) -> None:
         for option in re.findall(r" (--[\w-]+)", called[2] if called else ""):
             assert called is not None
             assert re.search(rf"{option}\b", (ROOT / called[1]).read_text()), f"{called[1]} has no {option}"
+
+
+def test_the_site_has_every_page_and_what_they_link_to(tmp_path: Path) -> None:
+    written = site.build(tmp_path)
+    assert len(written) == len(PAGES)
+    for page in written:
+        links = re.findall(r'(?:href|src)="((?!http)[^"#]+)"', page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
