@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.cli import _parse
+from gpt1_ds.cli import parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
@@ -26,11 +26,11 @@ def test_commands_are_understood(line: Line) -> None:
     """They parse, their files and presets exist, and the configuration is legal for the ranks that they ask for."""
     if line.is_name:
         with pytest.raises(SystemExit, match="0"):
-            _parse([*line.arguments, "--help"])
+            parse([*line.arguments, "--help"])
         return
-    options, rest = _parse(line.arguments)
+    options = parse(line.arguments)
     assert hasattr(options, "command")
-    overrides = [*getattr(options, "overrides", []), *rest]
+    overrides = getattr(options, "overrides", [])
     assert all("=" in word for word in overrides)
     if getattr(options, "study", None) is not None:
         find_file(options.study)
