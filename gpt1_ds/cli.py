@@ -18,6 +18,7 @@ from gpt1_ds.commands import (
     evaluate,
     finetune,
     finetune_study,
+    guide,
     plan,
     predict,
     pretrain,
@@ -37,7 +38,7 @@ from gpt1_ds.slurm import faults
 ABOUT = """Train GPT-1 from raw text, fine-tune it on tasks, and use it: the same commands on two CPU cores and on a GPU
 cluster, and the same losses however the model is split over processes."""
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
-    "your machine": (doctor.COMMAND, completion.COMMAND),
+    "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
     "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune_study.COMMAND),
     "trained models": (sample.COMMAND, evaluate.COMMAND, predict.COMMAND, checkpoint.COMMAND, report.COMMAND),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's real run: bash tools/books.sh FOLDER_OF_NOVELS [OUT]
+# The run that `gpt1-ds guide your-text` shows: bash tools/books.sh FOLDER_OF_NOVELS [OUT]
 # Any folder of plain-text novels will do (Project Gutenberg has thousands); one file is one document, and whole documents
 # are held out. Tokenizer, dataset, baselines, a GPT-1 (configs/pretrain/books_cpu.yaml), its scores, a sample, a report.
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""A built wheel carries everything: presets, launch scripts, the report's page; it works from an empty folder."""
+"""A built wheel carries everything: presets, scripts, guides, the report's page; it works from an empty folder."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def test_every_file_is_in_it(wheel: Path) -> None:
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").glob("*.md")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "launch").iterdir()}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds" / "guides").iterdir()}
     pages = (path for path in (ROOT / "gpt1_ds" / "report").iterdir() if path.suffix in (".html", ".css", ".js"))
     wanted |= {f"gpt1_ds/report/{path.name}" for path in pages}
     wanted |= {"gpt1_ds/py.typed", "gpt1_ds/report/page.html"}
@@ -72,6 +73,7 @@ def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     reference = found.partition("every configuration key and preset: ")[2].splitlines()[0]
     assert Path(reference).is_relative_to(site)
     assert "`optimizer.lr`" in Path(reference).read_text()
+    assert run("guide", "concepts").startswith("# Concepts")
     assert "116,537,856 parameters" in run("plan", "-c", "pretrain/gpt1_117m")
     run("pretrain", "train.steps=2", "model.layers=1", "train.eval_batches=1")
     assert (empty / "runs" / "run" / "DONE").exists()

@@ -1,0 +1,68 @@
+"""README, guides and the other pages: their commands, links and files are right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import parse
+from gpt1_ds.config import load, world_problems
+from gpt1_ds.config.load import find_file
+from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
+from tools import site
+
+
+def test_there_are_commands() -> None:
+    pages = {line.page for line in lines()}
+    assert {"README.md", "launch/README.md", "launch/pretrain.sbatch"} <= pages
+    assert len(pages & {str(path.relative_to(ROOT)) for path in GUIDES}) > 8
+    assert len(lines()) > 80
+
+
+@pytest.mark.parametrize("line", lines(), ids=str)
+def test_commands_are_understood(line: Line) -> None:
+    """They parse, their files and presets exist, and the configuration is legal for the ranks that they ask for."""
+    if line.is_name:
+        with pytest.raises(SystemExit, match="0"):
+            parse([*line.arguments, "--help"])
+        return
+    options = parse(line.arguments)
+    assert hasattr(options, "command")
+    overrides = getattr(options, "overrides", [])
+    assert all("=" in word for word in overrides)
+    if getattr(options, "study", None) is not None:
+        find_file(options.study)
+    if hasattr(options, "config"):
+        shipped = [name for name in options.config if not name.endswith(".yaml")]  # others are the reader's own
+        config = load(shipped, overrides)
+        named = getattr(options, "nproc", None) or getattr(options, "world", None)
+        world = line.world or (None if getattr(options, "search", False) else named)
+        if world is not None:
+            assert not list(world_problems(config, world))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for name in re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text()):
+        assert (page.parent / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tools_exist_and_have_their_options(page: Path) -> None:
+    for name in re.findall(r"\b((?:tools|launch|tests)/[\w./-]*\w)", page.read_text()):
+        assert (ROOT / name).exists(), name
+    for command in [*blocks(page), *re.findall(r"`((?:bash|python) tools/[^`]+)`", page.read_text())]:
+        called = re.match(r"(?:bash|python) (tools/\S+)(.*)", command)
+        for option in re.findall(r" (--[\w-]+)", called[2] if called else ""):
+            assert called is not None
+            assert re.search(rf"{option}\b", (ROOT / called[1]).read_text()), f"{called[1]} has no {option}"
+
+
+def test_the_site_has_every_page_and_what_they_link_to(tmp_path: Path) -> None:
+    written = site.build(tmp_path)
+    assert len(written) == len(PAGES)
+    for page in written:
+        links = re.findall(r'(?:href|src)="((?!http)[^"#]+)"', page.read_text())
+        assert [link for link in links if not (page.parent / link).exists()] == []
