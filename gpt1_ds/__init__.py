@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`gpt1_ds.load` brings torch along, so it is imported when it is asked for."""
     if name == "load":
-        from gpt1_ds.parallel import libraries
+        from gpt1_ds.launcher import libraries
 
         libraries.load()
         from gpt1_ds.training.inference import load

@@ -114,7 +114,7 @@ def _mistake(given: argparse.Namespace) -> str | None:
 def _measure(number: int, options: Options, into: Path) -> None:
     module = importlib.import_module(f"tools.bench.{ROWS[number][0]}")
     if not getattr(module, "APART", False):  # else only the processes that it starts need the libraries
-        from gpt1_ds.parallel import libraries
+        from gpt1_ds.launcher import libraries
 
         libraries.load()
         import torch

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tools.layouts import make_data
 
 VOCABULARY = 40482
@@ -45,7 +45,7 @@ class Bench:
 
     def __init__(self, overrides: list[str], place: Path) -> None:
         from gpt1_ds.checkpoint.store import Store
-        from gpt1_ds.parallel.grid import Grid, connect
+        from gpt1_ds.engine.process_groups import Grid, connect
         from gpt1_ds.training.build import build_engine
         from gpt1_ds.training.session import keep_memory
 
@@ -77,9 +77,9 @@ class Bench:
     def contents(self) -> Any:
         from gpt1_ds.checkpoint.publish import Contents
         from gpt1_ds.config import to_yaml
-        from gpt1_ds.parallel import masters
+        from gpt1_ds.engine import master_weights
 
-        facts = {"step": self.steps, "updates": masters.updates(self.engine), "loss_scaler": {}, "hashes": {}}
+        facts = {"step": self.steps, "updates": master_weights.updates(self.engine), "loss_scaler": {}, "hashes": {}}
         return Contents(self.steps, facts, to_yaml(self.config), self.run_dir.path.parent / "text" / "tokenizer")
 
     def save(self, background: bool) -> None:
@@ -98,7 +98,7 @@ def stall(place: Path, rounds: int) -> dict[str, list[float]]:
     """Runs on one rank: the seconds of every round."""
     import torch
 
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
 
     bench = Bench(["checkpoint.background=on", "train.global_batch=2", "train.micro_batch=2"], place)
     for _ in range(3):
@@ -111,7 +111,7 @@ def stall(place: Path, rounds: int) -> dict[str, list[float]]:
     def plain() -> None:
         tensors = {
             f"{f.info.name}.{kind}": values
-            for f in masters.fragments(bench.engine)
+            for f in master_weights.fragments(bench.engine)
             for kind, values in {"master": f.master, **f.moments}.items()
         }
         with open(place / "plain.pt", "wb") as file:

@@ -32,7 +32,7 @@ class Ours:
 
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
-        from gpt1_ds.parallel.grid import Grid, connect
+        from gpt1_ds.engine.process_groups import Grid, connect
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.build import build_engine
@@ -97,7 +97,7 @@ class Plain:
     def _copy(self, ours: Ours) -> None:
         import torch
 
-        from gpt1_ds.checkpoint.conversion import their_name, to_theirs
+        from gpt1_ds.interop.conversion import their_name, to_theirs
         from gpt1_ds.model import names
 
         weights = {}
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    from gpt1_ds.parallel import libraries
+    from gpt1_ds.launcher import libraries
 
     libraries.load()
     import torch

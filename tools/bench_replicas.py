@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 MODEL = [
     *("model.layers=4", "model.width=256", "model.heads=4", "model.context=128", "model.vocab_size=8192"),
@@ -55,7 +55,7 @@ def measure(overrides: list[str], rounds: int) -> tuple[list[float], list[float]
 
     from gpt1_ds.checkpoint.replicas import Replicas
     from gpt1_ds.data.loader import Rows
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training.build import batch_shape, build_engine, training_batches
 
     config = load([], overrides)

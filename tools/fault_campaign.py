@@ -34,7 +34,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tools.faults.attempt import AIMS, STEPS, TINY, VICTIMS, Attempt, folder
 from tools.faults.ledger import Finished, Kill, Ledger, shortfalls, table
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.parallel import libraries
+from gpt1_ds.launcher import libraries
 
 libraries.load()
 
@@ -35,8 +35,7 @@ import numpy as np  # noqa: E402 - libraries come first
 import torch  # noqa: E402
 
 from gpt1_ds.architecture.architecture import architecture  # noqa: E402
-from gpt1_ds.checkpoint import huggingface, imported, inspect, manifest  # noqa: E402
-from gpt1_ds.checkpoint.imported import Foreign  # noqa: E402
+from gpt1_ds.checkpoint import inspect, manifest  # noqa: E402
 from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
 from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
@@ -44,6 +43,8 @@ from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tokenizer import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
+from gpt1_ds.interop import huggingface, imported  # noqa: E402
+from gpt1_ds.interop.imported import Foreign  # noqa: E402
 from gpt1_ds.plan.dryrun import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402

@@ -12,10 +12,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.checkpoint import huggingface, imported, manifest
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.data.dataset import hash_data
 from gpt1_ds.data.tokenizer import METADATA, load_tokenizer
+from gpt1_ds.interop import huggingface, imported
 
 TASK = {"name": "x", "kind": "classification", "layout": "single", "labels": ["a", "b"], "metrics": ["accuracy"]}
 HEAD = {"outputs": 2, "sequences": 1, "choice": False, "dropout": 0.1, "lm_coefficient": 0.5}

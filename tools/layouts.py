@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 # The pinned recipe: learnable text, a rate at which training is not chaotic, warm-up, dropout, clipping that bites
 RECIPE = [
@@ -146,7 +146,7 @@ def compare(one: Trace, other: Trace) -> Difference:
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
     """Runs on every rank: the product's own grid, loader, engine and reduction, without a run folder."""
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training import schedule
     from gpt1_ds.training.build import batch_shape, build_engine, training_batches
 
@@ -184,9 +184,9 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
 def _weights(engine: Any) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's pieces of the masters: (parameter info, slice, values)."""
     from gpt1_ds.checkpoint.state import slice_of
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
 
-    owned = [f for f in masters.fragments(engine) if masters.is_saved_here(engine, f.info)]
+    owned = [f for f in master_weights.fragments(engine) if master_weights.is_saved_here(engine, f.info)]
     return [(f.info, slice_of(f), f.master.numpy().copy()) for f in owned]
 
 

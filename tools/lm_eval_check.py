@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
-from gpt1_ds.parallel import libraries
+from gpt1_ds.launcher import libraries
 
 TOLERANCE = 1e-4  # nats, of the sum over a continuation
 TASK = """task: gpt1_ds_items
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=40, metavar="N", help="sentences, without --items")
     options = parser.parse_args()
     libraries.load()
-    from gpt1_ds.checkpoint import huggingface
+    from gpt1_ds.interop import huggingface
 
     lines = options.items.read_text().splitlines() if options.items else []
     items = [json.loads(line) for line in lines] or list(sentences(options.number))

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import Config, load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.memory import memory
@@ -112,7 +112,7 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     import torch.distributed as dist
 
     from gpt1_ds.data.loader import Rows
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training.build import batch_shape, build_engine, training_batches
     from gpt1_ds.training.session import keep_memory, share_cores
 

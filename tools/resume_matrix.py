@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tools.layouts import ONE, RECIPE, Layout, _layout, make_data, trace
 
 SAVED, MORE = 10, 5
@@ -68,7 +68,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
 
     from gpt1_ds.checkpoint.store import Store
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training import schedule
     from gpt1_ds.training.build import batch_shape, build_engine, training_batches, with_vocabulary
     from gpt1_ds.training.session import run_folder
@@ -100,10 +100,10 @@ def _not_restored(engine: Any, checkpoint: Path) -> str:
     import torch
 
     from gpt1_ds.checkpoint.state import StateReader
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
 
     reader = StateReader(checkpoint)
-    for fragment in masters.fragments(engine):
+    for fragment in master_weights.fragments(engine):
         info = fragment.info
         for kind, values in {"master": fragment.master, **fragment.moments}.items():
             whole = reader.whole(kind, info)

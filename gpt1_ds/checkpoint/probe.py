@@ -14,8 +14,8 @@ import torch
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.objectives.base import Objective
-from gpt1_ds.parallel.engine import Engine, MicroBatch
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}  # relative; layouts sum in another order
 

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.checkpoint.state import hash_of
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.engine import Engine
 
 WEIGHT, MASTER = "weight", "master weight"
 _NONE = torch.iinfo(torch.int64).max  # of a rank that has no copy: it is no minimum
@@ -48,7 +48,7 @@ class Replicas:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.grid = engine, engine.grid
-        held = {_key(WEIGHT, names.info(parameter)) for parameter in masters.kept_whole(engine)}
+        held = {_key(WEIGHT, names.info(parameter)) for parameter in master_weights.kept_whole(engine)}
         if engine.deepspeed.zero_optimization_stage():  # else they are the weights
             held |= {_key(MASTER, names.info(parameter)) for parameter in engine.module.parameters()}
         holders: dict[Key, set[tuple[int, ...]]] = {}
@@ -77,7 +77,7 @@ class Replicas:
     def _hashes(self) -> dict[Key, Tensor]:
         """int64 [] of every shared parameter that this rank holds, in the order of `_shared`."""
         hashes = {key: torch.zeros((), dtype=torch.int64, device=self.engine.device) for key in self._mine}
-        for kind, fragments in ((WEIGHT, masters.weights), (MASTER, masters.fragments)):
+        for kind, fragments in ((WEIGHT, master_weights.weights), (MASTER, master_weights.fragments)):
             for fragment in fragments(self.engine):
                 if (key := _key(kind, fragment.info)) in hashes:
                     hashes[key] += hash_of(fragment)

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.external import TensorFacts, safetensors_header
 from gpt1_ds.checkpoint.fingerprint import partial_hash
-from gpt1_ds.checkpoint.foreign import TensorFacts, safetensors_header
 from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.engine.master_weights import MOMENTS, Fragment
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.parallel.masters import MOMENTS, Fragment
 
 INDEX = "state/index.json"
 KINDS = ("master", *MOMENTS)

@@ -33,9 +33,9 @@ from gpt1_ds.common.files import this_node
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.parallel.masters import MOMENTS, Fragment
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.master_weights import MOMENTS, Fragment
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Store:
         changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
         if changed:
             raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
-        masters.publish(self.engine)
+        master_weights.publish(self.engine)
         loss = probe.probe_loss(self.engine, self.config.model)
         self.grid.agree(lambda: probe.check(folder, facts["probe"], loss, self.config.train.precision))
         return facts
@@ -165,18 +165,18 @@ class Store:
         """Read this rank's slices into the masters and, to resume, the moments."""
         reader = StateReader(folder)
         resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
-        masters.forget_moments(self.engine)
+        master_weights.forget_moments(self.engine)
         if resume:
-            masters.make_moments(self.engine, facts["updates"])
-            masters.set_loss_scaler(self.engine, facts["loss_scaler"])
-        for fragment in masters.fragments(self.engine):
+            master_weights.make_moments(self.engine, facts["updates"])
+            master_weights.set_loss_scaler(self.engine, facts["loss_scaler"])
+        for fragment in master_weights.fragments(self.engine):
             self.engine.progress("set-up")  # one sign of life per tensor
             targets = {"master": fragment.master, **(fragment.moments if resume else {})}
             for kind, values in targets.items():
                 values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
 
     def _owned(self) -> list[Fragment]:
-        return [f for f in masters.fragments(self.engine) if masters.is_saved_here(self.engine, f.info)]
+        return [f for f in master_weights.fragments(self.engine) if master_weights.is_saved_here(self.engine, f.info)]
 
     def _write(self, temporary: Path, owned: list[Fragment]) -> Part:
         tensors, index = tensors_of(owned)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.engine import Engine
 
 NOTHING = -1
 TOKENS = "tokens.weight"
@@ -38,7 +38,7 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
     when a parameter has another shape there.
     """
     reader = StateReader(folder)
-    for fragment in masters.fragments(engine):
+    for fragment in master_weights.fragments(engine):
         engine.progress("set-up")
         info, count = fragment.info, len(fragment.master)
         if not is_transferred(engine.architecture.layer_of[info.name], layers):
@@ -48,7 +48,7 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
         else:
             values = reader.read("master", info, fragment.offset, count)
         fragment.master.copy_(values)
-    masters.publish(engine)
+    master_weights.publish(engine)
 
 
 def _token_rows(reader: StateReader, info: ParameterInfo, fresh_rows: Collection[int], seed: int) -> Tensor:

@@ -13,12 +13,12 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
+from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.objectives.causal import Causal
-from gpt1_ds.parallel.grid import connect_alone
 
 
 def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:

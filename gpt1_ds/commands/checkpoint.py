@@ -29,10 +29,10 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from gpt1_ds.parallel import libraries
+    from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.checkpoint import huggingface
+    from gpt1_ds.interop import huggingface
 
     source = huggingface.export(Path(options.checkpoint), Path(options.out))
     print(f"{options.out}: {source} for transformers; its README.md says how to load it")
@@ -49,10 +49,10 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from gpt1_ds.parallel import libraries
+    from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.checkpoint import huggingface, imported, openai
+    from gpt1_ds.interop import huggingface, imported, openai
     from gpt1_ds.training.provenance import provenance
 
     source, out = Path(options.source), imported.free_place(Path(options.out))

@@ -31,7 +31,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find
     from gpt1_ds.config import load_carried, world_problems
-    from gpt1_ds.parallel import launch
+    from gpt1_ds.launcher import launch
 
     folder = find(Path(options.checkpoint))
     if options.out is not None and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):

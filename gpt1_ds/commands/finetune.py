@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml, world_problems
-    from gpt1_ds.parallel import launch
+    from gpt1_ds.launcher import launch
     from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 

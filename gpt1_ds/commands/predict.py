@@ -36,7 +36,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     UserError.raise_all(_problems(options))
-    from gpt1_ds.parallel import libraries
+    from gpt1_ds.launcher import libraries
 
     libraries.load()
     from gpt1_ds.training.inference import load_checkpoint

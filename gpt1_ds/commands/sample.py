@@ -24,7 +24,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.parallel import libraries
+    from gpt1_ds.launcher import libraries
     from gpt1_ds.training.sampling import Sampling
 
     sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)

@@ -170,7 +170,7 @@ def _node_options(parser: argparse.ArgumentParser) -> None:
 
 def _node(options: argparse.Namespace) -> int:
     """Become the ranks of this node: torchrun with its place among the nodes, or the one rank that this task is."""
-    from gpt1_ds.parallel.network import try_port
+    from gpt1_ds.launcher.network import try_port
 
     program = [sys.executable, "-m", "gpt1_ds", *options.words]
     cores = len(os.sched_getaffinity(0)) // options.ranks
@@ -217,7 +217,7 @@ def _health_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _health(options: argparse.Namespace) -> int:
-    from gpt1_ds.parallel.health import examine
+    from gpt1_ds.launcher.health import examine
 
     return examine(Path(options.folder))
 

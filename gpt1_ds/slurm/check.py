@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks of the check (parallel/health.py) wrote, by rank."""
+    """What the ranks of the check (launcher/health.py) wrote, by rank."""
     found = [json.loads(path.read_text()) for path in folder.glob("health-*.json")]
     return sorted(found, key=lambda report: int(report["rank"]))
 

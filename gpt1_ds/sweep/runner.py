@@ -19,7 +19,7 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.units import duration
 from gpt1_ds.config import Config
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 POLL_SECONDS = 0.5  # between looks at the STOP file

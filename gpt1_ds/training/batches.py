@@ -12,9 +12,9 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_USAGE, DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.parallel import launch
-from gpt1_ds.parallel.engine import MicroBatch
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.base import MicroBatch
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import TrainingState
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape, Rows
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine, MicroBatch
+from gpt1_ds.engine.deepspeed_patches import set_timeouts
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.objectives.base import Objective
 from gpt1_ds.objectives.causal import Causal
-from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.deepspeed_patches import set_timeouts
-from gpt1_ds.parallel.engine import Engine, MicroBatch
-from gpt1_ds.parallel.grid import Grid
 
 
 def batch_shape(config: Config, grid: Grid) -> BatchShape:
@@ -28,9 +28,9 @@ def build_engine(
     `objective` it is next-token prediction.
     """
     if config.parallel.pipelined:
-        from gpt1_ds.parallel.pipeline import PipelineEngine as Kind
+        from gpt1_ds.engine.pipelined import PipelineEngine as Kind
     else:
-        from gpt1_ds.parallel.dense import DenseEngine as Kind  # type: ignore[assignment]
+        from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
     engine: Engine = Kind(config, vocab_size, grid, objective or Causal())
     set_timeouts(grid.timeout)
     if initialise:
@@ -40,10 +40,10 @@ def build_engine(
 
 def draw_weights(engine: Engine, seed: int) -> None:
     """Give every parameter its initial value."""
-    for fragment in masters.fragments(engine):
+    for fragment in master_weights.fragments(engine):
         value = initial_value(fragment.info, seed).reshape(-1)
         fragment.master.copy_(value[fragment.offset : fragment.offset + len(fragment.master)])
-    masters.publish(engine)
+    master_weights.publish(engine)
 
 
 def training_batches(rows: Sequence[Rows], seed: int, step: int) -> list[MicroBatch]:

@@ -19,12 +19,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.common.memory import available_bytes
+from gpt1_ds.engine.optimizer import AdamW
+from gpt1_ds.engine.process_groups import connect
+from gpt1_ds.launcher import launch
 from gpt1_ds.model import attention, dropout
 from gpt1_ds.model.cross_entropy import Softmax
 from gpt1_ds.model.gelu import bias_gelu
-from gpt1_ds.parallel import launch
-from gpt1_ds.parallel.grid import connect
-from gpt1_ds.parallel.optimizer import AdamW
 from gpt1_ds.plan.machine import Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops
 from gpt1_ds.training.session import keep_memory, share_cores
@@ -203,7 +203,7 @@ class _Bench:
         parameter = torch.nn.Parameter(torch.zeros(count, device=self.device))
         parameter.grad = torch.ones_like(parameter)
         optimizer = AdamW([parameter], fused=True)
-        if dtype != torch.float32 and not self.cuda:  # as parallel/bf16_optimizer_patch.py sets it
+        if dtype != torch.float32 and not self.cuda:  # as engine/bf16_optimizer_patch.py sets it
             optimizer.copies = {parameter: torch.empty(count, dtype=dtype)}
 
         def update() -> None:

@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.training import mirrored
 from gpt1_ds.training.build import batch_shape, build_engine, with_vocabulary

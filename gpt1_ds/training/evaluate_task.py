@@ -12,8 +12,8 @@ from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
-from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.training import mirrored

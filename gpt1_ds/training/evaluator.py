@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.batches import ends_alone
 from gpt1_ds.training.saver import Saver

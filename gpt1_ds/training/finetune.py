@@ -11,7 +11,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import copy_tokenizer
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.lifecycle import live

@@ -21,10 +21,10 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import load_tokenizer
 from gpt1_ds.data.windows import fingerprint
+from gpt1_ds.engine.base import Engine, MicroBatch
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.model import dropout
 from gpt1_ds.objectives.supervised import Supervised
-from gpt1_ds.parallel.engine import Engine, MicroBatch
-from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import Data
-from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.build import evaluation_batches
 

@@ -21,13 +21,14 @@ from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
-from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.monitoring.profiler import Profile
+from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, Watch
 from gpt1_ds.training import mirrored, provenance, resume
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.training.evaluator import Evaluator
-from gpt1_ds.training.profile import Profile
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.session import exit_code, joined, opened, run_folder
@@ -36,7 +37,6 @@ from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import HANDOVER, Requests
 from gpt1_ds.training.trainer import DONE, Outcome, Trainer
-from gpt1_ds.training.watch import ENDED, SET_UP, Watch
 from gpt1_ds.training.workload import Open, Workload
 
 Conclude = Callable[[Workload, Engine, Store, TrainingState, RunDir], None]

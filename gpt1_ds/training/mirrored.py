@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tracking.mirror import Mirror, Start
 from gpt1_ds.training.entries import Entry, read_entries
 from gpt1_ds.training.provenance import git_revision, provenance

@@ -11,9 +11,9 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.objectives.causal import Causal
-from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.build import batch_shape, training_batches, with_vocabulary

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.model.build import DenseModel
-from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tasks import zeroshot
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 from gpt1_ds.training.inference import Loaded

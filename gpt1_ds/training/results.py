@@ -9,7 +9,7 @@ from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.entries import merge

@@ -16,11 +16,11 @@ from gpt1_ds.common.errors import ConfigError, TrainingError, UnsavedError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_carried_yaml, to_yaml
-from gpt1_ds.parallel import masters
-from gpt1_ds.parallel.engine import Engine
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.monitoring.watchdog import SAVE
 from gpt1_ds.training.provenance import provenance
 from gpt1_ds.training.state import TrainingState
-from gpt1_ds.training.watch import SAVE
 from gpt1_ds.training.workload import Workload
 
 
@@ -126,7 +126,7 @@ class Saver:
         layout, parallel, workload = self.grid.layout, self.config.parallel, self.workload
         return {
             **state.to_manifest(),
-            "updates": masters.updates(self.engine),
+            "updates": master_weights.updates(self.engine),
             "layout": {**asdict(layout), "zero": parallel.zero, "pipelined": parallel.pipelined},
             "precision": self.config.train.precision,
             "seed": self.config.run.seed,
@@ -136,6 +136,6 @@ class Saver:
                 "data": workload.data_hash,
                 "tokenizer": workload.tokenizer_hash,
             },
-            "loss_scaler": masters.loss_scaler(self.engine),
+            "loss_scaler": master_weights.loss_scaler(self.engine),
             **workload.facts(),
         }

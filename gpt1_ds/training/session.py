@@ -18,8 +18,8 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, ConfigError, TrainingError, Use
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.parallel.grid import Grid, connect
-from gpt1_ds.parallel.launch import STORE_VARIABLE
+from gpt1_ds.engine.process_groups import Grid, connect
+from gpt1_ds.launcher.launch import STORE_VARIABLE
 
 
 @contextlib.contextmanager

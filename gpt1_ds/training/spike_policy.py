@@ -11,7 +11,7 @@ from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape
-from gpt1_ds.parallel.engine import Engine, StepResult
+from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.training.spikes import NORM_NOT_FINITE, spike
 from gpt1_ds.training.state import TrainingState
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.parallel.engine import Engine, StepResult
+from gpt1_ds.engine.base import Engine, StepResult
+from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.throughput import Stopwatch
-from gpt1_ds.training.device import peak_memory_gib, peak_tflops
 from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record

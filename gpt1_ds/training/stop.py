@@ -20,7 +20,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.parallel.grid import Grid
+from gpt1_ds.engine.process_groups import Grid
 
 USER, HANDOVER = "user", "handover"
 

@@ -9,17 +9,17 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.parallel.engine import Engine, StepResult
+from gpt1_ds.engine.base import Engine, StepResult
+from gpt1_ds.monitoring.profiler import Profile
+from gpt1_ds.monitoring.watchdog import SET_UP
 from gpt1_ds.training import schedule, spikes
 from gpt1_ds.training.batches import Batches, StepBatch
 from gpt1_ds.training.evaluator import Evaluator
-from gpt1_ds.training.profile import Profile
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import HANDOVER, USER, Decision, Requests
-from gpt1_ds.training.watch import SET_UP
 
 DONE = "done"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.objectives.base import Objective
-from gpt1_ds.parallel.engine import Engine
-from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord
 from gpt1_ds.training.batches import StepBatch
 

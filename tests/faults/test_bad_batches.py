@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import read_jsonl
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import runs
 
 BAD = 7

@@ -13,7 +13,7 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import staging
 from gpt1_ds.data.sources import open_data
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import runs
 
 

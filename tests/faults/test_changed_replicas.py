@@ -9,7 +9,7 @@ import pytest
 
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import TrainingError
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import runs
 
 NORM, TIED = "blocks.0.attention_norm.weight", "tokens.weight"
@@ -48,7 +48,7 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
     """Runs on every rank: after the update of `step`, a bit of the parameter changes on rank 1."""
     import torch
 
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
     from gpt1_ds.training import pretrain
     from gpt1_ds.training.trainer import Trainer
 
@@ -56,7 +56,7 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
 
     def flipped(run: Trainer, number: int, *others: Any) -> None:
         if number == step and run.engine.grid.rank == 1:
-            held = masters.fragments(run.engine) if master else masters.weights(run.engine)
+            held = master_weights.fragments(run.engine) if master else master_weights.weights(run.engine)
             next(fragment.master for fragment in held if fragment.info.name == name).view(torch.int16)[3] ^= 1
         finish_step(run, number, *others)
 

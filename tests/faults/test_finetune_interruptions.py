@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import finetuning, runs
 from tests.helpers.foreign import make_checkpoint
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import runs
 
 

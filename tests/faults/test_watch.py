@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import TrainingError
-from gpt1_ds.parallel import launch
-from gpt1_ds.training.beats import HALF
+from gpt1_ds.launcher import launch
+from gpt1_ds.monitoring.heartbeat import HALF
 from tests.helpers import runs
 
 TIMEOUT = 6.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tools.resume_matrix import _not_restored
 
 FOLDER = Path(__file__).parent / "format-1" / "step-00000003"
@@ -28,7 +28,7 @@ def load_it(words: list[str], folder: Path):  # type: ignore[no-untyped-def]
     from gpt1_ds.checkpoint.store import Store
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.config import load
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training.build import build_engine
 
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1"]

@@ -15,10 +15,11 @@ import pytest
 import torch
 import transformers
 
-from gpt1_ds.checkpoint import huggingface, manifest
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.checkpoint.hf_task import move_bias
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.interop import huggingface
+from gpt1_ds.interop.hf_task import move_bias
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.training.inference import load_checkpoint

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import transformers
 
-from gpt1_ds.checkpoint import huggingface
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.openai_bpe import OpenAIBpe, import_openai
 from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import import_hf, make_checkpoint
 from tests.helpers.shared_data import shared_data
 

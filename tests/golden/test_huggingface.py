@@ -14,13 +14,14 @@ import torch
 import transformers
 
 from gpt1_ds import load
-from gpt1_ds.checkpoint import huggingface, manifest
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizer import OPENAI, load_tokenizer
-from gpt1_ds.parallel import launch
+from gpt1_ds.interop import huggingface
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.inference import load_checkpoint, sample
 from gpt1_ds.training.sampling import Sampling
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master

@@ -14,10 +14,10 @@ import transformers
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.count import flops_per_token, parameters
 from gpt1_ds.config import load
+from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.parallel.grid import connect_alone
 
 VOCABULARY = 40478
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from gpt1_ds.checkpoint import huggingface, manifest, openai
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.openai_bpe import MERGES, VOCABULARY
+from gpt1_ds.interop import huggingface, openai
 from gpt1_ds.model.init import STANDARD_DEVIATION
 from tests.helpers.foreign import import_openai, master
 from tests.helpers.shared_data import shared_data

@@ -16,7 +16,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training.build import build_engine
     from tools.layouts import sequence_parallel_on_cpu
 
@@ -35,11 +35,11 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
 def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
     from gpt1_ds.checkpoint.state import slice_of
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
 
     found = []
-    for fragment in masters.fragments(engine):
-        if not owned or masters.is_saved_here(engine, fragment.info):
+    for fragment in master_weights.fragments(engine):
+        if not owned or master_weights.is_saved_here(engine, fragment.info):
             values = fragment.master if kind == "master" else fragment.moments[kind]
             found.append((fragment.info, slice_of(fragment), values.numpy().copy()))
     return found
@@ -52,8 +52,8 @@ def gradients(
     moment, which after the first update is (1 - beta1) x gradient on every layout and ZeRO stage."""
     import torch
 
+    from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.model.dropout import row_keys
-    from gpt1_ds.parallel.engine import MicroBatch
     from gpt1_ds.training.build import batch_shape
 
     tokens, labels, weights = rows
@@ -81,7 +81,7 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.tasks.reading import read_task
     from gpt1_ds.training import schedule
     from gpt1_ds.training.build import build_engine
@@ -114,10 +114,10 @@ def fill(engine: Any, weights: dict[str, np.ndarray]) -> None:
     """Set every master to its part of `weights`, which are whole."""
     import torch
 
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
 
-    for fragment in masters.fragments(engine):
+    for fragment in master_weights.fragments(engine):
         info, value = fragment.info, torch.from_numpy(weights[fragment.info.name])
         here = value if info.dim is None else value.narrow(info.dim, info.start, info.stop - info.start)
         fragment.master.copy_(here.reshape(-1)[fragment.offset : fragment.offset + len(fragment.master)])
-    masters.publish(engine)
+    master_weights.publish(engine)

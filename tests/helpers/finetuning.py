@@ -12,7 +12,7 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.finetune_config import finetune_config
 
 TEXT = "the module returns a list of names when an object is called with two arguments and raises no error"

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.checkpoint import huggingface, imported, openai
-from gpt1_ds.checkpoint.imported import Foreign
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.interop import huggingface, imported, openai
+from gpt1_ds.interop.imported import Foreign
 from gpt1_ds.model.names import ParameterInfo
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
@@ -62,7 +62,7 @@ def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray)
     """On each rank: load `checkpoint` into the engine and give the mean loss of `tokens` [B, S + 1]."""
     from gpt1_ds.checkpoint.store import Store
     from gpt1_ds.common.rundir import RunDir
-    from gpt1_ds.parallel.engine import MicroBatch
+    from gpt1_ds.engine.base import MicroBatch
 
     Store(RunDir(Path(checkpoint)), engine, config).load(Path(checkpoint), weights_only=True)
     tokens_TB = torch.from_numpy(np.ascontiguousarray(tokens.T))

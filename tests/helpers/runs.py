@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 TINY = [
     *("model.layers=2", "model.width=32", "model.heads=2", "model.context=32", "train.global_batch=8"),

@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.training.finetune_config import finetune_config
 from tests.helpers.finetuning import COLUMNS, KIND
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 LAYOUTS = {
     "one": (1, []),
@@ -19,10 +19,10 @@ LAYOUTS = {
 MODEL = ["model.layers=4", "model.width=32", "model.heads=2", "model.context=16", "train.precision=bf16"]
 
 
-def train_here(overrides: list[str], steps: int, plain: bool) -> Any:
-    """Norms, masters and first moments after steps of two micro-batches each; with `plain` in DeepSpeed's own way."""
+def train_here(overrides: list[str], steps: int, unpatched: bool) -> Any:
+    """Norms, masters and first moments after steps of two micro-batches each; `unpatched`: DeepSpeed's own."""
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.parallel import dense, pipeline
+    from gpt1_ds.engine import pipelined, plain
     from gpt1_ds.training.build import batch_shape, training_batches
     from tests.helpers.engines import on_engine, pieces
 
@@ -37,8 +37,8 @@ def train_here(overrides: list[str], steps: int, plain: bool) -> Any:
             norms.append(engine.step(training_batches(batch.micro_batches, config.run.seed, step), 1e-3).grad_norm)
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
-    if plain:
-        dense.patch_bf16_optimizer = pipeline.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
+    if unpatched:
+        plain.patch_bf16_optimizer = pipelined.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
     return on_engine(overrides, 500, train)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 MODEL = [
     *("model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "optimizer.clip=0.1"),
@@ -48,7 +48,7 @@ def flip_a_bit(engine: Any, config: Any, name: str, kind: str, bad: int) -> Any:
 
     from gpt1_ds.checkpoint.replicas import MASTER, Replicas
     from gpt1_ds.data.loader import Rows
-    from gpt1_ds.parallel import masters
+    from gpt1_ds.engine import master_weights
     from gpt1_ds.training.build import batch_shape, training_batches
 
     replicas = Replicas(engine)
@@ -60,7 +60,7 @@ def flip_a_bit(engine: Any, config: Any, name: str, kind: str, bad: int) -> Any:
         engine.step(training_batches(rows, config.run.seed, step), 1e-3)
     equal.append(replicas.compare())
     if engine.grid.rank == bad:
-        held = masters.fragments(engine) if kind == MASTER else masters.weights(engine)
+        held = master_weights.fragments(engine) if kind == MASTER else master_weights.weights(engine)
         values = next(fragment.master for fragment in held if fragment.info.name == name)
         bits = values.view(torch.int16)
         bits[len(bits) // 3] ^= 1  # the lowest bit of an element, or of its upper half

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers.reference import Reference, row_key
 from tests.helpers.weights import initial_weights, relative
 from tools.layouts import whole_weights

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, LaunchError
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 HERE = "tests.parallel.test_launch"
 
@@ -22,7 +22,7 @@ def add(number: int) -> int:
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import connect
+    from gpt1_ds.engine.process_groups import connect
 
     connect(60)
     value = torch.tensor(number + dist.get_rank())
@@ -35,7 +35,7 @@ def listening_on() -> list[str]:
     """Addresses at which this rank can be reached while it is connected."""
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import connect
+    from gpt1_ds.engine.process_groups import connect
 
     connect(60)
     dist.barrier()
@@ -48,7 +48,7 @@ def listening_on() -> list[str]:
 def misbehave(kind: str, rank: int) -> int:
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import connect
+    from gpt1_ds.engine.process_groups import connect
 
     connect(60)
     dist.barrier()

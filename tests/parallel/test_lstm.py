@@ -10,10 +10,10 @@ import torch
 from gpt1_ds import load
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.count import parameters
-from gpt1_ds.checkpoint import huggingface
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import load as load_config
+from gpt1_ds.interop import huggingface
 from gpt1_ds.model import names
 from tests.helpers import finetuning, runs
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import throwaway
 from tools import layouts
 from tools.layouts import LAYOUTS, RECIPE, Layout

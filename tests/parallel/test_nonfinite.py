@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.parallel.test_gradients import MODEL, VOCABULARY, batch
 
 ENGINES = {
@@ -45,8 +45,8 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
     """Steps 1, 2 and 3; the second has a NaN in one row's loss, or is rejected, or (clean) is left out."""
     import torch
 
+    from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.model.dropout import row_keys
-    from gpt1_ds.parallel.engine import MicroBatch
     from gpt1_ds.training.build import batch_shape
     from tests.helpers.engines import pieces
 

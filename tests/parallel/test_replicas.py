@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 LAYOUTS = {
     "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2"]),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.plan.stages import stages
 
 VOCABULARY = 40478
@@ -30,9 +30,9 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
 
     from gpt1_ds.architecture.architecture import architecture
     from gpt1_ds.architecture.cut import pipeline_cuts
+    from gpt1_ds.engine import process_groups
     from gpt1_ds.model.build import module_specs
     from gpt1_ds.model.layers import TensorParallel
-    from gpt1_ds.parallel import grid
 
     config, made = load([], words), []
     real = dist.new_group
@@ -42,9 +42,9 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
         return real(ranks, **{**settings, "backend": "fake"})
 
     dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
-    grid.dist.new_group = fake
+    process_groups.dist.new_group = fake
     try:
-        here = grid.Grid(config)
+        here = process_groups.Grid(config)
         model = architecture(config.model, VOCABULARY)
         specs = module_specs(model, config, TensorParallel(here.tensor_group))
         cuts = pipeline_cuts(model, here.layout.pipeline)
@@ -62,7 +62,7 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
             "made": len(made),
         }
     finally:
-        grid.dist.new_group = real
+        process_groups.dist.new_group = real
         dist.destroy_process_group()
 
 

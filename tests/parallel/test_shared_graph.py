@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.config import Config
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 
 STEPS, MICRO_BATCHES = 3, 4

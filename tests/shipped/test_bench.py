@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tools.bench.rows import Options, Row
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "bench.py"

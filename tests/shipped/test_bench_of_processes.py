@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers.shared_data import ROOT as SHARED_DATA
 from tools.bench import growth
 from tools.bench.rows import Options, Row
@@ -68,7 +68,7 @@ def sums_differ(lengths: list[int]) -> list[str]:
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import connect
+    from gpt1_ds.engine.process_groups import connect
     from tools.bench import shared_sum
 
     connect(60)

@@ -16,7 +16,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.sentencepiece_train import train
 from gpt1_ds.data.tokenizer import copy_tokenizer, load_tokenizer
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.program import Result, assert_refused

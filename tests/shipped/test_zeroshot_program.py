@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from tests.helpers.runs import configuration
 
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"

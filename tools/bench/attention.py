@@ -77,7 +77,7 @@ def megatron_of(options: Options, rows: int, heads: int) -> Way:
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from gpt1_ds.parallel.grid import Grid
+    from gpt1_ds.engine.process_groups import Grid
 
     connect(options.device)
     parallel_state._set_global_memory_buffer()

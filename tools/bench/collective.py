@@ -37,7 +37,7 @@ def reducer() -> Callable[[str, int, int], float]:
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.parallel.grid import connect
+    from gpt1_ds.engine.process_groups import connect
     from tools.bench.shared_sum import SharedSum
 
     connect(600)

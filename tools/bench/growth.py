@@ -16,7 +16,7 @@ from typing import Any
 
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import load
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 from gpt1_ds.plan.memory import memory
 from tools.bench.rows import Options, Ratio, Row, Series, take_turns
 from tools.plan_check import VOCABULARY

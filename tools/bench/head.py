@@ -19,10 +19,10 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
+from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.model.heads import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import LanguageLoss
-from gpt1_ds.parallel.grid import Grid
 from gpt1_ds.training.session import keep_memory
 from tools.bench import matrix
 from tools.bench.ours import connect, gpt1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt1_ds.config.optimizer import OptimizerConfig
-from gpt1_ds.parallel.optimizer import parameter_groups
+from gpt1_ds.engine.optimizer import parameter_groups
 from tools.bench.ours import LEARNING_RATE
 
 Batches = Callable[[int], Sequence[tuple[Tensor, ...]]]  # of a step: its micro-batches

@@ -40,9 +40,9 @@ def can_compile(options: Options) -> bool:
 @functools.cache
 def connect(device: str) -> None:
     """Join a process group of this process alone."""
-    from gpt1_ds.parallel import grid
+    from gpt1_ds.engine import process_groups
 
-    grid.connect(600, backend="gloo" if device == "cpu" else None)
+    process_groups.connect(600, backend="gloo" if device == "cpu" else None)
 
 
 def initial_weights(config: Config) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Ours:
     """The engine of a configuration; `text` gives its batches."""
 
     def __init__(self, config: Config, text: Text, device: str) -> None:
-        from gpt1_ds.parallel.grid import Grid
+        from gpt1_ds.engine.process_groups import Grid
         from gpt1_ds.training.build import build_engine
         from gpt1_ds.training.session import keep_memory
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.layer import padded
-from gpt1_ds.checkpoint.conversion import their_name, to_theirs
 from gpt1_ds.config import Config, ModelConfig
+from gpt1_ds.interop.conversion import their_name, to_theirs
 from tools.bench.ours import Ours, initial_weights
 
 

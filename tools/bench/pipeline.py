@@ -50,13 +50,13 @@ def stock_trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, 
     """The same engine, its layers cut as DeepSpeed's PipelineModule does by itself."""
     from deepspeed.pipe import PipelineModule
 
-    from gpt1_ds.parallel import pipeline
+    from gpt1_ds.engine import pipelined
     from tools.bench.ranks import trainer
 
     def cut(self: PipelineModule, method: str = "parameters") -> None:
         PipelineModule._partition_layers(self, "parameters")
 
-    pipeline.BalancedPipeline._partition_layers = cut  # type: ignore[method-assign]
+    pipelined.BalancedPipeline._partition_layers = cut  # type: ignore[method-assign]
     return trainer(words, vocabulary)
 
 

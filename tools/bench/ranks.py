@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gpt1_ds.parallel import launch
+from gpt1_ds.launcher import launch
 
 RATE = 2e-4  # of learning: low enough for layouts to stay close to one another in bf16
 
@@ -91,7 +91,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
 
     from gpt1_ds.config import load
     from gpt1_ds.data.loader import Rows
-    from gpt1_ds.parallel.grid import Grid, connect
+    from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training.build import batch_shape, build_engine, training_batches
     from gpt1_ds.training.session import keep_memory
 

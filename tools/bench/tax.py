@@ -12,12 +12,12 @@ import deepspeed
 import torch
 
 from gpt1_ds.config import Config, load
+from gpt1_ds.engine.optimizer import parameter_groups
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel, compile_blocks
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.parallel.grid import Grid
-from gpt1_ds.parallel.libraries import quiet
-from gpt1_ds.parallel.optimizer import parameter_groups
 from tools.bench.loop import Loop
 from tools.bench.ours import (
     LEARNING_RATE,

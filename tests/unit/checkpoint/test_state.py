@@ -12,8 +12,8 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.state import StateReader, merge, tensors_of, to_json, write_tensors
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
+from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.parallel.masters import Fragment
 
 
 def test_files_are_safetensors_and_hashed_as_written(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
+from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model.cross_entropy import head_loss
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.parallel.grid import connect_alone
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
 

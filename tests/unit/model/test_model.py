@@ -11,11 +11,11 @@ from torch import nn
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.parallel.grid import connect_alone
 
 
 @pytest.fixture(scope="module")

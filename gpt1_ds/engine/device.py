@@ -1,0 +1,29 @@
+"""What a rank's device has and holds."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.common.memory import resident_bytes
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.tracking import throughput
+
+
+def held_bytes(device: torch.device) -> int:
+    """Memory in use now: the allocator's on a GPU, elsewhere what is resident of this process."""
+    return torch.cuda.memory_allocated() if device.type == "cuda" else resident_bytes()
+
+
+def peak_memory_gib(engine: Engine) -> float:
+    """Of the rank that held most; all ranks call this."""
+    cuda = engine.device.type == "cuda"
+    here = torch.cuda.max_memory_allocated() / 2**30 if cuda else throughput.peak_process_gib()
+    most = torch.tensor(here, dtype=torch.float64)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=engine.grid.control_group)
+    return float(most)
+
+
+def peak_tflops(device: torch.device) -> float | None:
+    """bf16 peak of a GPU; None where it is not known."""
+    return throughput.peak_tflops(torch.cuda.get_device_name()) if device.type == "cuda" else None

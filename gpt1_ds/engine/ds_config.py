@@ -1,0 +1,49 @@
+"""The DeepSpeed configuration: inside the envelope that was shown to compute the right numbers, nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpt1_ds.config import Config
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+
+
+def ds_config(config: Config, data_size: int) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
+    train, parallel = config.train, config.parallel
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": train.micro_batch,
+        "gradient_accumulation_steps": train.global_batch // (train.micro_batch * data_size),
+        "train_batch_size": train.global_batch,
+        # at stage 0 DeepSpeed neither reports a norm nor notices a NaN: dense.py does both itself
+        "gradient_clipping": config.optimizer.clip if parallel.zero else 0.0,
+        "zero_optimization": {
+            "stage": parallel.zero,
+            "reduce_bucket_size": BUCKET_ELEMENTS,
+            "allgather_bucket_size": BUCKET_ELEMENTS,
+            "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            "overlap_comm": False,
+        },
+        "zero_allow_untested_optimizer": True,  # ours (engine/optimizer.py)
+        # reentrant checkpointing and partitioned activations are the traps that run and are wrong
+        "pipeline": {"use_reentrant": False, "pipe_partitioned": False, "grad_partitioned": False},
+        "timers": {"throughput": {"enabled": False}},  # it synchronises the device twice per micro-step
+        "steps_per_print": None,
+    }
+    if train.precision == "bf16":
+        settings["bf16"] = {"enabled": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+        # else gradients summed up in fp32 are rounded to bf16 to be reduced, even over one rank
+        settings["communication_data_type"] = "fp32"
+    if train.precision == "fp16":
+        settings["fp16"] = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "hysteresis": 1}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    return _merge(settings, parallel.deepspeed)
+
+
+def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in extra.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,0 +1,177 @@
+"""The fp32 master weights and optimizer moments, wherever a DeepSpeed optimizer keeps them.
+
+ZeRO flattens a rank's parameters into one tensor per group and cuts it over the data-parallel ranks. A `Fragment` says
+which elements of which parameter a rank holds, as views that can be read and written in place. Initialisation, saving
+and loading all go through here, so every layout starts, stops and goes on the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.model import names
+from gpt1_ds.model.names import ParameterInfo
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # state of DeepSpeed's dynamic loss scaler
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Elements [offset, offset + len(master)) of this rank's flattened part of one parameter. All tensors are 1-D fp32
+    views; `moments` is empty before the first update."""
+
+    info: ParameterInfo
+    offset: int
+    master: Tensor
+    moments: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Where a fragment lies in its flat tensor: `flat[start : start + count]`, from element `offset` of the
+    parameter.
+    """
+
+    parameter: Parameter
+    flat: Tensor
+    start: int
+    offset: int
+    count: int
+
+
+def fragments(engine: Engine) -> list[Fragment]:
+    """Everything this rank holds, in a fixed order; elements of pad rows are left out."""
+    optimizer = engine.deepspeed.optimizer
+    state = _base(optimizer).state
+    found = []
+    for piece in _pieces(engine):
+        info = names.info(piece.parameter)
+        count = min(piece.count, math.prod(info.local_shape) - piece.offset)
+        if count <= 0:
+            continue
+        master = piece.flat.detach().view(-1).narrow(0, piece.start, count)
+        moments = {
+            key: state[piece.flat][key].view(-1).narrow(0, piece.start, count)
+            for key in MOMENTS
+            if key in state.get(piece.flat, {})
+        }
+        found.append(Fragment(info, piece.offset, master, moments))
+    return found
+
+
+def kept_whole(engine: Engine) -> list[Parameter]:
+    """The weights of which this rank keeps all of its tensor-parallel part: under ZeRO 3 the small ones."""
+    return [one for one in engine.module.parameters() if getattr(one, "ds_persist", True)]  # set under ZeRO 3 only
+
+
+def weights(engine: Engine) -> list[Fragment]:
+    """What the model computes with of the weights that are kept whole, in its precision (as `master`). Before the first
+    `publish` ZeRO 3 has not gathered them: they are left out.
+    """
+    found = []
+    for parameter in kept_whole(engine):
+        info = names.info(parameter)
+        count = math.prod(info.local_shape)
+        if parameter.numel() >= count:
+            found.append(Fragment(info, 0, parameter.detach().view(-1).narrow(0, 0, count)))
+    return found
+
+
+def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
+    """Whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
+    grid = engine.grid
+    if engine.deepspeed.zero_optimization_stage() == 0 and grid.data_rank > 0:
+        return False
+    if info.dim is None and grid.tensor_rank > 0:
+        return False
+    return info.name not in engine.copied
+
+
+def make_moments(engine: Engine, updates: int) -> None:
+    """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
+    base = _base(engine.deepspeed.optimizer)
+    for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
+        base.state[flat] = {"step": torch.tensor(float(updates), device=flat.device)}
+        base.state[flat].update({key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS})
+
+
+def forget_moments(engine: Engine) -> None:
+    """Let the optimizer start afresh."""
+    _base(engine.deepspeed.optimizer).state.clear()
+
+
+def updates(engine: Engine) -> int:
+    """Optimizer updates applied so far (steps less the skipped ones)."""
+    steps = [float(state["step"]) for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]
+    return int(max(steps, default=0))
+
+
+def loss_scaler(engine: Engine) -> dict[str, float]:
+    """State of the dynamic loss scaler; empty unless training in fp16."""
+    scaler = getattr(engine.deepspeed.optimizer, "loss_scaler", None)
+    return {key: getattr(scaler, key) for key in SCALER if engine.deepspeed.fp16_enabled()}
+
+
+def set_loss_scaler(engine: Engine, state: dict[str, float]) -> None:
+    for key in SCALER:
+        if key in state:
+            setattr(engine.deepspeed.optimizer.loss_scaler, key, state[key])
+
+
+@torch.no_grad()
+def publish(engine: Engine) -> None:
+    """Copy the masters into the weights that the model computes with. Every rank calls this."""
+    optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
+    if stage in (1, 2):
+        type(optimizer).update_lp_params(optimizer)  # DeepSpeed's own: the patched one of a step does less
+    elif stage == 3:
+        optimizer._partition_all_parameters()
+        for group in range(len(optimizer.fp16_groups)):
+            optimizer._reassign_or_swap_out_partitioned_parameters(group)
+        if optimizer.persistent_parameters:
+            optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
+
+
+def _base(optimizer: Any) -> torch.optim.Optimizer:
+    """The torch optimizer inside DeepSpeed's."""
+    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer.optimizer
+
+
+def _pieces(engine: Engine) -> Iterator[_Piece]:
+    optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
+    if stage == 0:
+        for parameter in engine.module.parameters():
+            yield _Piece(parameter, parameter, 0, 0, parameter.numel())
+    elif stage == 3:
+        yield from _pieces_of_stage_3(optimizer, engine.grid.data_rank)
+    else:
+        yield from _pieces_of_stages_1_and_2(optimizer)
+
+
+def _pieces_of_stages_1_and_2(optimizer: Any) -> Iterator[_Piece]:
+    bf16 = hasattr(optimizer, "bf16_groups")
+    groups = optimizer.bf16_groups if bf16 else optimizer.bit16_groups
+    flats = optimizer.fp32_groups_flat_partition if bf16 else optimizer.single_partition_of_fp32_groups
+    for group, flat in zip(groups, flats, strict=True):
+        for parameter in group:
+            mapping = parameter._hp_mapping
+            if mapping is not None:  # None: all of it lies in other ranks' partitions
+                here, there = mapping.lp_fragment_address, mapping.hp_fragment_address
+                yield _Piece(parameter, flat, there.start, here.start, here.numel)
+
+
+def _pieces_of_stage_3(optimizer: Any, data_rank: int) -> Iterator[_Piece]:
+    for group in optimizer.fp16_groups:
+        for parameter in group:
+            index, start, count = optimizer.grad_position[optimizer.get_param_id(parameter)]
+            flat = optimizer.fp32_partitioned_groups_flat[index]
+            yield _Piece(parameter, flat, start, data_rank * count, count)

@@ -1,0 +1,135 @@
+"""The pipelined assembly: each rank holds a run of layers; DeepSpeed's 1F1B schedule moves micro-batches through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import Tensor
+
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.config import Config
+from gpt1_ds.engine.base import Engine, MicroBatch, Rejects, StepResult
+from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
+from gpt1_ds.engine.ds_config import ds_config
+from gpt1_ds.engine.optimizer import make_optimizer
+from gpt1_ds.engine.pipeline_patches import patch_pipeline
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.update_filter import filter_updates
+from gpt1_ds.launcher.libraries import quiet
+from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.losses import Loss, make_loss
+from gpt1_ds.objectives.base import Objective
+
+
+class BalancedPipeline(PipelineModule):
+    """Stages cut by FLOPs. (Named so on purpose: DeepSpeed treats modules called GPT2ModelPipe differently.)"""
+
+    def __init__(self, cuts: list[int], **arguments: Any) -> None:
+        self.cuts = cuts
+        with quiet(), torch.no_grad():  # it prints its topology, and broadcasts tied weights in autograd's sight
+            super().__init__(**arguments)
+
+    def _partition_layers(self, method: str = "flops") -> None:
+        self.parts = self.cuts
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+
+class PipelineEngine(Engine):
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
+        self.grid = grid
+        self.micro_losses = []
+        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
+        layout = grid.layout
+        self.architecture = whole = architecture(config.model, vocab_size, objective.head)
+        cuts = pipeline_cuts(whole, layout.pipeline)
+        before = whole.layers[: cuts[grid.pipeline_rank]]
+        self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)
+        model = BalancedPipeline(
+            cuts,
+            layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
+            topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
+            loss_fn=partial(_loss, self.loss, self.micro_losses),
+        )
+        self._check_groups(model)
+        if config.train.compile == "on":
+            compile_blocks(model)
+        optimizer = make_optimizer(model, config.optimizer)
+        with quiet():
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=ds_config(config, layout.data)
+            )
+        self._shapes: tuple[torch.Size, ...] = ()
+        self._counts: dict[str, int] = {}  # instructions of each kind in this step
+        patch_pipeline(self.deepspeed, self._trace)
+        patch_bf16_optimizer(self.deepspeed, layout.data)
+
+    def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
+        self.set_learning_rate(learning_rate)
+        self._expect(batches[0].shapes)
+        loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
+        norm = float(self.deepspeed.get_global_grad_norm())
+        applied = self.deepspeed.was_step_applied() and norm != float("inf")
+        return StepResult(loss, norm, applied, self.loss_scale())
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        self._expect(batches[0].shapes)
+        loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
+        return float(loss)
+
+    def filter_updates(self, rejects: Rejects) -> None:
+        engine = self.deepspeed  # its loss, which only the last stage has, is shared among all ranks once more
+        filter_updates(engine.optimizer, lambda norm: rejects(float(engine._aggregate_total_loss()), norm))
+
+    def _expect(self, shapes: tuple[torch.Size, ...]) -> None:
+        """Before a schedule runs: DeepSpeed keeps its receive buffers, micro-batches of another shape need others."""
+        if shapes != self._shapes:
+            self.deepspeed.reset_activation_shape()
+            self._shapes = shapes
+        self._counts.clear()
+        self.micro_losses.clear()
+        self.scores.clear()
+
+    def _trace(self, phase: str) -> None:
+        """`phase` is that of an instruction; {} stands for how many of its kind came before it in this step."""
+        count = self._counts[phase] = self._counts.get(phase, -1) + 1
+        self.progress(phase.format(count))
+
+    def _check_groups(self, model: PipelineModule) -> None:
+        """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
+        theirs = model.mpu()
+        pairs = (
+            (theirs.get_data_parallel_group(), self.grid.data_group),
+            (theirs.get_slice_parallel_group(), self.grid.tensor_group),
+            (theirs.get_model_parallel_group(), self.grid.model_group),
+        )
+        for their_group, our_group in pairs:
+            same = dist.get_process_group_ranks(their_group) == dist.get_process_group_ranks(our_group)
+            assert same, "DeepSpeed's rank order differs from the grid's"
+
+
+def _specification(spec: ModuleSpec) -> LayerSpec:
+    if spec.layer.tied is None:
+        return LayerSpec(spec.module, *spec.arguments)
+    names = [parameter.name.removeprefix(f"{spec.layer.prefix}.") for parameter in spec.layer.parameters]
+    return TiedLayerSpec(spec.layer.tied, spec.module, *spec.arguments, forward_fn=spec.apply, tied_weight_attr=names)
+
+
+def _loss(loss: Loss, heard: list[Tensor], outputs: Any, labels: tuple[Tensor, ...]) -> Tensor:
+    value = loss(outputs, labels)
+    heard.append(value.detach())
+    return value
+
+
+def _feed(batches: Sequence[MicroBatch]) -> Any:
+    return iter([(batch.inputs, batch.labels) for batch in batches])

@@ -1,0 +1,122 @@
+"""The dense assembly: every rank holds all layers (its share of each, under tensor parallelism), ZeRO 0 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.config import Config
+from gpt1_ds.engine.base import Engine, MicroBatch, Rejects, StepResult
+from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
+from gpt1_ds.engine.ds_config import ds_config
+from gpt1_ds.engine.gradient_norm import square_sum
+from gpt1_ds.engine.optimizer import make_optimizer
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.update_filter import filter_updates
+from gpt1_ds.launcher.libraries import quiet
+from gpt1_ds.model.build import DenseModel, compile_blocks
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.objectives.base import Objective
+
+
+class DenseEngine(Engine):
+    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
+        self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
+        self.architecture = architecture(config.model, vocab_size, objective.head)
+        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        model = DenseModel(config, vocab_size, tensor, objective.head)
+        self.loss, self.objective = self.announced(model.loss), objective
+        model.loss = self.loss
+        if config.train.compile == "on":
+            compile_blocks(model)
+        self._rejects: Callable[[float], bool] = _never
+        optimizer = make_optimizer(model, config.optimizer)
+        with quiet():
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
+            )
+        patch_bf16_optimizer(self.deepspeed, grid.layout.data)
+        self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
+
+    def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
+        self.set_learning_rate(learning_rate)
+        self.deepspeed.train()
+        self.micro_losses = []
+        self.scores.clear()
+        for number, batch in enumerate(batches):
+            self.progress(f"forward of micro-batch {number}")
+            loss = self._loss(batch)
+            self.progress(f"backward of micro-batch {number}")
+            self.deepspeed.backward(loss)
+            self.micro_losses.append(loss.detach())
+            self.progress("update")
+            if self.zero == 0 and number == len(batches) - 1:
+                norm = self._clip_gradients()
+            self.deepspeed.step()
+        if self.zero:
+            norm = float(self.deepspeed.get_global_grad_norm())
+        applied = self.deepspeed.was_step_applied() and norm != float("inf")
+        return StepResult(self._mean(self.micro_losses), norm, applied, self.loss_scale())
+
+    def evaluate(self, batches: Sequence[MicroBatch]) -> float:
+        self.deepspeed.eval()
+        self.scores.clear()
+        losses = []
+        with torch.no_grad():
+            for number, batch in enumerate(batches):
+                self.progress(f"evaluation of micro-batch {number}")
+                losses.append(self._loss(batch))
+        return self._mean(losses)
+
+    def filter_updates(self, rejects: Rejects) -> None:
+        self._rejects = lambda norm: rejects(self._mean(self.micro_losses), norm)
+        filter_updates(self.deepspeed.optimizer, self._rejects)
+
+    def _loss(self, batch: MicroBatch) -> torch.Tensor:
+        parts = (*batch.inputs, *batch.labels)
+        return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
+
+    def _heard(self, reduce: Callable[..., None]) -> Callable[..., None]:
+        """DeepSpeed reduces gradients inside its backward pass."""
+
+        def run(*arguments: Any, **keywords: Any) -> None:
+            self.progress("reduction of gradients")
+            reduce(*arguments, **keywords)
+
+        return run
+
+    def _mean(self, losses: list[torch.Tensor]) -> float:
+        """Of the micro-batches of all data-parallel ranks."""
+        mean = torch.stack(losses).float().sum() / len(losses)
+        if self.grid.layout.data > 1:
+            dist.all_reduce(mean, group=self.grid.data_group)
+        return float(mean) / self.grid.layout.data
+
+    def _clip_gradients(self) -> float:
+        """ZeRO 0: the global norm, gradients scaled to `clip`; a step whose norm is not finite loses its gradients."""
+        owned = [
+            parameter.grad
+            for parameter in self.module.parameters()
+            if parameter.grad is not None
+            and (getattr(parameter, "tensor_model_parallel", False) or self.grid.tensor_rank == 0)
+        ]
+        square = square_sum(owned) if owned else torch.zeros((), device=self.device)
+        dist.all_reduce(square, group=self.grid.tensor_group)
+        norm = float(square.sqrt())
+        gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
+        if not torch.isfinite(square) or self._rejects(norm):
+            for parameter in self.module.parameters():
+                parameter.grad = None
+            return float("inf")
+        if self.clip and norm > self.clip:
+            torch._foreach_mul_(gradients, self.clip / (norm + 1e-6))
+        return norm
+
+
+def _never(_: float) -> bool:
+    return False

@@ -1,0 +1,204 @@
+"""Where a rank stands: tensor, pipeline and data coordinates, and the process groups along each axis.
+
+Rank order is (pipeline, data, tensor), tensor fastest: neighbours share matrices. It is DeepSpeed's
+PipeModelDataParallelTopology and Megatron's default order at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, HashStore
+from torch.distributed import ProcessGroup
+
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import explain
+from gpt1_ds.config import Config
+from gpt1_ds.engine.deepspeed_patches import allow_sequence_parallel
+from gpt1_ds.launcher.launch import STORE_VARIABLE
+from gpt1_ds.launcher.network import choose_interface, explained
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the three axes; their product is the world."""
+
+    tensor: int
+    pipeline: int
+    data: int
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """(tensor, pipeline, data) rank of a global rank."""
+        rest, tensor = divmod(rank, self.tensor)
+        pipeline, data = divmod(rest, self.data)
+        return tensor, pipeline, data
+
+    def ranks(self, tensor: int | None = None, pipeline: int | None = None, data: int | None = None) -> list[int]:
+        """Global ranks with the given coordinates, in order; None means all along that axis."""
+        wanted = (tensor, pipeline, data)
+        return [
+            rank
+            for rank in range(self.tensor * self.pipeline * self.data)
+            if all(want in (None, have) for want, have in zip(wanted, self.coordinates(rank), strict=True))
+        ]
+
+
+class Grid:
+    """This rank's place in the layout. It is also the `mpu` that DeepSpeed asks about model and data parallelism."""
+
+    def __init__(self, config: Config) -> None:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        replica = config.parallel.tensor * config.parallel.pipeline
+        assert world % replica == 0, "the launcher validates the world size"
+        self.layout = Layout(config.parallel.tensor, config.parallel.pipeline, world // replica)
+        self.rank, self.world = rank, world
+        self.tensor_rank, self.pipeline_rank, self.data_rank = self.layout.coordinates(rank)
+        # The watch names the slow rank before a collective gives up on it; this is for when there is no watch
+        guard = config.guard
+        longest = max(guard.step_timeout, guard.save_timeout, guard.init_timeout, guard.lock_timeout)
+        self.timeout = timedelta(seconds=longest + 30)
+        self.tensor_group = self._group("tensor")
+        self.data_group = self._group("data")
+        self.model_group = self._group("tensor", "pipeline")
+        self.control_group = dist.new_group(backend="gloo", timeout=self.timeout)  # small CPU messages, every rank
+        if config.parallel.sequence:
+            allow_sequence_parallel()
+
+    def __str__(self) -> str:
+        layout = self.layout
+        return (
+            f"rank {self.rank} of {self.world}: tensor {self.tensor_rank} of {layout.tensor}, pipeline "
+            f"{self.pipeline_rank} of {layout.pipeline}, data {self.data_rank} of {layout.data}"
+        )
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pipeline_rank == self.layout.pipeline - 1
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in rank order, on every rank."""
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=self.control_group)
+        return values
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control_group)
+        return box[0]
+
+    def agree(self, action: Callable[[], T]) -> T:
+        """This rank's result of `action`. What a person can mend on any rank is raised alike on all of them."""
+        problem, result = None, None
+        try:
+            result = action()
+        except UserError as error:
+            problem = error
+        except OSError as error:
+            problem = explain(error) or UserError(f"{error.filename or ''}: {error.strerror or error}")
+        for found in self.gather(problem):
+            if found is not None:
+                raise found
+        return result  # type: ignore[return-value]
+
+    def on_rank_0(self, action: Callable[[], T]) -> T:
+        """Rank 0's result of `action`, on every rank; its error, too."""
+        return self.share(self.agree(action if self.rank == 0 else lambda: None))  # type: ignore[return-value]
+
+    def _group(self, *axes: str) -> ProcessGroup:
+        """The group of ranks that differ from this one along `axes` only. Every rank creates every group, in order."""
+        mine, seen = None, set()
+        for rank in range(self.world):
+            tensor, pipeline, data = self.layout.coordinates(rank)
+            fixed = {"tensor": tensor, "pipeline": pipeline, "data": data}
+            members = tuple(self.layout.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes}))
+            if members not in seen:
+                seen.add(members)
+                group = dist.new_group(list(members), timeout=self.timeout)
+                if self.rank in members:
+                    mine = group
+        assert isinstance(mine, ProcessGroup), "every rank is a member of one group along each axis"
+        return mine
+
+    # What DeepSpeed asks. Its "model parallel" group holds all ranks that share one copy of the model.
+    def get_model_parallel_rank(self) -> int:
+        return self.model_group.rank()
+
+    def get_model_parallel_world_size(self) -> int:
+        return self.model_group.size()
+
+    def get_model_parallel_group(self) -> ProcessGroup:
+        return self.model_group
+
+    def get_tensor_model_parallel_rank(self) -> int:
+        return self.tensor_rank
+
+    def get_tensor_model_parallel_world_size(self) -> int:
+        return self.layout.tensor
+
+    def get_tensor_model_parallel_group(self) -> ProcessGroup:
+        return self.tensor_group
+
+    def get_data_parallel_rank(self) -> int:
+        return self.data_rank
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.layout.data
+
+    def get_data_parallel_group(self) -> ProcessGroup:
+        return self.data_group
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return self.layout.ranks(tensor=self.tensor_rank, pipeline=self.pipeline_rank)
+
+
+def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
+    """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT); this rank's device.
+
+    `backend` is nccl where there are GPUs and gloo elsewhere, unless it is named.
+    """
+    timeout = timedelta(seconds=timeout_seconds)
+    choose_interface()
+    os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
+    device = torch.device("cpu")
+    if torch.cuda.is_available() and backend != "gloo":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.device_count() > 1 else 0)
+        torch.cuda.set_device(device)
+    backend = backend or "nccl" if device.type == "cuda" else "gloo"
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    store_file = os.environ.get(STORE_VARIABLE)
+    store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
+    with explained():
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+    deepspeed.init_distributed(verbose=False)  # finds torch's group and adopts it
+    return device
+
+
+def connect_alone() -> ProcessGroup:
+    """A process group of this process alone, without a port; for a checkpoint in a notebook or on a login node."""
+    if not dist.is_initialized():
+        with explained():
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    return _group_of_one(dist.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _group_of_one(world: ProcessGroup) -> ProcessGroup:
+    """Once for each `world`: a group has a thread, which stays."""
+    group = dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    assert isinstance(group, ProcessGroup), "this process is a member"
+    return group

@@ -1,0 +1,1 @@
+"""Checkpoints and tokenizers of others: Hugging Face, OpenAI 2018."""

@@ -1,0 +1,128 @@
+"""The README.md of an exported fine-tuned model: how to load it and how its inputs are laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
+from gpt1_ds.interop.hf_task import FineTuned
+from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
+from gpt1_ds.interop.model_card import SAME
+
+_CARD = """---
+library_name: transformers
+pipeline_tag: {tag}
+tags: [gpt1, openai-gpt]
+---
+
+# GPT-1, fine-tuned on {name}
+
+Exported by gpt1-ds {version} after {step} steps of fine-tuning: {layers} layers, width {width}, {heads} heads, fp32.
+Its scores are the checkpoint's (`gpt1-ds predict`), to rounding.
+
+```python
+import torch
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {architecture}.from_pretrained(".").eval()
+{example}
+```
+
+* {inputs}
+* The tokenizer lays them out by itself: {layout}, with the token ids
+  {start} (start), {delimiter} (delimiter) and {extract} (extract). The text of a control symbol is ordinary text.
+* A sequence has at most {limit} tokens. {cut}
+* Pad on the right only, with id {pad} (`pad_token_id`); what is read is the extract token, which ends a sequence.
+* {head}
+* {tokenizer}
+"""
+_ARGUMENTS = 'padding=True, truncation=True, return_tensors="pt"'
+_ONE = f"""inputs = tokenizer(["It was read by many."], {_ARGUMENTS})
+with torch.no_grad():
+    logits = model(**inputs).logits"""
+_PAIR = f"""inputs = tokenizer(["It was read by many."], ["Many read it."], {_ARGUMENTS})
+with torch.no_grad():
+    logits = model(**inputs).logits"""
+_BOTH = f"""first, second = ["It was read by many."], ["Many read it."]
+with torch.no_grad():
+    logits = model(**tokenizer(first, second, {_ARGUMENTS})).logits
+    logits += model(**tokenizer(second, first, {_ARGUMENTS})).logits"""
+_CLASSES = """
+probabilities = logits.softmax(-1)  # of model.config.id2label
+print(probabilities.tolist())"""
+_SCORES = """
+mean = (logits.softmax(-1) * torch.arange(6)).sum(-1)
+print(({low:g} + mean / 5 * {span:g}).tolist())"""
+_CHOICE = f"""document, choices = "It was read.", {{choices}}
+inputs = tokenizer([document] * len(choices), choices, {_ARGUMENTS})
+extract = inputs["attention_mask"].sum(1) - 1
+with torch.no_grad():
+    scores = model(inputs["input_ids"].unsqueeze(0), mc_token_ids=extract.unsqueeze(0)).mc_logits
+print(scores.softmax(-1).tolist())"""
+_TEXT = "Blanks around a text are to be stripped."
+_CUT = """Longer texts were cut to {half} tokens each{questions}; `truncation=True` cuts the longer
+  one, which differs only for those."""
+_CUT_QUESTION = " (a question and its choices to {quarter}, the document to what they leave)"
+_BIAS = """The head's bias is in the last LayerNorm's, `transformer.h.{last}.ln_2.bias`, because `score` has none: the
+  outputs are as they should be, but this folder is not to be loaded as a language model."""
+_ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
+  is half an answer, and each of them holds half of the head's bias."""
+
+
+def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
+    """Markdown; `facts` is the checkpoint's manifest."""
+    alone = tuned.layout == "single"
+    return _CARD.format(
+        tag="multiple-choice" if tuned.head.choice else "text-classification",
+        name=tuned.name,
+        version=facts["hashes"]["version"],
+        step=facts["step"],
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        architecture=tuned.architecture,
+        example=_example(tuned),
+        inputs=_inputs(tuned),
+        layout="start, text, extract" if alone else "start, first text, delimiter, second text, extract",
+        start=tokenizer.start_id,
+        delimiter=tokenizer.delimiter_id,
+        extract=tokenizer.extract_id,
+        limit=tuned.limit,
+        cut=_cut(tuned),
+        pad=tokenizer.unknown_id,
+        head=_head(tuned, model),
+        tokenizer=DIFFERENCE if tokenizer.kind == OPENAI else SAME,
+    )
+
+
+def _example(tuned: FineTuned) -> str:
+    if tuned.head.choice:
+        return _CHOICE.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
+    logits = {"single": _ONE, "pair": _PAIR}.get(tuned.layout, _BOTH)
+    if tuned.kind != "regression":
+        return logits + _CLASSES
+    low, high = tuned.score_range
+    return logits + _SCORES.format(low=low, span=high - low)
+
+
+def _inputs(tuned: FineTuned) -> str:
+    if tuned.head.choice:
+        question = "A question, where the task has one, follows its document and a space, as one text."
+        return f"One sequence per choice, the document as first text and the choice as second. {question} {_TEXT}"
+    return _ORDERS if tuned.layout == "both" else _TEXT
+
+
+def _cut(tuned: FineTuned) -> str:
+    if tuned.layout == "single":
+        return "`truncation=True` cuts as in training."
+    questions = _CUT_QUESTION.format(quarter=tuned.limit // 4 - 1) if tuned.head.choice else ""
+    return _CUT.format(half=tuned.limit // 2 - 2, questions=questions)
+
+
+def _head(tuned: FineTuned, model: ModelConfig) -> str:
+    if tuned.head.choice:
+        trained = "" if tuned.head.lm_coefficient else ", which was not trained with the choices"
+        return f"`mc_logits` are the choices' scores; `logits` those of the language model{trained}."
+    return _BIAS.format(last=model.layers - 1)

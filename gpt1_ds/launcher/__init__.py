@@ -1,0 +1,1 @@
+"""Local ranks and what they need of the machine; never torch before it must."""

@@ -1,0 +1,287 @@
+"""Local ranks: processes forked from a server that has torch, DeepSpeed and Megatron loaded, so that they start at
+once.
+
+They rendezvous through a file in a private folder (no port is opened), die with their launcher, and when one fails the
+others are ended and its error is shown once. This module itself never imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+from gpt1_ds.common import log, stop_signals
+from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.files import explain
+from gpt1_ds.launcher import scratch
+
+STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
+_PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
+_STARTED: list[Any] = []  # ranks that this process started, from any thread, and has not seen end
+GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
+_PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "Timed out waiting",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank ended. `secondary`: only because another rank had gone."""
+
+    rank: int
+    text: str
+    code: int
+    secondary: bool = False
+
+
+def world(nproc: int | None) -> int:
+    """Ranks of this program: `--nproc`, else the launcher's, else one. Raises LaunchError for fewer than one."""
+    if nproc is not None:
+        if nproc < 1:
+            raise LaunchError(f"--nproc={nproc}: at least 1 rank is needed")
+        return nproc
+    _adopt_slurm_step()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
+    """Run `module:function` on all ranks: on N local ones that are started here, or as the one rank that this is."""
+    if nproc is not None:
+        return launch(target, arguments, nproc)
+    if world(None) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
+        raise LaunchError("WORLD_SIZE is above 1 but MASTER_ADDR and MASTER_PORT are not set; use torchrun or --nproc")
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        return int(_resolve(target)(*arguments))
+    except (UserError, TrainingError) as error:
+        if rank == 0:  # all ranks raise it alike, one says it
+            raise
+        sys.exit(error.code)
+    except RuntimeError as error:
+        if any(words in str(error) for words in _PEER_LOST):
+            raise LaunchError(f"rank {rank} lost contact with another rank;\nits log: logs/rank-{rank}.log") from None
+        raise
+
+
+def _adopt_slurm_step() -> None:
+    """Inside an srun step (not in a bare batch shell) SLURM's own variables say who this rank is."""
+    if "RANK" not in os.environ and os.environ.get("SLURM_STEP_ID", "").isdigit():
+        names = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+        os.environ.update({ours: os.environ[theirs] for ours, theirs in names.items() if theirs in os.environ})
+
+
+def _resolve(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
+    """Run `module:function` with `arguments` on N local ranks; the program's exit code.
+
+    Raises UserError or TrainingError when a rank did, and LaunchError with the failing rank's own words when it failed
+    otherwise.
+    """
+    results = run(target, arguments, ranks)
+    return max(int(result or 0) for result in results)
+
+
+def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
+    """Like `launch`, but gives what each rank's function returned."""
+    folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
+    processes, pipes = [], []
+    context = server()
+    try:
+        for rank in range(ranks):
+            here, there = context.Pipe(duplex=False)
+            place = (rank, ranks, str(folder / "store"))
+            process = context.Process(target=_rank_main, args=(target, arguments, place, there), name=f"rank-{rank}")
+            process.start()
+            there.close()
+            processes.append(process)
+            _STARTED.append(process)
+            pipes.append(here)
+        with _forwarded_signals():
+            return _collect(processes, pipes)
+    finally:
+        _end(processes)
+        log.clear_line()
+        for process in processes:
+            _STARTED.remove(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def server() -> multiprocessing.context.ForkServerContext:
+    """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gpt1_ds.launcher.preload"])
+    scratch.folder()  # in which it listens
+    if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
+        before = stop_signals.listen(signal.SIG_IGN)
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            stop_signals.restore(before)
+    return context
+
+
+def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, str], pipe: Connection) -> None:
+    rank, ranks, store = place
+    stop_signals.listen(signal.SIG_DFL)  # which the fork server ignores
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _die_with_parent()
+    _PIPE.append(pipe)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
+    os.environ.update({STORE_VARIABLE: store, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"})
+    try:
+        pipe.send(("done", _resolve(target)(*arguments)))
+    except (UserError, TrainingError) as error:
+        pipe.send(("told", error))
+        os._exit(error.code)
+    except KeyboardInterrupt:
+        pipe.send(("told", TrainingError("interrupted twice: ended without saving")))
+        os._exit(EXIT_FAILURE)
+    except BaseException as error:
+        told = explain(error) if isinstance(error, OSError) else None
+        if told is not None:
+            pipe.send(("told", told))
+            os._exit(told.code)
+        text = "".join(traceback.format_exception(error)).rstrip()
+        pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
+        os._exit(EXIT_FAILURE)
+
+
+def signal_ranks(number: int) -> None:
+    """Send a signal to every rank that this process started and that still runs: SIGTERM asks to save and end."""
+    for process in tuple(_STARTED):
+        if process.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+
+def tell(error: TrainingError | UserError) -> bool:
+    """From any thread of a rank: let the launcher end the run with this error. False when this module is not it."""
+    for pipe in _PIPE:
+        pipe.send(("told", error))
+    return bool(_PIPE)
+
+
+def _die_with_parent() -> None:
+    """Linux: be killed when the fork server goes. It goes with the launcher, unless a rank holds its lifeline open."""
+    lifeline = multiprocessing.forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    if lifeline is not None:
+        os.close(lifeline)
+        multiprocessing.forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() == 1:
+        os._exit(EXIT_FAILURE)
+
+
+def _collect(processes: list[Any], pipes: list[Connection]) -> list[Any]:
+    """Wait for every rank; results in rank order. The first failure is given a moment to be joined by its cause."""
+    results: dict[int, Any] = {}
+    failures: list[Failure] = []
+    deadline = None
+    open_ranks = set(range(len(processes)))
+    while open_ranks and (deadline is None or time.monotonic() < deadline):
+        waiting = {pipes[rank]: rank for rank in open_ranks}
+        for ready in multiprocessing.connection.wait(list(waiting), timeout=0.2):
+            rank = waiting[cast(Connection, ready)]
+            open_ranks.discard(rank)
+            outcome = _outcome(rank, processes[rank], pipes[rank])
+            if isinstance(outcome, (UserError, TrainingError)):
+                raise outcome
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+                deadline = deadline or time.monotonic() + 1.0
+            else:
+                results[rank] = outcome[0]
+    if failures:
+        first = min(failures, key=lambda failure: failure.secondary)
+        raise LaunchError(f"rank {first.rank} failed:\n{first.text}")
+    return [results[rank] for rank in range(len(processes))]
+
+
+def _outcome(rank: int, process: Any, pipe: Connection) -> tuple[Any] | Failure | UserError | TrainingError:
+    try:
+        kind, value = pipe.recv()
+    except EOFError:
+        process.join(timeout=GRACE_SECONDS)
+        code = process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            return Failure(rank, f"it was killed by {name}" + _hint(-code), EXIT_FAILURE)
+        return Failure(rank, f"it ended with exit code {code} without a word", EXIT_FAILURE)
+    return (value,) if kind == "done" else value
+
+
+def _hint(number: int) -> str:
+    hints = {
+        signal.SIGKILL: " (by a person, or by the system when memory ran out: see dmesg)",
+        signal.SIGBUS: " (a file that it had mapped was cut short: `gpt1-ds data verify` names a damaged shard)",
+    }
+    return hints.get(signal.Signals(number), "")
+
+
+def _end(processes: list[Any]) -> None:
+    """Ask the ranks that still run to end, then end them."""
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in processes:
+        process.join(timeout=max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+@contextlib.contextmanager
+def _forwarded_signals() -> Iterator[None]:
+    """SIGTERM, Ctrl-C and a lost terminal ask the ranks to save and end; a second Ctrl-C ends them."""
+    asked = 0
+
+    def forward(number: int, _: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if number == signal.SIGINT and asked > 2:
+            raise KeyboardInterrupt
+        signal_ranks(signal.SIGTERM)
+
+    if sys.platform == "win32" or not _in_main_thread():
+        yield
+        return
+    before = stop_signals.listen(forward)
+    try:
+        yield
+    finally:
+        stop_signals.restore(before)
+
+
+def _in_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()

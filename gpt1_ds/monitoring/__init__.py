@@ -1,0 +1,1 @@
+"""Whether a run makes progress, and where its time goes."""

@@ -1,0 +1,163 @@
+"""`train.profile`: a trace of a few steps on every rank, and one summary of where their time went.
+
+What the watch hears of a rank's phases becomes the trace's ranges, so that both speak of the same phases. Nothing is
+installed outside of the window, and nothing inside it changes a number of the training.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.device import held_bytes
+from gpt1_ds.monitoring import trace
+from gpt1_ds.monitoring.watchdog import SAVE, Watch
+from gpt1_ds.tracking import phases
+from gpt1_ds.tracking.throughput import Stopwatch
+
+
+class Profile:
+    """The recording of one window of steps, once. Every method is called by all ranks together."""
+
+    def __init__(
+        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watch: Watch, clock: Stopwatch
+    ) -> None:
+        self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
+        self.engine, self.grid, self.watch, self.clock = engine, engine.grid, watch, clock
+        self._recording: _Recording | None = None
+        if self.grid.rank == 0 and self.window and self.window.start > steps:
+            log.say(f"train.profile={train.profile}: the run ends with step {steps}; nothing is profiled")
+
+    def at(self, step: int) -> None:
+        """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""
+        if step in self.window and self._recording is None:
+            with self.clock.pause():
+                self._begin()
+        elif step not in self.window:
+            self.end()
+        if self._recording is not None:
+            self._recording.step(step)
+
+    def _begin(self) -> None:
+        try:
+            self.grid.on_rank_0(self._clear)
+        except UserError as problem:
+            self._give_up(problem)
+            return
+        origin_ns = self.grid.share(time.time_ns())
+        self._recording = _Recording(self.engine.device, origin_ns)
+        self.watch.listener = self._recording.phase
+
+    def _clear(self) -> None:
+        """An older profile of this run may have been one of more ranks."""
+        self.folder.mkdir(exist_ok=True)
+        for old in (*self.folder.glob("*.trace.json.gz"), *self.folder.glob("summary.*")):
+            old.unlink()
+
+    def end(self) -> None:
+        """Write what was recorded, if something is being recorded. A full disk costs the profile, not the run."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        self.window = range(0)  # once
+        self.watch.listener = None
+        self.watch.beat(SAVE)
+        with self.clock.pause():
+            recording.stop()
+            share = {**self._place(), **phases.share_of(recording.read())}
+            shares = self.grid.gather(share)
+            try:
+                self.grid.on_rank_0(lambda: self._summarise(shares))
+                self.grid.agree(lambda: trace.write(recording.recorder, self._trace_of(self.grid.rank)))
+            except UserError as problem:
+                self._give_up(problem)
+
+    def _trace_of(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.trace.json.gz"
+
+    def _place(self) -> dict[str, Any]:
+        grid = self.grid
+        replica = grid.data_rank * grid.layout.tensor + grid.tensor_rank
+        return {"rank": grid.rank, "stage": grid.pipeline_rank, "replica": replica, "host": os.uname().nodename}
+
+    def _summarise(self, shares: list[dict[str, Any]]) -> None:
+        layout = self.grid.layout
+        sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
+        rows = self.train.micro_batch * layout.data
+        summary = phases.combine(shares, sizes, self.train.global_batch // rows)
+        summary["device"] = torch.cuda.get_device_name() if self.engine.device.type == "cuda" else "cpu"
+        summary["threads"] = torch.get_num_threads()
+        first, last = summary["steps"][0], summary["steps"][-1]
+        milliseconds = 1e3 * summary["step_seconds"]
+        log.say(
+            f"profile of steps {first} to {last}, {milliseconds:.1f} ms each, mean of ranks and steps: {self.folder}"
+        )
+        for line in phases.table(summary):
+            log.say(line)
+        write_json(self.folder / "summary.json", summary)
+        self.run_dir.add_event("profiled", first=first, last=last)
+
+    def _give_up(self, problem: UserError) -> None:
+        self.window = range(0)
+        if self.grid.rank == 0:
+            log.say(f"the profile is not complete: {problem}; training goes on")
+
+
+class _Recording:
+    """torch's profiler, and the ranges of steps and phases in it. `step` and `phase` end the one before."""
+
+    def __init__(self, device: torch.device, origin_ns: int) -> None:
+        self.device, self.origin_ns = device, origin_ns
+        self.steps: list[str] = []
+        self.phases: list[str] = []
+        self.memory: list[int] = []
+        self._step: record_function | None = None
+        self._phase: record_function | None = None
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        self.recorder = profile(activities=activities, record_shapes=True, with_flops=True)
+        self.recorder.start()
+
+    def step(self, number: int) -> None:
+        self._close()
+        self.steps.append(f"step {number}")
+        self._step = _opened(self.steps[-1])
+
+    def phase(self, name: str) -> None:
+        _leave(self._phase)
+        self.phases.append(name)
+        self.memory.append(held_bytes(self.device))
+        self._phase = _opened(name)
+
+    def _close(self) -> None:
+        _leave(self._phase)
+        _leave(self._step)
+        self._phase = self._step = None
+
+    def stop(self) -> None:
+        self._close()
+        self.recorder.stop()
+
+    def read(self) -> phases.Recording:
+        return trace.read(self.recorder, self.steps, self.phases, self.memory, self.origin_ns)
+
+
+def _opened(name: str) -> record_function:
+    span = record_function(name)
+    span.__enter__()
+    return span
+
+
+def _leave(span: record_function | None) -> None:
+    if span is not None:
+        span.__exit__(None, None, None)

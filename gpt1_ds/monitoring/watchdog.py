@@ -1,0 +1,202 @@
+"""No hang survives: every rank beats, looks after the next one, and ends the run when that one falls behind.
+
+The rank that notices names the one that holds up the others, its phase and its stack, and ends the run with a failure;
+the others see that and end too. A thread does all this, so it also works while the main thread waits in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
+from gpt1_ds.common.lock import identity, is_alive_here
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.launcher import launch
+from gpt1_ds.monitoring import heartbeat
+from gpt1_ds.monitoring.heartbeat import BeatFile, Presence, Progress
+
+DUMP = signal.SIGRTMIN + 5  # asks a rank for its stacks; nobody else uses it
+PATIENCE = 2.0  # seconds that a stack may take to be written
+SAVE, SET_UP, ENDED = "save", "set-up", "ended"
+
+
+class Watch:
+    """This rank's beats; a context manager. `beat` is called by the main thread and costs a microsecond."""
+
+    def __init__(self, run_dir: RunDir, grid: Grid, guard: GuardConfig) -> None:
+        self.run_dir, self.grid, self.guard = run_dir, grid, guard
+        self.folder = run_dir.path / "beats"
+        self.poll = min(5.0, max(0.05, min(guard.step_timeout, guard.init_timeout, guard.save_timeout) / 20))
+        self.step, self.phase, self.count = 0, SET_UP, 0
+        self._began: int | None = None  # the first step of this segment: libraries compile in it
+        self._beaten = time.monotonic()
+        self._main = threading.main_thread()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look_after, name="watch", daemon=True)
+        self._seen: tuple[int, float] = (-1, self._beaten)  # count of the next rank, and when it was first seen
+        self.listener: Callable[[str], None] | None = None  # is told of every phase that begins
+
+    def __enter__(self) -> Watch:
+        self._main = threading.current_thread()
+        self.folder = self.grid.on_rank_0(self._cleared)
+        self._ranks = self.grid.gather(identity())  # told by themselves: who may write a beat names no other process
+        self._stacks = self._open_stacks()
+        self._file = BeatFile(self.folder, self.grid.rank)
+        faulthandler.register(DUMP, self._stacks, all_threads=True)
+        self._say_present()
+        self.beat(SET_UP)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._end.set()
+        self._thread.join()
+        if error is None:  # else the others are still waiting for this rank
+            self.beat(ENDED)
+        faulthandler.unregister(DUMP)
+        self._stacks.close()
+        self._file.close()
+
+    def beat(self, phase: str, step: int | None = None) -> None:
+        """A sign of progress: this rank is in `phase` (of `step`, when that has changed)."""
+        if step is not None:
+            self.step = step
+            self._began = step if self._began is None else self._began
+        self.phase = phase
+        if self.listener is not None:
+            self.listener(phase)
+        self.count += 1
+        self._beaten = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._file.write(Progress(self.step, phase, self.count, self.limit))
+
+    @property
+    def limit(self) -> float:
+        """Seconds without progress that the present phase may take."""
+        if self.phase == ENDED:
+            return float("inf")
+        if self.phase in (SAVE, SET_UP):
+            return self.guard.save_timeout if self.phase == SAVE else self.guard.init_timeout
+        return (
+            self.guard.step_timeout if self._began is not None and self.step > self._began else self.guard.init_timeout
+        )
+
+    def _cleared(self) -> Path:
+        """An empty folder: of that of an earlier segment, files may be busy (NFS) or another person's."""
+        for old in self.run_dir.path.glob(f"{self.folder.name}*"):
+            shutil.rmtree(old, ignore_errors=True)
+        if self.folder.exists():
+            return Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.run_dir.path))
+        self.folder.mkdir()
+        return self.folder
+
+    def _open_stacks(self) -> IO[bytes]:
+        return open(self._stacks_of(self.grid.rank), "wb", buffering=0)
+
+    def _stacks_of(self, rank: int) -> Path:
+        return self.folder / f"stacks-{rank}.txt"
+
+    @property
+    def _alarm(self) -> Path:
+        return self.folder / "alarm"
+
+    def _say_present(self) -> None:
+        age, place = time.monotonic() - self._beaten, (self.grid.rank, socket.gethostname(), os.getpid())
+        self._file.write(Presence(*place, self.grid.pipeline_rank, age, *heartbeat.place_of(self._main)))
+        self._file.flush()
+
+    def _look_after(self) -> None:
+        """The thread: write, look whether the alarm was raised, look at the next rank."""
+        last = time.monotonic()
+        while not self._end.wait(self.poll):
+            now = time.monotonic()
+            if now - last > 4 * self.poll + 1:  # this process was stopped (Ctrl-Z, a sleeping laptop): start over
+                self._beaten = now
+                self._seen = (-1, now)
+            last = now
+            try:
+                self._say_present()
+                if self._alarm.exists():
+                    self._leave()
+                stuck = self._is_next_stuck(now)
+            except OSError:
+                self._seen = (-1, now)  # who cannot write or read cannot judge
+                continue
+            if stuck is not None:
+                self._raise_alarm(stuck)
+
+    def _is_next_stuck(self, now: float) -> float | None:
+        """Seconds for which the next rank has made no progress when they are too many, else None."""
+        found = heartbeat.read(self.folder, (self.grid.rank + 1) % self.grid.world)
+        if found is None:
+            return None
+        count, since = self._seen
+        if found.progress.count != count:
+            self._seen = (found.progress.count, now - min(found.presence.age, self.poll))
+            return None
+        return now - since if now - since > found.progress.limit - 2 * self.poll else None
+
+    def _raise_alarm(self, seconds: float) -> None:
+        """End the run, naming the rank that holds it up; the first rank that comes here speaks for all."""
+        try:
+            os.close(os.open(self._alarm, os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # no space for the marker: the launcher ends the others
+        # should the file system hang, too: end all the same
+        faulthandler.dump_traceback_later(5 * PATIENCE, exit=True, file=self._stacks)
+        found = [beat for rank in range(self.grid.world) if (beat := heartbeat.read(self.folder, rank)) is not None]
+        guilty = heartbeat.culprit(found, self.poll)
+        for rank in range(self.grid.world):
+            self._signal(rank, DUMP)  # a stopped one writes its stacks when it is woken
+        stack = self._stack_of(guilty.presence)
+        text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
+        who, what = guilty.presence, guilty.progress
+        self.run_dir.add_event("stuck", rank=who.rank, step=what.step, phase=what.phase, stack=stack)
+        log.LOGGER.debug(text)
+        if not launch.tell(TrainingError(text)):
+            log.alarm(text)
+        os._exit(EXIT_FAILURE)
+
+    def _stack_of(self, guilty: Presence) -> list[str]:
+        """The guilty rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
+        if guilty.rank == self.grid.rank:
+            faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._signal(guilty.rank, signal.SIGCONT)
+        deadline = time.monotonic() + PATIENCE
+        text = ""
+        while time.monotonic() < deadline and not text:
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                text = self._stacks_of(guilty.rank).read_text(errors="replace")
+        self._signal(guilty.rank, signal.SIGKILL)
+        return text.splitlines()
+
+    def _signal(self, rank: int, number: int) -> None:
+        """Send a signal to another rank, if it is a process of this machine and still the one that joined the run."""
+        one = self._ranks[rank]
+        if rank != self.grid.rank and is_alive_here(one):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one["pid"], number)
+
+    def _leave(self) -> None:
+        """Another rank has raised the alarm: leave the stacks, give it time to speak, and end."""
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        time.sleep(2 * PATIENCE)
+        os._exit(EXIT_FAILURE)

@@ -1,1 +1,0 @@
-"""Floor 4: ranks, groups and the two DeepSpeed assemblies of one model."""

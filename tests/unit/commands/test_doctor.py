@@ -1,0 +1,58 @@
+"""What doctor says of this machine's threads, memory and packages."""
+
+import platform
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.commands import doctor
+
+
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    for slow in ("_backends", "_collective"):
+        monkeypatch.setattr(doctor, slow, lambda: iter(()))
+    assert doctor.report() == 0
+    return capsys.readouterr().out
+
+
+def test_threads(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert "threads: 3 per rank (OMP_NUM_THREADS)" in said(capsys, monkeypatch)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert "cores are shared out over local ranks" in said(capsys, monkeypatch)
+
+
+def test_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    assert "ok      memory: glibc, told to keep what is freed" in said(capsys, monkeypatch)
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert "note    memory: not glibc" in said(capsys, monkeypatch)
+    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so.2")
+    assert "note    memory: LD_PRELOAD=libjemalloc.so.2" in said(capsys, monkeypatch)
+
+
+def test_every_package_of_an_extra_is_named_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (everything,) = extras.pop("all")
+    tools = extras.pop("dev")
+    assert set(re.split(r"[\[\],]", everything)[1:-1]) == set(extras), "all has every extra, and no test tools"
+    names = {extra: {re.split("[>=<]", word)[0] for word in words} for extra, words in extras.items()}
+    assert set(doctor.OPTIONAL) == set().union(*names.values())
+    assert not set(doctor.OPTIONAL) & {re.split("[>=<]", word)[0] for word in tools}
+    assert set(doctor.REQUIRED) <= {re.split("[>=<]", word)[0] for word in project["dependencies"]}
+    installed = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in doctor.OPTIONAL else installed(name))
+    text = said(capsys, monkeypatch)
+    for name, (_, extra) in doctor.OPTIONAL.items():
+        assert name in names[extra]
+        assert re.search(rf"note    no {name}, for .*: pip install 'gpt1-ds\[{extra}\]'", text)
+    monkeypatch.setattr(doctor, "_version", lambda name: "99.1" if name in doctor.OPTIONAL else installed(name))
+    text = said(capsys, monkeypatch)
+    for name, (_, extra) in doctor.OPTIONAL.items():
+        assert re.search(rf"ok      {name} 99.1, for .* \(extra {extra}\)", text)

@@ -1,0 +1,72 @@
+"""The update of GPT-1's published code against a restatement in float64, and what decays."""
+
+import math
+
+import pytest
+import torch
+
+from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.engine import optimizer as optimizers
+from gpt1_ds.engine.optimizer import make_optimizer, parameter_groups
+
+
+def test_adam2018_equals_the_published_update() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(5, 3)
+    settings = OptimizerConfig(name="adam2018", lr=0.01, weight_decay=0.1, eps=1e-3)
+    optimizer = make_optimizer(module, settings)
+    wanted = {name: p.detach().double() for name, p in module.named_parameters()}
+    m = {name: torch.zeros_like(p) for name, p in wanted.items()}
+    v = {name: torch.zeros_like(p) for name, p in wanted.items()}
+    for t in range(1, 30):
+        for parameter in module.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        for name, parameter in module.named_parameters():
+            g = parameter.grad.double()
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.999 * v[name] + 0.001 * g * g
+            rate = 0.01 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            decay = 0.1 * wanted[name] if parameter.ndim > 1 else 0.0
+            wanted[name] = wanted[name] - rate * (m[name] / (v[name].sqrt() + 1e-3) + decay)
+        optimizer.step()
+    for name, parameter in module.named_parameters():
+        assert torch.allclose(parameter.double(), wanted[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+def test_matrices_decay_and_the_rest_does_not(name: str) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+    groups = parameter_groups(module, 0.5)
+    assert [(len(group["params"]), group["weight_decay"]) for group in groups] == [(1, 0.5), (3, 0.0)]
+    before = {key: p.detach().clone() for key, p in module.named_parameters()}
+    optimizer = make_optimizer(module, OptimizerConfig(name=name, lr=0.1, weight_decay=0.5))  # type: ignore[arg-type]
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    moved = {key: not torch.equal(p, before[key]) for key, p in module.named_parameters()}
+    assert moved == {"0.weight": True, "0.bias": False, "1.weight": False, "1.bias": False}
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+@pytest.mark.parametrize("scale", [None, 1.0, 2.5])
+def test_an_update_in_blocks_is_the_whole_update(
+    name: str, scale: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizers, "BLOCK", 64)
+    torch.manual_seed(0)
+    values = torch.randn(7, 29)  # 203: three blocks and a rest
+    whole, blocked = (torch.nn.ParameterList([torch.nn.Parameter(values.clone())]) for _ in range(2))
+    copy = torch.empty(7 * 29, dtype=torch.bfloat16)
+    plain, ours = (make_optimizer(one, OptimizerConfig(name=name, lr=0.01)) for one in (whole, blocked))  # type: ignore[arg-type]
+    ours.copies = {blocked[0]: copy}  # type: ignore[attr-defined]
+    for _ in range(3):
+        gradient = torch.randn(7, 29)
+        whole[0].grad, blocked[0].grad = gradient / (scale or 1.0), gradient.clone()
+        ours.grad_scale = None if scale is None else torch.tensor(scale)  # type: ignore[attr-defined]
+        plain.step()
+        ours.step()
+        assert torch.equal(whole[0], blocked[0])
+        assert torch.equal(copy, whole[0].detach().bfloat16().view(-1))
+        assert torch.equal(blocked[0].grad, gradient), "it is left as it was"
+    for key, state in plain.state[whole[0]].items():
+        assert torch.equal(state, ours.state[blocked[0]][key]), key
