@@ -19,7 +19,7 @@ FILES, LINES, SHARE = 15, 1900, 0.45
 
 
 def traced(words: list[str]) -> dict[str, set[int]]:
-    """Runs on the rank: the lines of the package that the steps execute, by file; what comes before them is not seen."""
+    """Runs on the rank: the lines of the package that the steps execute, by file; not what comes before them."""
     from gpt1_ds.training.pretrain import pretrain
     from gpt1_ds.training.trainer import Trainer
 
