@@ -71,7 +71,7 @@ def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
     options = [word for word in sbatch_options(config, RunDir(sweep.folder)) if not word.startswith(RUNS_ONE_BY_ONE)]
     options += [f"--job-name={sweep.study.name}", f"--output={slurm}/%A_%a.out"]
     submission = Submission(place, [], {place / name: text for name, text in scripts(SCRIPT, config, options).items()})
-    left = sweep.left
+    left = [trial for trial in sweep.trials if not trial.done]
     groups = {"scratch": [x for x in left if x.trunk is None], "branches": [x for x in left if x.trunk]}
     for name, trials in groups.items():
         if trials:
