@@ -49,6 +49,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / name).exists(), name
 
 
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_files_of_the_package_exist(page: Path) -> None:
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text()):
+        assert (ROOT / "gpt1_ds" / name).exists() or (ROOT / name).exists(), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tools_exist_and_have_their_options(page: Path) -> None:
     for name in re.findall(r"\b((?:tools|launch|tests)/[\w./-]*\w)", page.read_text()):
