@@ -59,7 +59,7 @@ KILLS_PER_RUN = 3
 def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     """Runs on every rank: the product's own life of a run, slowed down at random between the steps of its protocols."""
     from gpt1_ds.checkpoint import publish, state, store
-    from gpt1_ds.training import language, pretrain
+    from gpt1_ds.training import pretrain, pretraining
 
     draw = random.Random(f"{seed} {os.environ['RANK']} {time.time()}")
 
@@ -77,7 +77,7 @@ def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     for module, name in (
         *((publish, name) for name in ("complete", "publish", "write_atomic", "sync_folder")),
         *((store, "write_tensors"), (store, "steps_in"), (manifest, "verify_files"), (state, "assemble")),
-        *((os, "rename"), (shutil, "rmtree"), (language, "held_out_loss")),
+        *((os, "rename"), (shutil, "rmtree"), (pretraining, "held_out_loss")),
     ):
         setattr(module, name, slow(getattr(module, name)))
     return pretrain.pretrain(config)

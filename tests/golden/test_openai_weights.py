@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from gpt1_ds.architecture.layer import NORMAL
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.openai_bpe import MERGES, VOCABULARY
 from gpt1_ds.interop import huggingface, openai
-from gpt1_ds.model.init import STANDARD_DEVIATION
 from tests.helpers.foreign import import_openai, master
 from tests.helpers.shared_data import shared_data
 
@@ -32,7 +32,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("release")
     for name in (VOCABULARY, MERGES, openai.SHAPES):
         shutil.copy(shared_data("gpt1_bpe") / name, folder / name)
-    vector = np.random.default_rng(0).standard_normal(NUMBERS, dtype=np.float32) * np.float32(STANDARD_DEVIATION)
+    vector = np.random.default_rng(0).standard_normal(NUMBERS, dtype=np.float32) * np.float32(NORMAL.value)
     for name, piece in zip(openai.PIECES, np.array_split(vector, 10), strict=True):
         np.save(folder / name, piece)
     return folder
@@ -90,7 +90,7 @@ def test_added_rows_are_those_of_a_new_model_and_this_is_said(imported: tuple[Pa
     checkpoint, remarks = imported
     added = master(checkpoint, "tokens.weight")[40478:]
     assert added.shape == (4, 768)
-    assert added.std() == pytest.approx(STANDARD_DEVIATION, rel=0.1)
+    assert added.std() == pytest.approx(NORMAL.value, rel=0.1)
     added = "40478 (start), 40479 (delimiter), 40480 (extract), 40481 (end of document)"
     assert f"token ids {added} had no rows; theirs begin untrained, as in a new model" in remarks
 
