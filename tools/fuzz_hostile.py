@@ -41,7 +41,7 @@ from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
 from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
-from gpt1_ds.data.tokenizer import load_tokenizer  # noqa: E402
+from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Foreign  # noqa: E402

@@ -15,7 +15,8 @@ from typing import Any
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.data.dataset import hash_data
-from gpt1_ds.data.tokenizer import METADATA, load_tokenizer
+from gpt1_ds.data.tokenizers.base import METADATA
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface, imported
 
 TASK = {"name": "x", "kind": "classification", "layout": "single", "labels": ["a", "b"], "metrics": ["accuracy"]}

@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     from gpt1_ds.checkpoint.folders import find
-    from gpt1_ds.data.tokenizer import load_tokenizer
+    from gpt1_ds.data.tokenizers.registry import load_tokenizer
     from gpt1_ds.plan.dryrun import describe
     from gpt1_ds.tasks.encoding import encode, length_limit
 

@@ -19,7 +19,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 def _train(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
     from gpt1_ds.common.units import count
-    from gpt1_ds.data.sentencepiece_train import train
+    from gpt1_ds.data.tokenizers.sentencepiece_train import train
 
     with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
         tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap, show=show)
@@ -35,7 +35,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.openai_bpe import import_openai
+    from gpt1_ds.data.tokenizers.openai_import import import_openai
 
     tokenizer = import_openai(options.vocab, options.merges, options.out)
     print(f"{options.out}: {tokenizer.vocab_size} ids")

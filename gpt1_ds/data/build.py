@@ -30,7 +30,8 @@ from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, hash_d
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
-from gpt1_ds.data.tokenizer import METADATA, Tokenizer, load_tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 PARTS = ".parts"
 SHARD_TOKENS = 1 << 30

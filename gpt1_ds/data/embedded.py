@@ -18,7 +18,7 @@ VOCAB_SIZE = 4096
 def ensure(folder: Path = FOLDER) -> Path:
     """The embedded corpus as a dataset folder, built when it is not there yet."""
     if not (folder / DESCRIPTION).exists():
-        from gpt1_ds.data.sentencepiece_train import train
+        from gpt1_ds.data.tokenizers.sentencepiece_train import train
 
         say(f"{folder}: building the embedded corpus, once")
         tokenizer = folder.with_name(f"{folder.name}-tokenizer")

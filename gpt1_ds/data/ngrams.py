@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.data.dataset import Dataset, TokenStream
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 DISCOUNT = 0.75
 MAX_TOKENS = 50_000_000  # of either split; keeps a baseline within a minute and a few GB

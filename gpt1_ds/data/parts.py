@@ -21,7 +21,8 @@ from gpt1_ds.data.corpus import Unit
 from gpt1_ds.data.pool import parent_is_alive
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.shards import token_dtype
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 TOKENS, DOCUMENTS, SUMMARY = "tokens.bin", "documents.bin", "part.json"
 FLUSH_TOKENS = 1 << 20

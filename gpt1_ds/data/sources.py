@@ -12,7 +12,8 @@ from gpt1_ds.data import embedded
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.loader import HeldOutData, TrainingData
 from gpt1_ds.data.staging import staged
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gpt1_ds.common.files import sha256_file
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.shards import Shard
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 BLOCK_TOKENS = 1 << 22
 _AGAIN = "build the dataset again in another folder"

@@ -12,7 +12,7 @@ from gpt1_ds.architecture.layer import NORMAL
 from gpt1_ds.checkpoint.external import read_object
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 
 CONFIG = "config.json"
 MODEL_TYPE = "openai-gpt"

@@ -23,7 +23,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 
 CLASSIFIER, CHOICES = "OpenAIGPTForSequenceClassification", "OpenAIGPTDoubleHeadsModel"
 TOLERANCE = 1e-6  # of a bias that was moved

@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpt1_ds.data.openai_bpe import OpenAIBpe
-from gpt1_ds.data.sentencepiece_bpe import CONTROL_SYMBOLS, FIRST_BYTE_ID, SentencePieceBpe
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import CONTROL_SYMBOLS, FIRST_BYTE_ID, SentencePieceBpe
 
 UNKNOWN = "<unk>"
 OPENAI_SYMBOLS = ("_start_", "_delimiter_", "_classify_", "<eod>")  # the first three are the release's own names
@@ -33,7 +33,7 @@ END = "</w>"
 DIFFERENCE = """The tokenizer comes close to the 2018 original, whose ftfy and spaCy steps cannot be written in
   `tokenizer.json`: on 12 novels (1.2 MB) that it was not tuned on, 99.8 % of the lines get the same ids and 0.01 % of
   the tokens differ (transformers' own `OpenAIGPTTokenizer`: 81.9 % of the lines). Text that ftfy would mend, rare
-  abbreviations and emoticons are where it differs; `gpt1_ds.data.tokenizer.load_tokenizer` encodes exactly."""
+  abbreviations and emoticons are where it differs; `gpt1_ds.load` encodes exactly."""
 
 # The 2018 pipeline's clean-up: ftfy's straight quotes, text_standardize's dashes, and newlines without blanks around
 _REPLACED = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 
 _CARD = """---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.hf_task import FineTuned
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 from gpt1_ds.interop.model_card import SAME

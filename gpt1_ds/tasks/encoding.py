@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks import layouts
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.layouts import Int32s, Specials

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 
 Int32s = NDArray[np.int32]
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
-from gpt1_ds.data.tokenizer import OPENAI, Tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.tasks import metrics, winograd
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.layouts import Int32s

@@ -10,7 +10,7 @@ from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizer import copy_tokenizer
+from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.finetuning import Finetuning

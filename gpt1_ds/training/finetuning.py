@@ -19,7 +19,7 @@ from gpt1_ds.checkpoint.transfer import transfer
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import Grid

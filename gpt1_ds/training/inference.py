@@ -19,7 +19,8 @@ from gpt1_ds.checkpoint.whole import head_of, whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, load_carried
 from gpt1_ds.config.parallel import ParallelConfig
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.training.sampling import Sampling

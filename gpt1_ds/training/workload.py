@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.config import Config
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.objectives.base import Objective

@@ -19,7 +19,8 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.tokenizer import OPENAI, load_tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.inference import load_checkpoint, sample

@@ -18,7 +18,7 @@ import torch
 from gpt1_ds.architecture.layer import NORMAL
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.openai_bpe import MERGES, VOCABULARY
+from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY
 from gpt1_ds.interop import huggingface, openai
 from tests.helpers.foreign import import_openai, master
 from tests.helpers.shared_data import shared_data

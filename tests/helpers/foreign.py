@@ -12,7 +12,7 @@ import torch
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface, imported, openai
 from gpt1_ds.interop.imported import Foreign
 from gpt1_ds.model.names import ParameterInfo

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from gpt1_ds.data.tokenizer import Tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from tests.helpers.reference import Reference, keep, row_key, scale, site_keys
 
 HEAD_SITE = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.data.tokenizer import Metadata, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer
 
 
 class WordTokenizer(Tokenizer):

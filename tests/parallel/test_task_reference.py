@@ -14,7 +14,7 @@ import torch
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.task_reference import Question, Recipe, TaskReference, Update2018, linear, question, read_out

@@ -12,7 +12,7 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import imported
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo

@@ -22,12 +22,13 @@ import numpy as np
 from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
-from gpt1_ds.data.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, import_openai, merge
 from gpt1_ds.data.parts import utf8_bytes
 from gpt1_ds.data.reading import read_unit
-from gpt1_ds.data.sentencepiece_bpe import MODEL
-from gpt1_ds.data.sentencepiece_train import train
-from gpt1_ds.data.tokenizer import load_tokenizer
+from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, merge
+from gpt1_ds.data.tokenizers.openai_import import import_openai
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import MODEL
+from gpt1_ds.data.tokenizers.sentencepiece_train import train
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
 APART = True  # torch is imported by other processes

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.data.sentencepiece_train import train
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.sentencepiece_train import train
 from tests.unit.data.corpora import sentences, write_corpus
 
 

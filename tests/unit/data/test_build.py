@@ -15,7 +15,8 @@ from gpt1_ds.data.build import Progress, build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.reading import read_unit
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.verify import verify
 from tests.unit.data.corpora import sentences, write_corpus
 

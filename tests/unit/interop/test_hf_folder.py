@@ -16,7 +16,7 @@ import torch
 
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizer import METADATA
+from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.interop import huggingface, imported
 from gpt1_ds.interop.conversion import from_theirs, to_theirs
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights

@@ -1,4 +1,4 @@
-"""The house rules of the code base, held by reading the code."""
+"""Rules of the code base, held by reading the code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ WALLS = {
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
 
 
-def room(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
@@ -51,7 +52,9 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             yield node.lineno, node.module or ""
             yield from (
-                (node.lineno, f"{node.module}.{alias.name}") for alias in node.names if node.module == "gpt1_ds"
+                (node.lineno, f"{node.module}.{alias.name}")
+                for alias in node.names
+                if (node.module or "").startswith("gpt1_ds")
             )
 
 
@@ -60,20 +63,33 @@ def may_import(here: str, there: str) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_the_floors(path: Path) -> None:
+def test_imports_go_down(path: Path) -> None:
     for line, name in imports(path):
         parts = name.split(".")
         if parts[0] == "gpt1_ds" and len(parts) > 1 and not (len(parts) == 2 and parts[1] == "__version__"):
-            assert may_import(room(path), parts[1]), f"{path}:{line}: {room(path)} must not import {parts[1]}"
+            assert may_import(package_of(path), parts[1]), (
+                f"{path}:{line}: {package_of(path)} must not import {parts[1]}"
+            )
+
+
+def test_no_modules_import_each_other() -> None:
+    """Also not by way of others, in functions, or for types alone."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for module, path in modules.items():
+        names = {name for _, name in imports(path)} & modules.keys() - {module, "gpt1_ds"}
+        packages = {name.rpartition(".")[0] for name in names}  # of `from package import module`
+        sorter.add(module, *(names - packages))
+    sorter.prepare()  # raises CycleError, which names them
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_libraries_stay_behind_their_walls(path: Path) -> None:
+def test_libraries_are_imported_in_their_places(path: Path) -> None:
     place = path.relative_to(PACKAGE).as_posix()
     for line, name in imports(path):
         library = name.split(".")[0]
         if library in WALLS:
-            assert place.startswith(WALLS[library]), f"{place}:{line}: {library} is imported outside its rooms"
+            assert place.startswith(WALLS[library]), f"{place}:{line}: {library} is imported outside its packages"
         if library in LIBRARIES_OF_DATA:
             assert place.startswith("data/"), f"{place}:{line}: {library} is imported outside data/"
 

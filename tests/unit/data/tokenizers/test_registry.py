@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizer import METADATA, Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 
 def copy(folder: Path, tmp_path: Path) -> Path:
@@ -90,5 +91,5 @@ def test_ids_are_checked(tokenizer: Tokenizer) -> None:
 
 def test_importing_the_face_is_cheap() -> None:
     heavy = "{'numpy', 'torch', 'sentencepiece', 'spacy', 'ftfy', 'zstandard'}"
-    code = f"import sys, gpt1_ds.data.tokenizer; print({heavy} & sys.modules.keys())"
+    code = f"import sys, gpt1_ds.data.tokenizers.registry; print({heavy} & sys.modules.keys())"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizer import OPENAI, Metadata, SpecialIds, Tokenizer, publish_tokenizer
-from gpt1_ds.data.word_cache import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers.word_cache import WordCache, ids_as_bytes
 
 if TYPE_CHECKING:
     from spacy.tokenizer import Tokenizer as SpacyTokenizer
@@ -39,29 +39,13 @@ _FTFY_ASCII = re.compile(r"[&\x00-\x08\x0b-\x1f\x7f]")  # the ASCII characters t
 _MISSING = "the 2018 tokenizer needs ftfy and spaCy; run `pip install 'gpt1-ds[openai]'`"
 
 
-def import_openai(vocab: Path | str, merges: Path | str, out: Path | str) -> Tokenizer:
-    """Publish the released encoder_bpe_40000.json and vocab_40000.bpe as the tokenizer folder `out`.
-
-    Raises DataError when they are missing or not the 40,478 ids and 40,000 merges of the release.
-    """
-    contents = []
-    for path in (Path(vocab), Path(merges)):
-        if not path.is_file():
-            raise DataError(f"{path}: no such file; download it from github.com/openai/finetune-transformer-lm/model")
-        contents.append(path.read_bytes())
-    encoder = _read_vocabulary(Path(vocab), contents[0])
-    _check_merges(Path(merges), _read_merges(Path(merges), contents[1]), encoder)
-    files = dict(zip((VOCABULARY, MERGES), contents, strict=True))
-    return publish_tokenizer(Path(out), OPENAI, TEXT_IDS + 4, SPECIAL_IDS, files)
-
-
 class OpenAIBpe(Tokenizer):
     """Lower-cases, and knows no characters beyond the 238 of the release: decoding gives the gist, not the text."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(metadata)
-        self._ids = _read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
-        merges = _read_merges(folder / MERGES, (folder / MERGES).read_bytes())
+        self._ids = read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
+        merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes())
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._texts = self._read_texts()
         self._words = WordCache(self._encode_word)
@@ -184,7 +168,8 @@ def _fix(text: str) -> str:
     return "\n".join(lines)
 
 
-def _read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
+def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
+    """Piece -> id. Raises DataError for what is not the release's."""
     try:
         encoder: dict[str, int] = bounded_json.parse(content)
     except ValueError as error:
@@ -198,7 +183,7 @@ def _read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     return encoder
 
 
-def _read_merges(path: Path, content: bytes) -> list[tuple[str, str]]:
+def read_merges(path: Path, content: bytes) -> list[tuple[str, str]]:
     """Pairs in the order of their rank. Some pieces hold characters that `splitlines` would split at."""
     lines = content.decode(errors="replace").split("\n")[1:-1]
     merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split()) == 2]
@@ -207,7 +192,7 @@ def _read_merges(path: Path, content: bytes) -> list[tuple[str, str]]:
     return merges
 
 
-def _check_merges(path: Path, merges: list[tuple[str, str]], encoder: dict[str, int]) -> None:
+def check_merges(path: Path, merges: list[tuple[str, str]], encoder: dict[str, int]) -> None:
     """Each merge makes one new piece of pieces that are there before it; `merge` relies on it."""
     made = {first + second for first, second in merges}
     if len(made) != MERGE_COUNT:

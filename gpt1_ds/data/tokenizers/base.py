@@ -1,7 +1,6 @@
 """What every tokenizer can do, and the folder that one lives in.
 
 A tokenizer folder holds the model files and `gpt1_tokenizer.json`: their kind, vocabulary size, special ids and sha256.
-Nothing heavy is imported here; the kinds bring their own libraries when a folder of theirs is loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import naming, published_folder, sha256_file, write_atomic, write_json
+from gpt1_ds.common.files import naming, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,27 +97,6 @@ class Tokenizer(ABC):
         """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`."""
 
 
-def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """The tokenizer that lives in `folder`, its files checked against their hashes.
-
-    Raises DataError when there is none, when a file was changed, or when a newer version of this program made it.
-    """
-    folder = Path(folder)
-    metadata = read_metadata(folder)
-    for name, expected in metadata.files.items():
-        if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: this file of the tokenizer is missing; copy the folder again")
-        if sha256_file(folder / name) != expected:
-            raise DataError(f"{folder / name}: differs from the sha256 in {METADATA}; copy the folder again")
-    if metadata.kind == SENTENCEPIECE:
-        from gpt1_ds.data.sentencepiece_bpe import SentencePieceBpe
-
-        return SentencePieceBpe(folder, metadata)
-    from gpt1_ds.data.openai_bpe import OpenAIBpe
-
-    return OpenAIBpe(folder, metadata)
-
-
 def read_metadata(folder: Path) -> Metadata:
     """`gpt1_tokenizer.json` of `folder`, without looking at the model files. Raises DataError as `load_tokenizer`."""
     path = folder / METADATA
@@ -161,21 +139,3 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     target.mkdir()
     for name in (METADATA, *read_metadata(source).files):
         write_atomic(target / name, (source / name).read_bytes())
-
-
-def publish_tokenizer(
-    out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
-) -> Tokenizer:
-    """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
-    if out.exists():
-        raise DataError(f"{out}: is there already; choose another --out or remove it")
-    with published_folder(out) as folder:
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        metadata = Metadata(kind, vocab_size, special_ids, digests)
-        write_json(folder / METADATA, {"format": FORMAT, **asdict(metadata)})
-        load_tokenizer(folder)  # nothing is published that could not be read back
-    return load_tokenizer(out)

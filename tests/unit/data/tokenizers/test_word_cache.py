@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpt1_ds.data import word_cache
-from gpt1_ds.data.word_cache import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers import word_cache
+from gpt1_ds.data.tokenizers.word_cache import WordCache, ids_as_bytes
 
 
 def test_words_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpt1_ds.data import word_cache
-from gpt1_ds.data.sentencepiece_bpe import SentencePieceBpe
-from gpt1_ds.data.tokenizer import Tokenizer, load_tokenizer
+from gpt1_ds.data.tokenizers import word_cache
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
 from tests.unit.data.corpora import sentences
 
 HARD = [

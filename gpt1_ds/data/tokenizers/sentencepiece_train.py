@@ -14,8 +14,9 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit
-from gpt1_ds.data.sentencepiece_bpe import CONTROL_SYMBOLS, MODEL
-from gpt1_ds.data.tokenizer import SENTENCEPIECE, SpecialIds, Tokenizer, publish_tokenizer
+from gpt1_ds.data.tokenizers.base import SENTENCEPIECE, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers.registry import publish_tokenizer
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import CONTROL_SYMBOLS, MODEL
 
 SAMPLE = 1_000_000  # pieces of lines to learn from; training holds about 7 bytes of memory per byte of them
 PIECE_LETTERS = 256  # longer lines are cut, at a space where there is one

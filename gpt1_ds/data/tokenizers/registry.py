@@ -1,0 +1,51 @@
+"""Tokenizer folders of every kind, loaded and published. A kind brings its libraries when a folder of it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import published_folder, sha256_file, write_json
+from gpt1_ds.data.tokenizers.base import FORMAT, METADATA, SENTENCEPIECE, Metadata, SpecialIds, Tokenizer, read_metadata
+
+
+def load_tokenizer(folder: Path | str) -> Tokenizer:
+    """The tokenizer that lives in `folder`, its files checked against their hashes.
+
+    Raises DataError when there is none, when a file was changed, or when a newer version of this program made it.
+    """
+    folder = Path(folder)
+    metadata = read_metadata(folder)
+    for name, expected in metadata.files.items():
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name}: this file of the tokenizer is missing; copy the folder again")
+        if sha256_file(folder / name) != expected:
+            raise DataError(f"{folder / name}: differs from the sha256 in {METADATA}; copy the folder again")
+    if metadata.kind == SENTENCEPIECE:
+        from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
+
+        return SentencePieceBpe(folder, metadata)
+    from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
+
+    return OpenAIBpe(folder, metadata)
+
+
+def publish_tokenizer(
+    out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
+) -> Tokenizer:
+    """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+    if out.exists():
+        raise DataError(f"{out}: is there already; choose another --out or remove it")
+    with published_folder(out) as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        metadata = Metadata(kind, vocab_size, special_ids, digests)
+        write_json(folder / METADATA, {"format": FORMAT, **asdict(metadata)})
+        load_tokenizer(folder)  # nothing is published that could not be read back
+    return load_tokenizer(out)
