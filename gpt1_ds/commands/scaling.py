@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import scaling_fit
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +15,9 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    print(*_sweep(options).table(), sep="\n")
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
+
+    print(*read_sweep(options.study, options.overrides).table(), sep="\n")
     return 0
 
 
@@ -32,11 +29,12 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Run the trials that are not done, here, `jobs` at a time."""
     from gpt1_ds.sweep import results, runner
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.sweep.study_file import jobs_at_a_time
 
-    sweep = _sweep(options, prepare=True)
+    sweep = read_sweep(options.study, options.overrides, prepare=True)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
-    _check(sweep)
+    sweep.check()
     code = runner.run(sweep, jobs)
     results.collect(sweep)
     return code
@@ -50,9 +48,10 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
 def _submit(options: argparse.Namespace) -> int:
     """Submit the trials that are not done, as SLURM arrays."""
     from gpt1_ds.sweep import arrays
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.sweep.study_file import jobs_at_a_time
 
-    sweep = _sweep(options, prepare=not options.dry_run)
+    sweep = read_sweep(options.study, options.overrides, prepare=not options.dry_run)
     jobs = jobs_at_a_time(sweep.study, options.jobs)
     submission = arrays.prepare(sweep, jobs)
     if not submission.arrays:
@@ -61,7 +60,7 @@ def _submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*submission.lines(), sep="\n")
         return 0
-    _check(sweep)
+    sweep.check()
     for number, array in zip(arrays.submit(sweep, submission), submission.arrays, strict=True):
         print(f"job {number}: {len(array.trials)} cells, {jobs} at a time: {array.manifest}")
     print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
@@ -69,14 +68,17 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    print(*_sweep(options).status(), sep="\n")
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
+
+    print(*read_sweep(options.study, options.overrides).status(), sep="\n")
     return 0
 
 
 def _collect(options: argparse.Namespace) -> int:
     from gpt1_ds.sweep import results
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
 
-    sweep = _sweep(options)
+    sweep = read_sweep(options.study, options.overrides)
     rows = results.collect(sweep)
     ended = Counter(row["outcome"] for row in rows)
     print(f"{sweep.folder / 'results.csv'}: {len(rows)} cells, {', '.join(f'{n} {x}' for x, n in ended.items())}")
@@ -89,36 +91,6 @@ def _report(options: argparse.Namespace) -> int:
 
     print(write_scaling_report(study_folder(options.study)))
     return 0
-
-
-def _sweep(options: argparse.Namespace, prepare: bool = False) -> ScalingSweep:
-    """The sweep of a study's file. Nothing is written, unless `prepare` asks for the corpus inside Python.
-
-    Raises ConfigError for a study that cannot answer its question.
-    """
-    from gpt1_ds.data.embedded import with_embedded_corpus
-    from gpt1_ds.data.sources import found_data
-    from gpt1_ds.sweep.scaling_study import load_scaling
-    from gpt1_ds.sweep.scaling_sweep import make_sweep, unidentified
-    from gpt1_ds.sweep.scaling_trials import base_config
-
-    study, overrides = load_scaling(options.study), list(options.overrides)
-    base = base_config(study, overrides)
-    found = with_embedded_corpus(base, prepare).data.path
-    if found != base.data.path:
-        overrides.append(f"data.path={found[0].path}")
-        base = base_config(study, overrides)
-    sweep = make_sweep(study, overrides, *found_data(base))
-    ConfigError.raise_all(f"{options.study}: {problem}" for problem in unidentified(sweep.trials))
-    return sweep
-
-
-def _check(sweep: ScalingSweep) -> None:
-    """Report once, before anything starts, what every trial would report: missing data, or runs of another study."""
-    from gpt1_ds.data.sources import open_data
-
-    open_data(sweep.trials[0].config)
-    sweep.check()
 
 
 COMMAND = Group(

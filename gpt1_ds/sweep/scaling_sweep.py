@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config
+from gpt1_ds.data.embedded import with_embedded_corpus
+from gpt1_ds.data.sources import found_data, open_data
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.machine import find as find_machine
 from gpt1_ds.scaling.checks import DECADE
 from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
 from gpt1_ds.sweep import outcome
-from gpt1_ds.sweep.scaling_study import ScalingStudy
+from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
 from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
 
@@ -36,6 +39,11 @@ class ScalingSweep(Sweep):
         keys = ("name", "arm", "kind", "rate", "steps", "begin", "held_out")
         listed = [{key: getattr(trial, key) for key in keys} for trial in self.trials]
         return {"study": asdict(self.study), "cells": listed}
+
+    def check(self) -> None:
+        """Raise UserError also for data that are not there."""
+        open_data(self.trials[0].config)
+        super().check()
 
     def watch(self, running: Mapping[ScalingTrial, float], spent: float) -> str:
         """Also ends the trials that are dominated."""
@@ -117,14 +125,20 @@ class ScalingSweep(Sweep):
         yield f"{self.folder}: {', '.join(f'{number} {name}' for name, number in ended.most_common())}"
 
 
-def make_sweep(
-    study: ScalingStudy, overrides: Sequence[str], vocab_size: int | None, data_tokens: int | None
-) -> ScalingSweep:
-    """The sweep of `study`; nothing is written. `vocab_size` and `data_tokens` are those of the data, None where they
-    are not there yet. Raises ConfigError naming every problem.
+def read_sweep(file: str, overrides: Sequence[str], prepare: bool = False) -> ScalingSweep:
+    """The sweep of a study's file. Nothing is written, unless `prepare` asks for the corpus inside Python.
+
+    Raises ConfigError naming every problem, also of a study that cannot answer its question.
     """
-    trials = make_trials(study, overrides, vocab_size, data_tokens)
-    return ScalingSweep(study, trials, _machine(base_config(study, overrides)))
+    study = load_scaling(file)
+    base = base_config(study, overrides)
+    found = with_embedded_corpus(base, prepare).data.path
+    if found != base.data.path:
+        overrides = [*overrides, f"data.path={found[0].path}"]
+        base = base_config(study, overrides)
+    trials = make_trials(study, overrides, *found_data(base))
+    ConfigError.raise_all(f"{file}: {problem}" for problem in unidentified(trials))
+    return ScalingSweep(study, trials, _machine(base))
 
 
 def _machine(base: Config) -> Machine:
