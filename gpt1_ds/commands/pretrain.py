@@ -22,7 +22,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     if config.task is not None:
-        raise ConfigError("task: pre-training has none; leave the section out, or use the verb finetune")
+        raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     world = launch.world(options.nproc)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
