@@ -94,7 +94,7 @@ def test_what_a_person_can_mend_arrives_as_such() -> None:
 
 def test_ranks_die_with_a_killed_launcher(tmp_path: Path) -> None:
     marks = tmp_path / "pids"
-    code = f"from gpt1_ds.parallel import launch; launch.run('{HERE}:wait_for_ever', ({str(marks)!r},), 2)"
+    code = f"from gpt1_ds.launcher import launch; launch.run('{HERE}:wait_for_ever', ({str(marks)!r},), 2)"
     root = Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
     deadline = time.monotonic() + 60
@@ -113,7 +113,7 @@ def test_no_loopback_is_one_line_below_a_long_tmpdir(tmp_path: Path) -> None:
     """The ranks are started all the same; then they find no address to meet at."""
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    code = f"from gpt1_ds.parallel import launch; launch.run('{HERE}:add', (10,), 1)"
+    code = f"from gpt1_ds.launcher import launch; launch.run('{HERE}:add', (10,), 1)"
     words = ["unshare", "--net", sys.executable, "-c", code]  # nothing is up in a new network namespace
     done = subprocess.run(
         words, cwd=Path(__file__).parents[2], env={**os.environ, "TMPDIR": str(long)}, capture_output=True, text=True
