@@ -146,7 +146,7 @@ def _stage_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _stage(options: argparse.Namespace) -> int:
-    """Copy the data to this node, if there is room; what cannot be copied is read where it is."""
+    """Copy the data to this node, if its disk has space; what cannot be copied is read where it is."""
     from gpt1_ds.config import load
     from gpt1_ds.data.staging import stage
 

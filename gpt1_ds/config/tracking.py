@@ -1,4 +1,4 @@
-"""Where metrics are mirrored; metrics.jsonl in the run folder is always the truth."""
+"""Where metrics are copied to; metrics.jsonl in the run folder is always the truth."""
 
 from __future__ import annotations
 

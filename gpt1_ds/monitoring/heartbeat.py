@@ -95,7 +95,7 @@ def read(folder: Path, rank: int) -> Beat | None:
     return Beat(progress, presence, written) if sound else None
 
 
-def culprit(beats: Iterable[Beat], poll: float) -> Beat:
+def stalled_rank(beats: Iterable[Beat], poll: float) -> Beat:
     """Of ranks that all make no progress, the one that holds up the others.
 
     First a process that does not even write its beat any more, then one that is not waiting for others, then the one

@@ -162,30 +162,30 @@ class Watch:
         # should the file system hang, too: end all the same
         faulthandler.dump_traceback_later(5 * PATIENCE, exit=True, file=self._stacks)
         found = [beat for rank in range(self.grid.world) if (beat := heartbeat.read(self.folder, rank)) is not None]
-        guilty = heartbeat.culprit(found, self.poll)
+        stalled = heartbeat.stalled_rank(found, self.poll)
         for rank in range(self.grid.world):
             self._signal(rank, DUMP)  # a stopped one writes its stacks when it is woken
-        stack = self._stack_of(guilty.presence)
-        text = f"no progress for {seconds:.0f} s; {guilty}; stacks of all ranks: {self.folder}/stacks-*.txt"
-        who, what = guilty.presence, guilty.progress
+        stack = self._stack_of(stalled.presence)
+        text = f"no progress for {seconds:.0f} s; {stalled}; stacks of all ranks: {self.folder}/stacks-*.txt"
+        who, what = stalled.presence, stalled.progress
         self.run_dir.add_event("stuck", rank=who.rank, step=what.step, phase=what.phase, stack=stack)
         log.LOGGER.debug(text)
         if not launch.tell(TrainingError(text)):
             log.alarm(text)
         os._exit(EXIT_FAILURE)
 
-    def _stack_of(self, guilty: Presence) -> list[str]:
-        """The guilty rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
-        if guilty.rank == self.grid.rank:
+    def _stack_of(self, stalled: Presence) -> list[str]:
+        """The stalled rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
+        if stalled.rank == self.grid.rank:
             faulthandler.dump_traceback(self._stacks, all_threads=True)
-        self._signal(guilty.rank, signal.SIGCONT)
+        self._signal(stalled.rank, signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE
         text = ""
         while time.monotonic() < deadline and not text:
             time.sleep(0.1)
             with contextlib.suppress(OSError):
-                text = self._stacks_of(guilty.rank).read_text(errors="replace")
-        self._signal(guilty.rank, signal.SIGKILL)
+                text = self._stacks_of(stalled.rank).read_text(errors="replace")
+        self._signal(stalled.rank, signal.SIGKILL)
         return text.splitlines()
 
     def _signal(self, rank: int, number: int) -> None:

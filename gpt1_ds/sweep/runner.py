@@ -175,7 +175,7 @@ class _Runner:
         self.folder.add_event("stopped", reason=self.stop.reason or "done", left=waiting, failed=len(self.failed))
         for trial, reason in self.failed.items():
             self._say(f"{trial}: failed: {reason}; its run folder is {trial.run_dir.path}")
-        end = f"{waiting} cells are left; the same command goes on" if waiting else "all cells are done"
+        end = f"{waiting} cells are left; the same command resumes" if waiting else "all cells are done"
         if self.stop.reason not in ("", USER, HANDOVER):
             end = f"{self.stop.reason}; {end}"
         self._say(f"{self.sweep.folder}: {end}")

@@ -17,7 +17,7 @@ from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
-from gpt1_ds.training import mirrored
+from gpt1_ds.training import wandb_summary
 from gpt1_ds.training.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.training.entries import Entry, key_of, merge, read_entries
 from gpt1_ds.training.held_out import held_out_loss
@@ -46,7 +46,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
             if left:
                 _held_out(config, grid, left, out)
         if grid.rank == 0:
-            mirrored.show(config, out)
+            wandb_summary.show(config, out)
     return 0
 
 

@@ -16,7 +16,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.training import mirrored
+from gpt1_ds.training import wandb_summary
 from gpt1_ds.training.build import build_engine
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.inference import task_of
@@ -38,7 +38,7 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None)
             store.verify(checkpoint)
             _score(workload, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
         if grid.rank == 0:
-            mirrored.show(config, out)
+            wandb_summary.show(config, out)
     return 0
 
 

@@ -25,7 +25,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, Watch
-from gpt1_ds.training import mirrored, provenance, resume
+from gpt1_ds.training import provenance, resume, wandb_summary
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.training.evaluator import Evaluator
@@ -50,7 +50,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         workload = open_workload(config, grid, partial(watch.beat, SET_UP))
         grid.on_rank_0(lambda: _prepare(run_dir, workload.config))
         trainer = _build(workload, run_dir, grid, watch, requests)
-        begin, reason, reporter = time.monotonic(), mirrored.FAILED, trainer.log.reporter
+        begin, reason, reporter = time.monotonic(), wandb_summary.FAILED, trainer.log.reporter
         try:
             if grid.rank == 0:
                 reporter.begin(trainer.state.step, trainer.steps)
@@ -74,7 +74,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             reporter.finish()
             if reporter.mirror is not None and reporter.mirror.is_on:
                 watch.beat(ENDED)  # W&B may take its time
-                mirrored.close(reporter.mirror, workload.config, run_dir, trainer.state, reason)
+                wandb_summary.close(reporter.mirror, workload.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -107,7 +107,7 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
     engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
     engine.progress = watch.beat
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
-    reporter = Reporter(mirrored.begin(workload, run_dir, grid) if grid.rank == 0 else None)
+    reporter = Reporter(wandb_summary.begin(workload, run_dir, grid) if grid.rank == 0 else None)
     saver = Saver(workload, run_dir, engine, lowest=math.log(config.model.vocab_size))
     grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
     state, begun = _first_state(workload, saver)
