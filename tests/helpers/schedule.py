@@ -1,7 +1,7 @@
 """Which worker of pytest-xdist runs which tests, and in which order.
 
 A file's tests stay together, since they share what its fixtures made; those of a file in APART do not. What fails
-fastest comes first; jobs on SLURM come with it, because they wait for most of their time, beside tests that compute.
+fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside tests that compute.
 A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot are named
 in LONG.
 """
@@ -15,8 +15,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 ORDER = (
-    *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_hosts", "tests/parallel/"),
-    *("tests/slurm/", "tests/faults/", "tests/shipped/", "tests/golden/", ""),
+    *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_failures", "tests/parallel/"),
+    *("tests/slurm/test_hosts", "tests/faults/", "tests/slurm/", "tests/shipped/", "tests/golden/", ""),
 )
 APART: tuple[str, ...] = ()
 LONGEST = 60.0  # seconds
@@ -25,7 +25,7 @@ LONG = {  # file::function -> why
     "tests/faults/test_kills.py::test_killed_at_random_and_bit_identical_in_the_end": "a run that is started six times",
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
-    "tests/shipped/test_scaling_commands.py::test_every_cell_is_run_and_collected": "ten runs, for all tests",
+    "tests/shipped/test_scaling_commands.py::test_every_cell_is_run_and_collected": "seven runs, for all tests",
     "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_goes_on": TWICE,

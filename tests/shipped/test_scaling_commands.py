@@ -27,10 +27,12 @@ STUDY: dict[str, Any] = {
     "schedule": "wsd",
     "epochs_limit": 10,
     "arms": [
-        {"name": "ladder", "layers": [1, 2, 3], "tokens": ["1K", "4K", "16K"]},
+        {"name": "sizes", "layers": [1, 2, 3], "tokens": ["1K"]},
+        {"name": "budgets", "layers": [1], "tokens": ["4K", "16K"]},
+        {"name": "corner", "layers": [3], "tokens": ["4K"]},
         {"name": "seeds", "layers": [1], "tokens": ["1K"], "seeds": [2]},
     ],
-    "held_out": ["l3w48-16K-seed1"],
+    "held_out": ["l3w48-4K-seed1"],
 }
 
 
@@ -59,9 +61,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> tuple
 def test_every_cell_is_run_and_collected(finished: tuple[str, Path]) -> None:
     _, folder = finished
     found = {row["cell"]: row for row in rows(folder)}
-    assert len(found) == 10
+    assert len(found) == 7
     assert {row["outcome"] for row in found.values()} == {"done"}
-    assert float(found["l3w48-16K-seed1"]["loss"]) < float(found["l1w16-1K-seed1"]["loss"])
+    assert float(found["l3w48-4K-seed1"]["loss"]) < float(found["l1w16-1K-seed1"]["loss"])
     assert not list(folder.glob("*/checkpoints/step-*")), "what was learned is not asked for"
 
 
@@ -80,7 +82,7 @@ def test_what_is_done_is_not_run_again(finished: tuple[str, Path], capsys: pytes
     file, folder = finished
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")}
     assert main(["scaling", "run", file]) == 0
-    assert "10 cells, 10 done, 0 to do" in capsys.readouterr().err
+    assert "7 cells, 7 done, 0 to do" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.jsonl")} == before
 
 
@@ -92,7 +94,7 @@ def test_a_changed_study_is_not_mixed_with_what_ran(
     file = write(tmp_path, tiny_data, learning_rate={"value": 0.1})
     assert main(["scaling", "run", file]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 10
+    assert len(told) == 7
     assert all("ran with optimizer.lr=" in line and "give the study another name" in line for line in told)
 
 
@@ -104,7 +106,7 @@ def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> 
         assert (segment.group, segment.job_type) == ("small", "pretrain")
         assert shown["parameters_matrices_head"] == int(row["n"])
         assert (shown["training_tokens"], shown["training_flops"]) == (int(row["d"]), int(row["flops"]))
-    assert len({read_segments(folder / row["cell"])[0].id for row in rows(folder)}) == 10
+    assert len({read_segments(folder / row["cell"])[0].id for row in rows(folder)}) == 7
     segments = read_segments(folder)
     assert {segment.group for segment in segments} == {"small"}
     assert len({segment.id for segment in segments}) == 1
@@ -116,23 +118,23 @@ def test_w_and_b_has_a_group_of_runs_and_a_table(finished: tuple[str, Path]) -> 
 def test_fit_predict_and_report(finished: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = finished
     assert main(["scaling", "fit", file, "--draws", "50"]) == 0
-    assert "held out l3w48-16K-seed1" in capsys.readouterr().out
+    assert "held out l3w48-4K-seed1" in capsys.readouterr().out
     assert main(["scaling", "predict", file, "--params", "1M", "--tokens", "1M"]) == 0
     assert "loss at N = 1M, D = 1M" in capsys.readouterr().out
     assert main(["scaling", "report", file]) == 0
     page = (folder / "report.html").read_text()
-    assert "l3w48-16K-seed1" in page
+    assert "l3w48-4K-seed1" in page
     assert main(["scaling", "status", file]) == 0
-    assert "10 done" in capsys.readouterr().out
+    assert "7 done" in capsys.readouterr().out
 
 
 def test_a_missing_run_is_waiting(finished: tuple[str, Path], tmp_path: Path, tiny_data: Path) -> None:
     _, folder = finished
     shutil.copytree(folder, tmp_path / "runs" / "small")
-    shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-4K-seed1")
+    shutil.rmtree(tmp_path / "runs" / "small" / "l2w32-1K-seed1")
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
     outcomes = {row["cell"]: row["outcome"] for row in rows(tmp_path / "runs" / "small")}
-    assert outcomes.pop("l2w32-4K-seed1") == "waiting"
+    assert outcomes.pop("l2w32-1K-seed1") == "waiting"
     assert set(outcomes.values()) == {"done"}
 
 
@@ -141,7 +143,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
 ) -> None:
     _, folder = finished
     shutil.copytree(folder, tmp_path / "runs" / "small")
-    tasks = tmp_path / "runs" / "small" / "l2w32-4K-seed1" / "tasks" / "sst2"
+    tasks = tmp_path / "runs" / "small" / "l2w32-1K-seed1" / "tasks" / "sst2"
     tasks.mkdir(parents=True)
     entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
     (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}]))
@@ -149,7 +151,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
     with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["cell"], row["task"], row["metric"], row["value"]) == (
-        "l2w32-4K-seed1",
+        "l2w32-1K-seed1",
         "sst2/dev",
         "accuracy",
         "0.75",
