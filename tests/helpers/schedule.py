@@ -1,8 +1,8 @@
 """Which worker of pytest-xdist runs which tests, and in which order.
 
 A file's tests stay together, since they share what its fixtures made; those of a file in APART do not. What fails
-fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside tests that compute.
-A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot are named
+fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside tests that
+compute. A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot are named
 in LONG.
 """
 
