@@ -2,8 +2,8 @@
 
 A file's tests stay together, since they share what its fixtures made; those of a file in APART do not. What fails
 fastest comes first. Jobs on SLURM wait for much of their time: one file of them at a time runs beside tests that
-compute. A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot are named
-in LONG.
+compute. A test takes a minute at most, with its fixtures, of a machine on which nothing else runs; those that cannot
+are named in LONG.
 """
 
 from __future__ import annotations
