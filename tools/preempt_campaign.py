@@ -23,8 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.helpers import runs  # noqa: E402
-from tests.helpers.jobs import NODES, Cluster, processes_of, rank_of  # noqa: E402
+from tools import runs  # noqa: E402
+from tools.cluster import NODES, Cluster, processes_of, rank_of  # noqa: E402
 from tools.layouts import make_data  # noqa: E402
 
 WAYS = ("warning", "signal to steps", "requeue", "killed rank")

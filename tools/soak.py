@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from tests.helpers import runs
+from tools import runs
 from tools.layouts import make_data
 
 RANKS = 4

@@ -11,7 +11,7 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.launcher import launch
-from tests.helpers import runs
+from tools import runs
 
 BAD = 7
 LAYOUTS = {

@@ -14,7 +14,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import staging
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.launcher import launch
-from tests.helpers import runs
+from tools import runs
 
 
 def flip_a_bit(path: Path) -> None:

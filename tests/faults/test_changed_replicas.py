@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.launcher import launch
-from tests.helpers import runs
+from tools import runs
 
 NORM, TIED = "blocks.0.attention_norm.weight", "tokens.weight"
 BF16 = "train.precision=bf16"

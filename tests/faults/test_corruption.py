@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import runs
+from tools import runs
 
 RANKS = 2
 Damage = Callable[[Path, random.Random], str]  # does it to a checkpoint folder; what must be named

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from gpt1_ds.common.rundir import read_jsonl
-from tests.helpers import runs
+from tools import runs
 
 LAYOUTS: list[tuple[int, list[str]]] = [
     (1, ["train.micro_batch=8"]),

@@ -16,8 +16,9 @@ from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
-from tests.helpers import finetuning, runs
+from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
+from tools import runs
 
 EPOCH, EPOCHS = 6, 4
 LAYOUTS = {"one": (1, []), "dp2-zero1": (2, []), "tp2-bf16": (2, ["parallel.tensor=2", "train.precision=bf16"])}

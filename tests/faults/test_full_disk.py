@@ -13,7 +13,7 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import read_jsonl
-from tests.helpers import runs
+from tools import runs
 
 
 def fill(disk: Path, leave: int = 0) -> Path:

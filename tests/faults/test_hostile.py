@@ -18,7 +18,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import runs
+from tools import runs
 from tools.memory import memory_now, memory_peak
 
 

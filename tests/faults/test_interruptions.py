@@ -12,7 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import runs
+from tools import runs
 from tools.fault_campaign import LAYOUTS
 
 STEPS, STOPPED = 24, 10  # an interruption between two saves, and four saves around it

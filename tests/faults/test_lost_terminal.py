@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import runs
+from tools import runs
 
 ROOT = Path(__file__).parents[2]
 

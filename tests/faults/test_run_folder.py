@@ -12,7 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.launcher import launch
-from tests.helpers import runs
+from tools import runs
 
 
 def test_read_only_disk_is_said_at_once(small_disk: Callable[[str], Path], tiny_data: Path) -> None:

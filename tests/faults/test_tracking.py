@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import runs
 from tests.helpers.processes import command_of
 from tests.helpers.served import fine_tune
 from tests.helpers.wandb_files import Written, read_segments
+from tools import runs
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 STEADY = ["schedule.kind=constant", "schedule.warmup_steps=0"]  # a step does not depend on how many there are

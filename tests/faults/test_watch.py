@@ -15,7 +15,7 @@ import pytest
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.launcher import launch
 from gpt1_ds.monitoring.heartbeat import HALF
-from tests.helpers import runs
+from tools import runs
 
 TIMEOUT = 6.0
 LAYOUTS = {"dp2": (2, []), "tp2": (2, ["parallel.tensor=2"]), "pp2": (2, ["parallel.pipeline=2"])}

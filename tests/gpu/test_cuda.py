@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gpt1_ds.model import attention, dropout
-from tests.helpers import runs
 from tests.helpers.weights import relative
 from tests.parallel.test_gradients import HEADS, batch, reference, run
+from tools import runs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 

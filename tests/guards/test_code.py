@@ -93,6 +93,12 @@ def test_no_modules_import_each_other() -> None:
     assert circle(graph) == []
 
 
+def test_tools_do_not_import_tests() -> None:
+    """What both need lies in tools/."""
+    for path in (ROOT / "tools").rglob("*.py"):
+        assert not [name for _, name in imports(path) if name.split(".")[0] == "tests"], path
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_libraries_are_imported_in_their_places(path: Path) -> None:
     place = path.relative_to(PACKAGE).as_posix()

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from gpt1_ds.launcher import launch
-from tests.helpers import runs
+from tools import runs
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpt1_ds"

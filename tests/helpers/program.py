@@ -1,12 +1,8 @@
-"""What the program answered, and how it refuses."""
+"""How the program refuses."""
 
 from __future__ import annotations
 
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-        self.lines = [line for line in err.splitlines() if line]
+from tools.cluster import Result
 
 
 def assert_refused(result: Result, *words: str, lines: int = 1) -> None:

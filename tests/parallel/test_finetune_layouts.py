@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import finetuning, runs
+from tests.helpers import finetuning
+from tools import runs
 
 STEPS = 8
 LAYOUTS = {

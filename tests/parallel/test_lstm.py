@@ -15,7 +15,8 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import load as load_config
 from gpt1_ds.interop import huggingface
 from gpt1_ds.model import names
-from tests.helpers import finetuning, runs
+from tests.helpers import finetuning
+from tools import runs
 
 LSTM = ["model.kind=lstm", "model.layers=1", "model.units=48", "model.width=32", "model.heads=1", "model.context=32"]
 

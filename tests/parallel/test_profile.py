@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import finetuning, runs
+from tests.helpers import finetuning
+from tools import runs
 
 LAYOUTS = {
     "one": (1, []),

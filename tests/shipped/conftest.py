@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.cli import main
-from tests.helpers.program import Result
+from tools.cluster import Result
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import RunLock
-from tests.helpers.program import Result, assert_refused
-from tests.helpers.runs import TINY
+from tests.helpers.program import assert_refused
+from tools.cluster import Result
+from tools.runs import TINY
 
 
 @pytest.mark.parametrize(

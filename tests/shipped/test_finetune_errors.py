@@ -20,7 +20,8 @@ from gpt1_ds.data.tokenizers.sentencepiece_train import train
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
-from tests.helpers.program import Result, assert_refused
+from tests.helpers.program import assert_refused
+from tools.cluster import Result
 
 MODEL = ModelConfig(layers=2, width=32, heads=2, context=48)
 

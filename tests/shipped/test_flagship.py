@@ -9,8 +9,8 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from tests.helpers import runs
 from tests.helpers.shared_data import shared_data
+from tools import runs
 
 NARROW = [
     *("model.layers=1", "model.width=24", "model.heads=2", "model.context=32", "train.epochs=null", "train.steps=2"),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import finetuning
 from tests.helpers.program import assert_refused
-from tests.helpers.runs import TINY
+from tools.runs import TINY
 
 
 def said_by_rank_0() -> list[str]:

@@ -16,8 +16,8 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.cli import main
-from tests.helpers.program import Result
-from tests.helpers.runs import TINY
+from tools.cluster import Result
+from tools.runs import TINY
 
 ROOT = Path(__file__).parents[2]
 Program = Callable[..., Result]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.cli import main
-from tests.helpers import runs
 from tests.helpers.wandb_files import read_segments
+from tools import runs
 
 STUDY: dict[str, Any] = {
     "name": "small",

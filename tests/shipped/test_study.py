@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import runs
 from tests.helpers.tasks import DEV, ROWS
+from tools import runs
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 

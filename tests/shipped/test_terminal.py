@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 from gpt1_ds.monitoring import heartbeat
-from tests.helpers.runs import TINY
 from tests.helpers.terminal import BAR, Terminal, program
+from tools.runs import TINY
 
 STEPS = 60
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpt1_ds.cli import main
 from gpt1_ds.launcher import launch
-from tests.helpers.runs import configuration
+from tools.runs import configuration
 
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
 Gpt1 = Callable[..., tuple[int, list[str]]]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import runs
-from tests.helpers.jobs import NODES, ROOT, STEPS, Cluster
+from tools import runs
+from tools.cluster import NODES, ROOT, STEPS, Cluster
 
 SANDBOX = str(ROOT / "tools" / "slurm_sandbox.sh")
 

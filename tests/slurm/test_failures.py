@@ -8,8 +8,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.helpers import runs
-from tests.helpers.jobs import BARE, ROOT, Cluster, assert_done, outcomes, processes_of, rank_of, tries
+from tests.helpers.jobs import BARE, assert_done, outcomes, tries
+from tools import runs
+from tools.cluster import ROOT, Cluster, processes_of, rank_of
 
 
 def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.rundir import RunDir
-from tests.helpers import runs
 from tests.helpers.hosts import hosts
+from tools import runs
 
 STEPS = 30
 SHORT = ["guard.step_timeout=12", "guard.save_timeout=20", "guard.init_timeout=60", "guard.lock_timeout=20"]

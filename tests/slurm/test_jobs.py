@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.helpers import runs
-from tests.helpers.jobs import BARE, NODES, Cluster, assert_done, outcomes, tries
+from tests.helpers.jobs import BARE, assert_done, outcomes, tries
 from tests.helpers.wandb_files import read_segments
+from tools import runs
+from tools.cluster import NODES, Cluster
 
 
 def test_limit_saves_and_a_successor_goes_on(cluster: Cluster) -> None:

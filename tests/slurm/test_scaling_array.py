@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from tests.helpers import runs
-from tests.helpers.jobs import Cluster
+from tools import runs
+from tools.cluster import Cluster
 
 WILD, TRUNK, HELD_UP = "l1w32-64K-lr1000-seed1", "l2w32-64K-seed1", "l3w32-64K-seed1"
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from gpt1_ds.common.lock import RunLock
 from tests.faults.test_full_disk import fill
-from tests.helpers import runs
-from tests.helpers.jobs import BARE, ROOT, Cluster, tries
+from tests.helpers.jobs import BARE, tries
+from tools import runs
+from tools.cluster import ROOT, Cluster
 
 UNREADABLE = Path("/proc/self/mem")  # whose first bytes are not mapped: reading them is a real EIO
 SMALL = ["slurm.nodes=1", "train.steps=2", "slurm.pause=2", "guard.lock_timeout=1"]

@@ -1,0 +1,113 @@
+"""Jobs on a real SLURM of two nodes that tools/slurm_sandbox.sh runs on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt1_ds.common.rundir import RunDir
+from tools import runs
+
+ROOT = Path(__file__).parents[1]
+STEPS = 40
+NODES = ["slurm.nodes=2", "slurm.cpus_per_task=1", "slurm.time=0:20:00", "train.global_batch=8", "train.micro_batch=4"]
+
+
+class Result:
+    """What the program answered."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+        self.lines = [line for line in err.splitlines() if line]
+
+
+@dataclass
+class Cluster:
+    """Commands of one sandbox, run in `place`."""
+
+    folder: Path
+    place: Path
+    data: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        names = {"SLURM_CONF": str(self.folder / "slurm.conf"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        return {**os.environ, **names, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def call(self, *words: str, check: bool = True) -> str:
+        done = subprocess.run(words, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 or not check, f"{words}: {done.stderr}"
+        return done.stdout.strip()
+
+    def program(self, *words: str, seconds: float = 120) -> Result:
+        command = [sys.executable, "-m", "gpt1_ds", *words]
+        done = subprocess.run(
+            command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=seconds
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def words(self, name: str, *more: str) -> list[str]:
+        return [*runs.TINY, *NODES, f"data.path={self.data}", f"train.steps={STEPS}", f"run.name={name}", *more]
+
+    def submit(self, name: str, *more: str) -> tuple[RunDir, str]:
+        """(the run, its first job's number)"""
+        answer = self.program("slurm", "submit", "pretrain", *self.words(name, *more))
+        assert answer.code == 0, answer.err
+        return self.run_dir(name), answer.out.split()[1].rstrip(":")
+
+    def run_dir(self, name: str) -> RunDir:
+        return RunDir(self.place / "runs" / name)
+
+    def queued(self, name: str) -> list[str]:
+        """Numbers of the run's jobs that wait or run."""
+        return self.call("squeue", "--noheader", f"--name={name}", "--format=%i").split()
+
+    def state(self, job: str) -> dict[str, str]:
+        text = self.call("scontrol", "--oneliner", "show", "job", job)
+        return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"waited too long:\n{self.said()}"
+            time.sleep(0.2)
+
+    def wait_for_step(self, run_dir: RunDir, step: int) -> None:
+        self.wait(lambda: runs.last_step(run_dir) >= step)
+
+    def wait_for_end(self, name: str, seconds: float = 240) -> None:
+        """Until no job of the run waits or runs, its successors included."""
+        self.wait(lambda: not self.queued(name), seconds)
+
+    def said(self) -> str:
+        """What the jobs' output files hold, and SLURM's queue."""
+        files = sorted(self.place.rglob("*.out"))
+        queue = self.call("squeue", check=False)
+        return "\n".join([queue, *(f"--- {file}\n{file.read_text()[-3000:]}" for file in files)])
+
+
+def rank_of(run_dir: RunDir, rank: int) -> int:
+    """The process of one of the run's ranks: torchrun writes RANK into its environment."""
+    for pid in processes_of(run_dir):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if f"RANK={rank}".encode() in variables:
+            return pid
+    raise AssertionError(f"rank {rank} is not there")
+
+
+def processes_of(run_dir: RunDir) -> list[int]:
+    """All Python processes that were told this run's configuration."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"gpt1_ds" in words and str(run_dir.slurm).encode() in words:
+            found.append(int(folder.name))
+    return found
