@@ -20,17 +20,13 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 def _build(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
-    from gpt1_ds.common.units import byte_size, count
-    from gpt1_ds.data.build import Progress, build
+    from gpt1_ds.common.units import byte_size
+    from gpt1_ds.data.build import build
 
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
         with progress.bar(unit=byte_size) as show:
-
-            def told(so_far: Progress) -> None:
-                show(so_far.bytes_done, f"{count(so_far.tokens)} tokens", so_far.bytes_total)
-
-            dataset = build(*arguments, told)
+            dataset = build(*arguments, show)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)
@@ -54,8 +50,9 @@ def _verify(options: argparse.Namespace) -> int:
     from gpt1_ds.data.verify import verify
 
     with progress.bar(unit="{:.0f} shards".format) as show:
-        splits = verify(options.folder, show)
-    for name, split in splits.items():
+        dataset = verify(options.folder, show)
+    for name in dataset.splits:
+        split = dataset.split(name)
         print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
     return 0
 

@@ -78,8 +78,7 @@ def _with_fitting_micro_batch(config: Config, world: int) -> Config:
 
 def _with_held_out(config: Config) -> tuple[Config, bool]:
     """The configuration with its data found, and whether there is held-out text; probes do without it."""
-    from gpt1_ds.data.embedded import with_embedded_corpus
-    from gpt1_ds.data.sources import open_data
+    from gpt1_ds.data.sources import open_data, with_embedded_corpus
 
     if not config.probes:
         config = with_embedded_corpus(config)

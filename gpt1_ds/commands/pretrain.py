@@ -11,8 +11,7 @@ from gpt1_ds.common.errors import ConfigError
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load, to_yaml, world_problems
-    from gpt1_ds.data.embedded import needs_embedded_corpus, with_embedded_corpus
-    from gpt1_ds.data.sources import found_data, open_data
+    from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.launcher import launch
     from gpt1_ds.plan.dryrun import describe
     from gpt1_ds.report.profile_page import update_profile

@@ -110,8 +110,7 @@ def _check_data(command: str, config: Config) -> None:
 
         check_task(config)
     else:
-        from gpt1_ds.data.embedded import with_embedded_corpus
-        from gpt1_ds.data.sources import open_data
+        from gpt1_ds.data.sources import open_data, with_embedded_corpus
 
         open_data(with_embedded_corpus(config))
 

@@ -35,7 +35,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.tokenizers.openai_import import import_openai
+    from gpt1_ds.data.tokenizers.registry import import_openai
 
     tokenizer = import_openai(options.vocab, options.merges, options.out)
     print(f"{options.out}: {tokenizer.vocab_size} ids")

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, write_atomic, write_json
 from gpt1_ds.common.log import say
+from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.units import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, Input, Unit, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, hash_data
@@ -38,18 +40,6 @@ SHARD_TOKENS = 1 << 30
 _OWN_FILE = re.compile(
     rf"({TRAIN}|{VALIDATION})-\d{{5}}\.(bin|idx|lengths\.tmp)|{TOKENIZER}|\.({TOKENIZER}|{DESCRIPTION})\.\w+\.tmp"
 )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Bytes of input tokenized, of all, and tokens so far.
-
-    A compressed file counts as it lies on the disk; the embedded corpus counts 0 bytes.
-    """
-
-    bytes_done: int
-    bytes_total: int
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ def build(
     workers: int | None = None,
     validation: float = 0.01,
     unwrap: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    show: Show = show_nothing,
     *,
     unit_bytes: int = UNIT_BYTES,
     shard_tokens: int = SHARD_TOKENS,
@@ -78,8 +68,9 @@ def build(
 
     `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
     last one, as that share of all tokens). A build that
-    was interrupted goes on; a finished one with the same inputs and options is left as it is. Raises DataError for
-    unusable inputs, for a finished `out` of other inputs, and when there is too little text.
+    was interrupted goes on; a finished one with the same inputs and options is left as it is. `show` is told the bytes
+    of input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises
+    DataError for unusable inputs, for a finished `out` of other inputs, and when there is too little text.
     """
     if not 0 <= validation < 1:
         raise DataError(f"--validation={validation} is not a share; choose 0 up to, not including, 1")
@@ -98,12 +89,7 @@ def build(
     with _only_writer(out):
         if (out / DESCRIPTION).exists():
             return job.finished()
-        return job.run(workers or _cores(), progress)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return job.run(workers or len(os.sched_getaffinity(0)), show)
 
 
 @dataclass(frozen=True)
@@ -136,10 +122,10 @@ class _Build:
         say(f"{self.out}: up to date, nothing to do")
         return dataset
 
-    def run(self, workers: int, progress: Callable[[Progress], None] | None) -> Dataset:
+    def run(self, workers: int, show: Show) -> Dataset:
         self._start_clean()
         units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap)
-        summaries = self._tokenize(units, workers, progress or (lambda _: None))
+        summaries = self._tokenize(units, workers, show)
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")
@@ -165,7 +151,7 @@ class _Build:
             elif path.is_file():
                 path.unlink()
 
-    def _tokenize(self, units: Sequence[Unit], workers: int, progress: Callable[[Progress], None]) -> list[PartSummary]:
+    def _tokenize(self, units: Sequence[Unit], workers: int, show: Show) -> list[PartSummary]:
         """One summary per unit, in order; parts that are there are not made again."""
         dtype = token_dtype(self.tokenizer.vocab_size)
         done = {unit.number: part for unit in units if (part := finished_part(self.parts, unit.number, dtype))}
@@ -175,14 +161,14 @@ class _Build:
         total = sum(unit.size for unit in units)
         bytes_done = total - sum(unit.size for unit in missing)
         tokens = sum(part.tokens + part.open_tokens for part in done.values())
-        progress(Progress(bytes_done, total, tokens))
+        show(bytes_done, f"{count(tokens)} tokens", total)
         task = PartTask(self.tokenizer_folder.resolve(), self.parts.resolve(), self.options.unwrap)
         with contextlib.closing(pool.run(task, missing, workers)) as results:
             for unit, part in results:
                 done[unit.number] = part
                 bytes_done += unit.size
                 tokens += part.tokens + part.open_tokens
-                progress(Progress(bytes_done, total, tokens))
+                show(bytes_done, f"{count(tokens)} tokens", total)
         return [done[unit.number] for unit in units]
 
     def _join(self, summaries: Sequence[PartSummary]) -> dict[str, Any]:
@@ -220,8 +206,8 @@ class _Build:
             },
             "options": asdict(self.options),
             "inputs": [
-                {"name": one.name, "files": len(one.files), "size": size, "documents": int(count)}
-                for one, count in zip(self.inputs, documents, strict=True)
+                {"name": one.name, "files": len(one.files), "size": size, "documents": int(number)}
+                for one, number in zip(self.inputs, documents, strict=True)
                 for size in [sum(file.size for file in one.files)]
             ],
             "splits": splits,

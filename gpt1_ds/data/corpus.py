@@ -96,13 +96,11 @@ def _find(word: str) -> Input:
         return Input(word, (SourceFile(word, python_docs.identity(), EMBEDDED, "", 0, 0),))
     path = Path(word)
     if path.is_dir():
-        below = [child for child in path.rglob("*") if _kind(child) and child.is_file() and not _hidden(child, path)]
-        if not below:
+        below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child) and child.is_file())
+        seen = [name for name in below if not any(part.startswith(".") for part in name.parts)]
+        if not seen:
             raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
-        ordered = sorted(below, key=lambda child: child.relative_to(path).parts)
-        return Input(
-            path.resolve().name, tuple(_source(child, child.relative_to(path).as_posix()) for child in ordered)
-        )
+        return Input(path.resolve().name, tuple(_source(path / name, name.as_posix()) for name in seen))
     if not path.exists():
         raise DataError(f"{word}: no such file or folder; --input takes files, folders or {EMBEDDED}")
     if not _kind(path):
@@ -116,10 +114,6 @@ def _kind(path: Path) -> tuple[str, str] | None:
     compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
     stem = name.removesuffix(compression)
     return next(((ending, compression) for ending in FORMATS if stem.endswith(ending)), None)
-
-
-def _hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def _source(path: Path, name: str) -> SourceFile:

@@ -89,12 +89,6 @@ class TokenStream:
             return range(0)
         return range(self._document_at(start), self._document_at(start + count - 1) + 1)
 
-    def document_range(self, document: int) -> tuple[int, int]:
-        """(first token, the token behind its `<eod>`) of a document."""
-        if not 0 <= document < self.documents:
-            raise ValueError(f"document {document} is not one of the {self.documents} of {self.folder} {self.name}")
-        return self._end_of(document - 1) if document else 0, self._end_of(document)
-
     def shard(self, number: int) -> Shard:
         """The open shard; opening checks it. Raises DataError for a damaged one."""
         found = self._open.get(number)
@@ -124,10 +118,6 @@ class TokenStream:
             raise ValueError(f"token {token} is not within the {self.tokens} of {self.folder} {self.name}")
         number = self._shard_at(token)
         return self._first_documents[number] + self.shard(number).sequence_at(token - self._starts[number])
-
-    def _end_of(self, document: int) -> int:
-        number = bisect_right(self._first_documents, document) - 1
-        return self._starts[number] + self.shard(number).end(document - self._first_documents[number])
 
 
 class Dataset:

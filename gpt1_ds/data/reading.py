@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
@@ -54,9 +55,10 @@ def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
 
 
 def _read_txt(segment: Segment, unwrapped: bool) -> Iterator[Piece]:
-    texts: Iterable[str] = _decode(_chunks(segment), segment)
+    texts = _decode(segment)
     if unwrapped:
-        texts = unwrap(texts, wrap_width(_head(segment.file)))
+        whole = Segment(segment.file, 0, segment.file.size)
+        texts = unwrap(texts, wrap_width(next(_decode(whole))))  # measured on the beginning of the file
     yield from _pieces(texts, segment.previous, ends_document=segment.stop == segment.file.size)
 
 
@@ -87,12 +89,12 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
-def _decode(chunks: Iterable[bytes], segment: Segment) -> Iterator[str]:
-    """Chunks as text with LF line ends. Raises DataError naming the first byte that is not UTF-8 text."""
+def _decode(segment: Segment) -> Iterator[str]:
+    """A segment as text with LF line ends. Raises DataError naming the first byte that is not UTF-8 text."""
     path = segment.file.path
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, held, at_beginning = segment.start, "", segment.start == 0
-    for chunk, final in _with_final(chunks):
+    for chunk, final in chain(((chunk, False) for chunk in _chunks(segment)), [(b"", True)]):
         if (null := chunk.find(b"\0")) >= 0:
             raise DataError(f"{path}: byte {offset + null} is NUL: a binary or UTF-16 file; convert it to UTF-8 text")
         try:
@@ -105,18 +107,6 @@ def _decode(chunks: Iterable[bytes], segment: Segment) -> Iterator[str]:
             text, at_beginning = text.removeprefix(BOM), False
         held = "\r" if text.endswith("\r") and not final else ""
         yield text.removesuffix(held).replace("\r\n", "\n")
-
-
-def _with_final(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    for chunk in chunks:
-        yield chunk, False
-    yield b"", True
-
-
-def _head(file: SourceFile) -> str:
-    """The beginning of a file's text, to measure its width on."""
-    segment = Segment(file, 0, file.size)
-    return next(_decode(_chunks(segment), segment))
 
 
 def _read_jsonl(segment: Segment) -> Iterator[str]:

@@ -146,7 +146,7 @@ class Shard:
         self._offsets: Int64s = _map(self.idx_path, np.dtype("<i8"), at, self.sequences)
         self.documents: Int64s = _map(self.idx_path, np.dtype("<i8"), at + 8 * self.sequences, borders)
         """int64 [documents + 1]: the sequence at which each document begins, and the count of sequences."""
-        last = self.end(self.sequences - 1) * self.dtype.itemsize if self.sequences else 0
+        last = int(self.ends(self.sequences - 1, self.sequences)[0]) * self.dtype.itemsize if self.sequences else 0
         size = self.bin_path.stat().st_size
         if size != last:
             raise DataError(f"{self.bin_path}: {size} bytes, but its index expects {last}; build the dataset again")
@@ -170,20 +170,12 @@ class Shard:
                 )
         return np.frombuffer(b"".join(blocks), self.dtype)
 
-    def start(self, sequence: int) -> int:
-        """The first token of a sequence."""
-        return int(self._offsets[sequence]) // self.dtype.itemsize
-
-    def end(self, sequence: int) -> int:
-        """The token behind a sequence's last one."""
-        return self.start(sequence) + int(self.lengths[sequence])
-
     def starts(self, first: int, last: int) -> Int64s:
-        """int64 [last - first]: `start` of sequences first to last - 1."""
+        """int64 [last - first]: the first token of each of sequences first to last - 1."""
         return np.array(self._offsets[first:last]) // self.dtype.itemsize
 
     def ends(self, first: int, last: int) -> Int64s:
-        """int64 [last - first]: `end` of sequences first to last - 1."""
+        """int64 [last - first]: the token after the last one of each of sequences first to last - 1."""
         return np.array(self._offsets[first:last]) // self.dtype.itemsize + self.lengths[first:last]
 
     def sequence_at(self, token: int) -> int:

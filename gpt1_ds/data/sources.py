@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config
-from gpt1_ds.data import embedded
-from gpt1_ds.data.dataset import Dataset
+from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.data.build import build
+from gpt1_ds.data.dataset import DESCRIPTION, Dataset
 from gpt1_ds.data.loader import HeldOutData, TrainingData
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+
+EMBEDDED_FOLDER = Path("data") / EMBEDDED
+EMBEDDED_VOCAB_SIZE = 4096
 
 
 @dataclass(frozen=True)
@@ -64,15 +68,45 @@ def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int |
     which is said unless `quietly`. Nothing is written.
     """
     vocab_size, tokens = config.model.vocab_size, None
-    config = embedded.with_embedded_corpus(config, build=False)
+    config = with_embedded_corpus(config, make=False)
     try:
         datasets = [Dataset(source.path) for source in config.data.path]
         vocab_size = vocab_size or datasets[0].vocab_size
         tokens = sum(dataset.split("train").tokens for dataset in datasets)
     except DataError as error:
-        if config.data.path[0].path == str(embedded.FOLDER):
-            vocab_size = vocab_size or embedded.VOCAB_SIZE
-            say(f"{embedded.FOLDER}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
+        if config.data.path[0].path == str(EMBEDDED_FOLDER):
+            vocab_size = vocab_size or EMBEDDED_VOCAB_SIZE
+            say(f"{EMBEDDED_FOLDER}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
         elif not quietly:
             say(f"not there yet: {error}")
     return vocab_size, tokens
+
+
+def needs_embedded_corpus(config: Config) -> bool:
+    """Whether `python-docs` is a data source, and no folder of that name."""
+    return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
+
+
+def with_embedded_corpus(config: Config, make: bool = True) -> Config:
+    """The configuration with the folder of the embedded corpus in the place of `python-docs`; the folder is made where
+    it is missing, unless `make` is false.
+    """
+    if not needs_embedded_corpus(config):
+        return config
+    if make:
+        make_embedded_corpus()
+    folder = str(EMBEDDED_FOLDER)
+    path = [replace(source, path=folder if source.path == EMBEDDED else source.path) for source in config.data.path]
+    return replace(config, data=replace(config.data, path=path))
+
+
+def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER) -> None:
+    """Tokenize the documentation inside CPython and build it as the dataset `folder`, once."""
+    if not (folder / DESCRIPTION).exists():
+        from gpt1_ds.data.tokenizers.sentencepiece_train import train
+
+        say(f"{folder}: building the embedded corpus, once")
+        tokenizer = folder.with_name(f"{folder.name}-tokenizer")
+        if not tokenizer.exists():
+            train([EMBEDDED], tokenizer, EMBEDDED_VOCAB_SIZE)
+        build([EMBEDDED], tokenizer, folder, validation=0.05)

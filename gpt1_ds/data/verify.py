@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,18 +19,8 @@ BLOCK_TOKENS = 1 << 22
 _AGAIN = "build the dataset again in another folder"
 
 
-@dataclass(frozen=True)
-class SplitSummary:
-    """Counts of one verified split; `bytes` are UTF-8 bytes of its text."""
-
-    tokens: int
-    documents: int
-    bytes: int
-    shards: int
-
-
-def verify(folder: Path | str, show: Show = show_nothing) -> dict[str, SplitSummary]:
-    """Re-read every token of a dataset; the summary of each split.
+def verify(folder: Path | str, show: Show = show_nothing) -> Dataset:
+    """Re-read every token of a dataset; the dataset.
 
     Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the
     tokenizer. Raises DataError naming the file and, for a bad token, its byte offset.
@@ -48,16 +36,14 @@ def verify(folder: Path | str, show: Show = show_nothing) -> dict[str, SplitSumm
             show(seen, name, shards)
             _verify_shard(stream, number, dataset.vocab_size, tokenizer.eod_id)
             seen += 1
-        _compare(dataset, name, "tokens", sum(shard["tokens"] for shard in stream.shards), stream.tokens)
-        _compare(dataset, name, "documents", sum(shard["documents"] for shard in stream.shards), stream.documents)
+        for what, total in (("tokens", stream.tokens), ("documents", stream.documents)):
+            listed = sum(shard[what] for shard in stream.shards)
+            if listed != total:
+                raise DataError(f"{dataset.path}: {name} lists {listed} {what} in its shards, {total} in all; {_AGAIN}")
     description = dataset.description
     if hash_data(description["splits"], description["dtype"], tokenizer.fingerprint) != dataset.data_hash:
         raise DataError(f"{dataset.path}: data_hash does not fit the shards it lists; {_AGAIN}")
-    return {
-        name: SplitSummary(stream.tokens, stream.documents, stream.bytes, len(stream.shards))
-        for name in dataset.splits
-        for stream in [dataset.split(name)]
-    }
+    return dataset
 
 
 def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progress: Callable[[], None]) -> None:
@@ -70,16 +56,19 @@ def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progres
     for stream, number in shards[share[0] :: share[1]]:
         entry, shard = stream.shards[number], stream.shard(number)
         for path, digest in ((shard.bin_path, entry["bin_sha256"]), (shard.idx_path, entry["idx_sha256"])):
-            if sha256_file(path) != digest:
-                raise DataError(f"{path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+            _compare(path, sha256_file(path), digest)
             progress()
+
+
+def _compare(path: Path, digest: str, expected: str) -> None:
+    if digest != expected:
+        raise DataError(f"{path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
 
 
 def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int) -> None:
     entry, shard = stream.shards[number], stream.shard(number)
-    _verify_tokens(shard, vocab_size, entry)
-    if sha256_file(shard.idx_path) != entry["idx_sha256"]:
-        raise DataError(f"{shard.idx_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
+    _compare(shard.bin_path, _verify_tokens(shard, vocab_size), entry["bin_sha256"])
+    _compare(shard.idx_path, sha256_file(shard.idx_path), entry["idx_sha256"])
     _verify_index(shard)
     goes_on = shard.sequences - entry["documents"]  # of a document that the next shard continues
     if goes_on not in (0, 1) or (goes_on and number == len(stream.shards) - 1):
@@ -109,8 +98,8 @@ def _verify_index(shard: Shard) -> None:
         raise DataError(f"{shard.idx_path}: ends at token {reached} of {len(shard.tokens)}; {_AGAIN}")
 
 
-def _verify_tokens(shard: Shard, vocab_size: int, entry: dict[str, Any]) -> None:
-    """Range and hash of all tokens, in blocks of bounded memory."""
+def _verify_tokens(shard: Shard, vocab_size: int) -> str:
+    """Hex sha256 of all tokens, each in the vocabulary; read in blocks of bounded memory."""
     digest = hashlib.sha256()
     with open(shard.bin_path, "rb") as file:
         start = 0
@@ -124,10 +113,4 @@ def _verify_tokens(shard: Shard, vocab_size: int, entry: dict[str, Any]) -> None
                 )
             digest.update(block.data)
             start += len(block)
-    if digest.hexdigest() != entry["bin_sha256"]:
-        raise DataError(f"{shard.bin_path}: its sha256 differs from the one in dataset.json; {_AGAIN}")
-
-
-def _compare(dataset: Dataset, split: str, what: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise DataError(f"{dataset.path}: {split} lists {found} {what} in its shards, {expected} in all; {_AGAIN}")
+    return digest.hexdigest()

@@ -24,8 +24,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.interop.conversion import check_shapes, our_weights, their_name, to_theirs
 from gpt1_ds.interop.hf_config import CONFIG, generation_config, model_config, their_config
 from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, to_their_head

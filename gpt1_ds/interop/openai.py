@@ -23,7 +23,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, read_metadata
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, TEXT_IDS, VOCABULARY
-from gpt1_ds.data.tokenizers.openai_import import import_openai
+from gpt1_ds.data.tokenizers.registry import import_openai
 from gpt1_ds.interop.conversion import check_shapes, our_weights
 from gpt1_ds.interop.imported import Foreign
 

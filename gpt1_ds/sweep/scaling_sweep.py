@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import Config
-from gpt1_ds.data.embedded import with_embedded_corpus
-from gpt1_ds.data.sources import found_data, open_data
+from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.machine import find as find_machine

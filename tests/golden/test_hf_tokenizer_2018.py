@@ -10,8 +10,7 @@ import transformers
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import import_hf, make_checkpoint
 from tests.helpers.shared_data import shared_data

@@ -19,8 +19,7 @@ from spacy.lang import en as english
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import openai_bpe
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe, merge
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from tests.helpers.shared_data import shared_data
 
 

@@ -18,7 +18,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from gpt1_ds.data import embedded
+from gpt1_ds.data.sources import make_embedded_corpus
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 from tools.layouts import make_data
 
@@ -69,7 +69,8 @@ class _Program:
 
     def __init__(self, folder: Path, quick: bool) -> None:
         self.folder, self.cache, self.numbers = folder, folder / "compiled", itertools.count()
-        self.data = make_data(folder / "text") if quick else embedded.ensure(folder / "text" / "data")
+        self.data = make_data(folder / "text") if quick else folder / "text" / "data"
+        make_embedded_corpus(self.data)  # unless it is there
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(self.cache)
 

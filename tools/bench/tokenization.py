@@ -25,8 +25,7 @@ from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.parts import utf8_bytes
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, merge
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import MODEL
 from gpt1_ds.data.tokenizers.sentencepiece_train import train
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, sha256_file, write_json
-from gpt1_ds.data.tokenizers.base import FORMAT, METADATA, SENTENCEPIECE, Metadata, SpecialIds, Tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.base import (
+    FORMAT,
+    METADATA,
+    OPENAI,
+    SENTENCEPIECE,
+    Metadata,
+    SpecialIds,
+    Tokenizer,
+    read_metadata,
+)
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
@@ -49,3 +58,21 @@ def publish_tokenizer(
         write_json(folder / METADATA, {"format": FORMAT, **asdict(metadata)})
         load_tokenizer(folder)  # nothing is published that could not be read back
     return load_tokenizer(out)
+
+
+def import_openai(vocab: Path | str, merges: Path | str, out: Path | str) -> Tokenizer:
+    """Publish the released encoder_bpe_40000.json and vocab_40000.bpe as the tokenizer folder `out`.
+
+    Raises DataError when they are missing or not the 40,478 ids and 40,000 merges of the release.
+    """
+    from gpt1_ds.data.tokenizers import openai_bpe as bpe
+
+    contents = []
+    for path in (Path(vocab), Path(merges)):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; download it from github.com/openai/finetune-transformer-lm/model")
+        contents.append(path.read_bytes())
+    encoder = bpe.read_vocabulary(Path(vocab), contents[0])
+    bpe.check_merges(Path(merges), bpe.read_merges(Path(merges), contents[1]), encoder)
+    files = dict(zip((bpe.VOCABULARY, bpe.MERGES), contents, strict=True))
+    return publish_tokenizer(Path(out), OPENAI, bpe.TEXT_IDS + 4, bpe.SPECIAL_IDS, files)

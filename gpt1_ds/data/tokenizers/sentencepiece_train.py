@@ -37,27 +37,21 @@ def train(
     The same inputs give the same bytes. Of a corpus with more than `sample` pieces of lines a uniform sample is used.
     Raises DataError for unusable inputs, for an `out` that is there, and for a size that the text cannot support.
     """
-    lines = reservoir(_cut_lines(_shown(read_texts(inputs, unwrap), show)), sample)
+    lines = reservoir(_cut_lines(_read(inputs, unwrap, show)), sample)
     show(words=f"learning {vocab_size} pieces")
     model = _interruptible(lambda: learn(lines, vocab_size))
     special_ids = SpecialIds(unknown=0, **{symbol.strip("<>"): number for symbol, number in CONTROL_SYMBOLS.items()})
     return publish_tokenizer(Path(out), SENTENCEPIECE, vocab_size, special_ids, {MODEL: model})
 
 
-def read_texts(inputs: Sequence[str | Path], unwrap: bool) -> Iterator[str]:
-    """The text of `inputs`, block by block."""
+def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show) -> Iterator[str]:
+    """The text of `inputs`, block by block; says how many letters have been read."""
+    letters = 0
     for unit in plan_units(find_inputs(inputs)):
         for piece in read_unit(unit, unwrap):
+            letters += len(piece.text)
+            show(letters, "reading")
             yield piece.text
-
-
-def _shown(blocks: Iterable[str], show: Show) -> Iterator[str]:
-    """The blocks; says how many letters have been read."""
-    letters = 0
-    for block in blocks:
-        letters += len(block)
-        show(letters, "reading")
-        yield block
 
 
 def _interruptible(work: Callable[[], bytes]) -> bytes:

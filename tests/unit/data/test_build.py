@@ -3,15 +3,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.units import count
 from gpt1_ds.data import build as build_module
 from gpt1_ds.data import split
-from gpt1_ds.data.build import Progress, build
+from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.reading import read_unit
@@ -31,10 +33,19 @@ def texts_of(path: Path, unwrap: bool = False) -> list[str]:
     return found[:-1]
 
 
+Shown = tuple[float, str, float]
+
+
+def into(seen: list[Shown]) -> Callable[[float, str, float], None]:
+    return lambda done, words, total: seen.append((done, words, total))
+
+
 def texts_in(dataset: Dataset, name: str, tokenizer: Tokenizer) -> list[str]:
     stream = dataset.split(name)
-    ranges = [stream.document_range(number) for number in range(stream.documents)]
-    return [tokenizer.decode(stream.read(start, stop - start)) for start, stop in ranges]
+    tokens = stream.read(0, stream.tokens)
+    *documents, rest = np.split(tokens, np.flatnonzero(tokens == tokenizer.eod_id) + 1)
+    assert (len(documents), len(rest)) == (stream.documents, 0)
+    return [tokenizer.decode(document) for document in documents]
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -50,7 +61,7 @@ def test_every_document_is_there_in_order(corpus: Path, tokenizer_folder: Path, 
     assert texts_in(dataset, "train", tokenizer) == [text for at, text in enumerate(expected) if at % 10 != 9]
     assert dataset.split("validation").bytes == sum(len(text.encode()) for text in held_out)
     assert dataset.split("train").bytes + dataset.split("validation").bytes == sum(len(t.encode()) for t in expected)
-    assert verify(tmp_path / "out")["train"].documents == len(expected) - len(held_out)
+    assert verify(tmp_path / "out").split("train").documents == len(expected) - len(held_out)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "dataset.json",
         "tokenizer",
@@ -158,11 +169,12 @@ def test_unwrapped_text_is_what_is_counted(tmp_path: Path, tokenizer_folder: Pat
 
 
 def test_progress_ends_at_the_total(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    dataset = build([corpus], tokenizer_folder, tmp_path / "out", 1, 0.1, progress=seen.append, unit_bytes=4000)
-    assert seen[0] == Progress(0, seen[0].bytes_total, 0)
-    assert seen[-1].bytes_done == seen[-1].bytes_total == sum(path.stat().st_size for path in corpus.iterdir())
-    assert seen[-1].tokens == sum(dataset.split(name).tokens for name in dataset.splits)
+    seen: list[Shown] = []
+    dataset = build([corpus], tokenizer_folder, tmp_path / "out", 1, 0.1, show=into(seen), unit_bytes=4000)
+    size = sum(path.stat().st_size for path in corpus.iterdir())
+    tokens = sum(dataset.split(name).tokens for name in dataset.splits)
+    assert seen[0] == (0, "0 tokens", size)
+    assert seen[-1] == (size, f"{count(tokens)} tokens", size)
 
 
 def test_a_finished_build_is_left_alone(
@@ -194,31 +206,31 @@ def test_finished_parts_are_used_again(
 ) -> None:
     expected = content(build([corpus], tokenizer_folder, tmp_path / "whole", workers=1, unit_bytes=3000).folder)
 
-    def stop(progress: Progress) -> None:
-        if progress.bytes_done > progress.bytes_total / 2:
+    def stop(done: float, _: str, total: float) -> None:
+        if done > total / 2:
             raise KeyboardInterrupt
 
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        build([corpus], tokenizer_folder, out, 1, progress=stop, unit_bytes=3000)
+        build([corpus], tokenizer_folder, out, 1, show=stop, unit_bytes=3000)
     (parts,) = (out / ".parts").iterdir()
     kept = sorted(parts.iterdir())
     assert len(kept) >= 3
     (kept[0] / "tokens.bin").write_bytes(b"")  # a damaged one is made again
-    seen: list[Progress] = []
-    build([corpus], tokenizer_folder, out, 1, progress=seen.append, unit_bytes=3000)
-    assert 0 < seen[0].bytes_done < seen[0].bytes_total
+    seen: list[Shown] = []
+    build([corpus], tokenizer_folder, out, 1, show=into(seen), unit_bytes=3000)
+    assert 0 < seen[0][0] < seen[0][2]
     assert content(out) == expected
 
 
 def test_leftovers_of_another_build_are_removed(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.tokens:
+    def stop(_: float, words: str, total: float) -> None:
+        if words != "0 tokens":
             raise KeyboardInterrupt
 
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        build([corpus], tokenizer_folder, out, 1, progress=stop, unit_bytes=3000)
+        build([corpus], tokenizer_folder, out, 1, show=stop, unit_bytes=3000)
     (out / "train-00007.bin").write_bytes(b"x")
     (out / ".tokenizer.0a1b2c3d.tmp").mkdir()
     (out / "notes.md").write_text("mine")
@@ -247,11 +259,11 @@ def test_out_is_a_file(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> 
 def test_only_one_build_writes_a_folder(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    def second(_: Progress) -> None:
+    def second(*_: object) -> None:
         build([corpus], tokenizer_folder, out, workers=1)
 
     with pytest.raises(DataError, match="another build writes this folder"):
-        build([corpus], tokenizer_folder, out, 1, progress=second)
+        build([corpus], tokenizer_folder, out, 1, show=second)
 
 
 @pytest.mark.parametrize(

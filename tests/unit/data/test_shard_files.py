@@ -58,7 +58,7 @@ def test_finding_sequences(tmp_path: Path) -> None:
     write(tmp_path / "x", list(range(20)), [3, 4, 11, 20])
     shard = Shard(tmp_path / "x")
     assert [shard.sequence_at(token) for token in (0, 2, 3, 4, 10, 11, 19)] == [0, 0, 1, 2, 2, 3, 3]
-    assert [(shard.start(n), shard.end(n)) for n in range(4)] == [(0, 3), (3, 4), (4, 11), (11, 20)]
+    assert (shard.starts(0, 4).tolist(), shard.ends(0, 4).tolist()) == ([0, 3, 4, 11], [3, 4, 11, 20])
 
 
 def test_an_empty_shard(tmp_path: Path) -> None:

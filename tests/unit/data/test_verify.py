@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.build import build
-from gpt1_ds.data.verify import SplitSummary, verify
+from gpt1_ds.data.verify import verify
 
 
 @pytest.fixture
@@ -31,11 +31,10 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
 
 
 def test_a_good_dataset(folder: Path) -> None:
-    summary = verify(str(folder))
-    assert list(summary) == ["train", "validation"]
-    assert isinstance(summary["train"], SplitSummary)
-    assert summary["train"].documents + summary["validation"].documents == 42
-    assert summary["train"].shards > 1
+    dataset = verify(str(folder))
+    assert dataset.splits == ["train", "validation"]
+    assert sum(dataset.split(name).documents for name in dataset.splits) == 42
+    assert len(dataset.split("train").shards) > 1
 
 
 def test_a_token_outside_the_vocabulary(folder: Path) -> None:

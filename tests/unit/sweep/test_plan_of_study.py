@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.data import embedded
+from gpt1_ds.data.sources import EMBEDDED_FOLDER, EMBEDDED_VOCAB_SIZE
 
 
 @pytest.mark.parametrize("words", [["plan"], ["status"], ["submit", "--dry-run"]], ids=lambda words: " ".join(words))
@@ -16,7 +16,7 @@ def test_nothing_is_written(words: list[str], in_folder: Path, capsys: pytest.Ca
     assert main(["scaling", name, "scaling/tiny_cpu", *options]) == 0
     told = capsys.readouterr()
     assert "l3w48-512K-seed1" in told.out
-    assert f"{embedded.FOLDER}: not there yet: a run first makes it" in told.err
+    assert f"{EMBEDDED_FOLDER}: not there yet: a run first makes it" in told.err
     assert not list(in_folder.iterdir())
 
 
@@ -35,6 +35,6 @@ def test_other_data_that_is_missing(in_folder: Path, capsys: pytest.CaptureFixtu
 def test_the_vocabulary_is_that_of_the_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "--dry-run"]) == 0
     told = capsys.readouterr()
-    assert f"vocabulary {embedded.VOCAB_SIZE}:" in told.out
+    assert f"vocabulary {EMBEDDED_VOCAB_SIZE}:" in told.out
     assert "not there yet" in told.err
     assert not list(in_folder.iterdir())

@@ -11,8 +11,7 @@ from sklearn.metrics import matthews_corrcoef
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import ProbeConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.zeroshot import Probe, Question, best_threshold, questions, read_probe, score
 from tests.helpers.shared_data import shared_data

@@ -12,8 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe, merge
-from gpt1_ds.data.tokenizers.openai_import import import_openai
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'.-," + "".join(map(chr, range(0x100, 0x100 + 208)))
 
