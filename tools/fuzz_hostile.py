@@ -35,7 +35,8 @@ import numpy as np  # noqa: E402 - libraries come first
 import torch  # noqa: E402
 
 from gpt1_ds.architecture.architecture import architecture  # noqa: E402
-from gpt1_ds.checkpoint import inspect, manifest  # noqa: E402
+from gpt1_ds.checkpoint import manifest  # noqa: E402
+from gpt1_ds.commands import checkpoint as command  # noqa: E402
 from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
 from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
@@ -44,7 +45,7 @@ from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
-from gpt1_ds.interop.imported import Foreign  # noqa: E402
+from gpt1_ds.interop.imported import Imported  # noqa: E402
 from gpt1_ds.plan.dryrun import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402
@@ -84,8 +85,9 @@ class Tally:
 
 
 def use_checkpoint(folder: Path) -> None:
-    inspect.inspect(folder)
-    inspect.verify(folder)
+    options = argparse.Namespace(checkpoint=folder)
+    command.inspect(options)
+    command.verify(options)
     inference.task_of(folder, manifest.read(folder))
     config = inference.checkpoint_config(folder)
     ConfigError.raise_all(world_problems(config, 1))
@@ -130,7 +132,7 @@ def make_honest(folder: Path) -> None:
     shapes = architecture(MODEL, load_tokenizer(TOKENIZER).vocab_size).shapes
     weights = {name: torch.from_numpy(numbers.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
     imported.publish(
-        Foreign("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"}
+        Imported("hf", folder, MODEL, weights), TOKENIZER, folder / "checkpoint", {"code": "0", "version": "0"}
     )
     huggingface.export(folder / "checkpoint", folder / "transformers")
     text = folder / "text"

@@ -6,13 +6,13 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.fingerprint import as_text
-from gpt1_ds.checkpoint.state import INDEX, Index, merge, to_json
+from gpt1_ds.checkpoint.state import INDEX, Index, merge
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
@@ -61,7 +61,8 @@ def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:
             raise CheckpointError(
                 f"{path}: not seen here as it was written: is run.dir on a disk that all nodes share?"
             )
-    write_json(temporary / INDEX, to_json(merge([(part.file, part.index) for part in written])))
+    index = merge([(part.file, part.index) for part in written])
+    write_json(temporary / INDEX, {name: asdict(stored) for name, stored in index.items()})
     write_atomic(temporary / "config.yaml", contents.config_yaml)
     copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
     files = {part.file: {"bytes": part.bytes, "sha256": part.sha256} for part in written}

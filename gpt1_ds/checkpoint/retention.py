@@ -24,20 +24,16 @@ def prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
     What the disk keeps is said.
     """
     try:
-        _prune(run_dir, settings)
+        pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
+        named = {path.read_text(errors="replace").strip() for path in pointers}
+        for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
+            step = int(folder.name.removeprefix("step-"))
+            if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
+                doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
+                os.rename(folder, doomed)
+                shutil.rmtree(doomed, ignore_errors=True)
     except OSError as error:
         log.say(f"{error.filename}: {error.strerror}: an old checkpoint could not be deleted")
-
-
-def _prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
-    pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
-    named = {path.read_text(errors="replace").strip() for path in pointers}
-    for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
-        step = int(folder.name.removeprefix("step-"))
-        if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
-            doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
-            os.rename(folder, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
 
 
 def settle(run_dir: RunDir, newest: Path, bad: list[tuple[Path, str]]) -> None:

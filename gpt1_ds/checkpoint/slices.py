@@ -53,18 +53,21 @@ def assemble(geometry: Geometry, want: Slice, have: Sequence[Slice], read: Read)
 
     Raises LookupError when an element is in none of them.
     """
-    if geometry.outer == 1:
-        return _run(geometry, want, have, read)
+    if geometry.outer == 1:  # the parameter is one run of elements, in which a slice begins at its range and offset
+        placed = [(part.start * geometry.inner + part.offset, part) for part in have]
+        return _flat(placed, want.start * geometry.inner + want.offset, want.count, read)
     row = (want.stop - want.start) * geometry.inner
     first, last = want.offset // row, -(-(want.offset + want.count) // row)
     block = torch.empty(last - first, row)
     filled = 0
-    for (start, stop), parts in _by_range(have).items():
+    by_range: dict[tuple[int, int], list[tuple[int, Slice]]] = {}
+    for part in have:
+        by_range.setdefault((part.start, part.stop), []).append((part.offset, part))
+    for (start, stop), placed in by_range.items():
         low, high = max(start, want.start), min(stop, want.stop)
         if low >= high:
             continue
         width = (stop - start) * geometry.inner
-        placed = [(part.offset, part) for part in parts]
         source = _flat(placed, first * width, (last - first) * width, read).view(last - first, width)
         columns = slice((low - start) * geometry.inner, (high - start) * geometry.inner)
         block[:, (low - want.start) * geometry.inner : (high - want.start) * geometry.inner] = source[:, columns]
@@ -72,12 +75,6 @@ def assemble(geometry: Geometry, want: Slice, have: Sequence[Slice], read: Read)
     if filled != want.stop - want.start:
         raise LookupError(f"columns {want.start}:{want.stop} are not all there")
     return block.view(-1)[want.offset - first * row : want.offset - first * row + want.count]
-
-
-def _run(geometry: Geometry, want: Slice, have: Sequence[Slice], read: Read) -> Tensor:
-    """outer == 1: the whole parameter is one run of elements, in which a slice begins at its range and offset."""
-    placed = [(part.start * geometry.inner + part.offset, part) for part in have]
-    return _flat(placed, want.start * geometry.inner + want.offset, want.count, read)
 
 
 def _flat(placed: Sequence[tuple[int, Slice]], first: int, count: int, read: Read) -> Tensor:
@@ -95,10 +92,3 @@ def _flat(placed: Sequence[tuple[int, Slice]], first: int, count: int, read: Rea
     if reached < first + count:
         raise LookupError(f"elements {reached}:{first + count} are not there")
     return out
-
-
-def _by_range(parts: Sequence[Slice]) -> dict[tuple[int, int], list[Slice]]:
-    grouped: dict[tuple[int, int], list[Slice]] = {}
-    for part in parts:
-        grouped.setdefault((part.start, part.stop), []).append(part)
-    return grouped

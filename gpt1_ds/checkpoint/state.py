@@ -14,7 +14,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,6 @@ def merge(parts: list[tuple[str, Index]]) -> Index:
     return merged
 
 
-def to_json(index: Index) -> dict[str, Any]:
-    return {name: asdict(stored) for name, stored in index.items()}
-
-
 class StateReader:
     """Reads the slices that a rank wants out of a checkpoint folder, whatever layout wrote it.
 
@@ -130,7 +126,9 @@ class StateReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        entries = manifest.read_json(folder / INDEX, "its tensors cannot be found", _allowed(folder))
+        held = sum(path.stat().st_size for path in (folder / "state").glob("*.safetensors"))
+        most = max(LEAST_INDEX, held)  # bytes of memory: no more than the tensors, but of tiny models
+        entries = manifest.read_json(folder / INDEX, "its tensors cannot be found", most)
         try:
             self.index: Index = {name: _parameter(entry) for name, entry in entries.items()}
         except (KeyError, TypeError, AttributeError, ValueError):
@@ -190,9 +188,3 @@ def _parameter(entry: dict[str, Any]) -> StoredParameter:
 
 def _are_counts(numbers: Iterable[Any]) -> bool:
     return all(type(number) is int and 0 <= number < 2**62 for number in numbers)
-
-
-def _allowed(folder: Path) -> int:
-    """Bytes of memory that an index may take: no more than the tensors that it is about, but of tiny models."""
-    held = sum(path.stat().st_size for path in (folder / "state").glob("*.safetensors"))
-    return max(LEAST_INDEX, held)

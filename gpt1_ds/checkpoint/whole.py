@@ -1,4 +1,4 @@
-"""A model in one process from parameters at their full shape, and its probe."""
+"""A model in one process from parameters at their full shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import connect_alone
@@ -18,7 +17,6 @@ from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.objectives.causal import Causal
 
 
 def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
@@ -44,10 +42,3 @@ def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: 
             rows = slice(0, info.shape[0])  # pad rows behind stay zero
             parameter[rows] = value(info)
     return model.eval()
-
-
-@torch.no_grad()
-def probe_loss(model: DenseModel, config: Config) -> float:
-    """The model's loss on the fixed row of checkpoint/probe.py, in fp32."""
-    batch = probe_batch(Causal(), config.model)
-    return float(model(*batch.inputs, *batch.labels))

@@ -3,23 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 from pathlib import Path
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.text import shown
 
 
-def _inspect(options: argparse.Namespace) -> int:
-    from gpt1_ds.checkpoint.inspect import inspect
+def inspect(options: argparse.Namespace) -> int:
+    """Print what a checkpoint holds and where it came from; without torch, as `verify`."""
+    from gpt1_ds.checkpoint import manifest
+    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.common.units import byte_size, count
 
-    return inspect(Path(options.checkpoint))
+    folder = find(Path(options.checkpoint))
+    facts = manifest.read(folder)
+    size = sum(file["bytes"] for file in facts["files"].values())
+    layout = facts["layout"]
+    print(f"{folder}")
+    print(f"  step {facts['step']}, {count(facts['tokens'])} tokens, {facts['updates']} updates, {facts['precision']}")
+    if "imported" in facts:
+        print(f"  imported from {shown(str(facts['imported']))}: weights only, for checkpoint.init_from")
+    if isinstance(facts.get("task"), dict):
+        print(shown(f"  fine-tuned on {facts['task'].get('name')}, {facts['task'].get('kind')}"))
+    print(
+        f"  written on tensor {layout['tensor']} x pipeline {layout['pipeline']} x data {layout['data']}, "
+        f"ZeRO {layout['zero']}, {'pipelined' if layout['pipelined'] else 'dense'}"
+    )
+    print(f"  {len(facts['parameters'])} parameters, {len(facts['files'])} files, {byte_size(size)}")
+    print(f"  seed {facts['seed']}, probe loss {facts['probe']['loss']:.6f}")
+    for name, value in facts["hashes"].items():
+        print(shown(f"  {name} {value[:16] or 'none'}"))
+    return 0
 
 
-def _verify(options: argparse.Namespace) -> int:
-    from gpt1_ds.checkpoint.inspect import verify
+def verify(options: argparse.Namespace) -> int:
+    """Compare every file with the manifest; raises CheckpointError naming the first difference."""
+    from gpt1_ds.checkpoint import manifest
+    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.common import progress
 
-    return verify(Path(options.checkpoint))
+    folder = find(Path(options.checkpoint))
+    facts = manifest.read(folder)
+    done = itertools.count(1)
+    with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
+        manifest.verify_files(folder, facts, progress=lambda: show(next(done)))
+    print(f"{folder}: {len(facts['files'])} files as written")
+    return 0
 
 
 def _export_options(parser: argparse.ArgumentParser) -> None:
@@ -74,8 +106,8 @@ COMMAND = Group(
     "checkpoint",
     "look at checkpoints, take them elsewhere and bring others in",
     (
-        Command("inspect", "what a checkpoint holds and where it came from", _inspect, shared.checkpoint),
-        Command("verify", "compare every file with the manifest", _verify, shared.checkpoint),
+        Command("inspect", "what a checkpoint holds and where it came from", inspect, shared.checkpoint),
+        Command("verify", "compare every file with the manifest", verify, shared.checkpoint),
         Command("export", "write a checkpoint as a folder that transformers loads", _export, _export_options),
         Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
     ),

@@ -137,7 +137,7 @@ class _Build:
         return Dataset(self.out)
 
     def _start_clean(self) -> None:
-        """Remove what an unfinished build left, except the finished parts of this one. Foreign files stay.
+        """Remove what an unfinished build left, except the finished parts of this one. Imported files stay.
 
         Raises DataError when files that a build would write are there and no unfinished build left them.
         """

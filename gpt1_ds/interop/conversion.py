@@ -57,16 +57,13 @@ def from_theirs(name: str, value: Tensor, heads: int) -> Tensor:
     return value.contiguous()
 
 
-def their_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[::-1] if _is_matrix(name) else shape
-
-
 def check_shapes(theirs: Mapping[str, tuple[int, ...]], model: ModelConfig, origin: str) -> None:
     """Hold the shapes under transformers' names against the configuration, before anything is read.
 
     Raises CheckpointError, naming what is missing, unknown or of another shape.
     """
-    wanted = {their_name(name): their_shape(name, shape) for name, shape in _shapes(model).items()}
+    shapes = _shapes(model).items()
+    wanted = {their_name(name): shape[::-1] if _is_matrix(name) else shape for name, shape in shapes}
     problems = [f"{origin}: has no {name}" for name in sorted(wanted.keys() - theirs.keys())]
     problems += [f"{origin}: {name!r:.80} is no part of GPT-1" for name in sorted(theirs.keys() - wanted.keys())]
     problems += [

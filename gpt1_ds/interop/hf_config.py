@@ -27,19 +27,22 @@ SYNONYMS = {
     "n_head": ("num_attention_heads",),
     "n_positions": ("n_ctx", "max_position_embeddings"),
 }
+SIZES = {
+    "vocab_size": "vocab_size",
+    "context": "n_positions",
+    "width": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+}
 DROPOUTS = {"residual_dropout": "resid_pdrop", "embedding_dropout": "embd_pdrop", "attention_dropout": "attn_pdrop"}
 
 
-def their_config(model: ModelConfig, vocab_size: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """`config.json` of an OpenAIGPTLMHeadModel; `vocab_size` counts the token rows, without padding."""
+def their_config(model: ModelConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """`config.json` of an OpenAIGPTLMHeadModel; its `vocab_size` counts the token rows, without padding."""
     return {
         "architectures": ["OpenAIGPTLMHeadModel"],
         "model_type": MODEL_TYPE,
-        "vocab_size": vocab_size,
-        "n_positions": model.context,
-        "n_embd": model.width,
-        "n_layer": model.layers,
-        "n_head": model.heads,
+        **{there: getattr(model, here) for here, there in SIZES.items()},
         "afn": ACTIVATIONS[0],
         **{there: getattr(model, here) for here, there in DROPOUTS.items()},
         "layer_norm_epsilon": EPSILON,
@@ -71,18 +74,9 @@ def model_config(path: Path) -> ModelConfig:
         raise CheckpointError(f"{path}: tie_word_embeddings is off; GPT-1's head is its embedding")
     if values.get("add_cross_attention"):
         raise CheckpointError(f"{path}: add_cross_attention is on; GPT-1 has none")
-    numbers = {key: _number(path, values, key) for key in DEFAULTS}
-    shares = {here: _share(path, there, values.get(there, 0.1)) for here, there in DROPOUTS.items()}
-    model = ModelConfig(
-        layers=numbers["n_layer"],
-        width=numbers["n_embd"],
-        heads=numbers["n_head"],
-        context=numbers["n_positions"],
-        vocab_size=numbers["vocab_size"],
-        residual_dropout=shares["residual_dropout"],
-        embedding_dropout=shares["embedding_dropout"],
-        attention_dropout=shares["attention_dropout"],
-    )
+    numbers: dict[str, Any] = {here: _number(path, values, there) for here, there in SIZES.items()}
+    shares: dict[str, Any] = {here: _share(path, there, values.get(there, 0.1)) for here, there in DROPOUTS.items()}
+    model = ModelConfig(**numbers, **shares)
     for problem in model.problems():
         raise CheckpointError(f"{path}: {problem}")
     return model

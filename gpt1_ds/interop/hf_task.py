@@ -24,6 +24,7 @@ from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.tasks.base import Task
 
 CLASSIFIER, CHOICES = "OpenAIGPTForSequenceClassification", "OpenAIGPTDoubleHeadsModel"
 TOLERANCE = 1e-6  # of a bias that was moved
@@ -32,14 +33,10 @@ _TOKENS, _TIED = "transformer.tokens_embed.weight", "lm_head.weight"
 
 @dataclass(frozen=True)
 class FineTuned:
-    """What an export tells of the task: facts of the checkpoint's manifest. `limit` is in tokens of a sequence."""
+    """What an export tells of the task. `limit` is in tokens of a sequence."""
 
     head: HeadSpec
-    name: str
-    kind: str
-    layout: str
-    labels: tuple[str, ...]
-    score_range: tuple[float, float]
+    task: Task
     limit: int
 
     @classmethod
@@ -49,13 +46,10 @@ class FineTuned:
         if head is None or config.task is None:
             return None
         try:
-            task = facts["task"]
-            low, high = map(float, task["score_range"])
-            labels = tuple(map(str, task["labels"])) or tuple(map(str, range(head.outputs)))
-            name, kind, layout = (str(task[key]) for key in ("name", "kind", "layout"))
-        except (KeyError, TypeError, ValueError):
+            task = Task.of(facts["task"])
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
-        return cls(head, name, kind, layout, labels, (low, high), config.task.max_length or config.model.context)
+        return cls(head, task, config.task.max_length or config.model.context)
 
     @property
     def architecture(self) -> str:
@@ -68,8 +62,9 @@ class FineTuned:
             summary = {"summary_type": "cls_index", "summary_use_proj": True, "summary_proj_to_labels": True}
             dropout = {"summary_activation": None, "summary_first_dropout": self.head.dropout}
             return {**pad, "num_labels": 1, **summary, **dropout}
-        names = {str(number): label for number, label in enumerate(self.labels)}
-        numbers = {label: number for number, label in enumerate(self.labels)}
+        labels = self.task.labels or tuple(map(str, range(self.head.outputs)))
+        names = {str(number): label for number, label in enumerate(labels)}
+        numbers = {label: number for number, label in enumerate(labels)}
         return {**pad, "id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}
 
 

@@ -9,7 +9,6 @@ head, whole or in shards; weights come back bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -25,13 +24,12 @@ from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, wr
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import check_shapes, our_weights, their_name, to_theirs
 from gpt1_ds.interop.hf_config import CONFIG, generation_config, model_config, their_config
 from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, to_their_head
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
-from gpt1_ds.interop.imported import Foreign, free_place
-from gpt1_ds.interop.model_card import model_card
-from gpt1_ds.interop.task_card import task_card
+from gpt1_ds.interop.imported import Imported, free_place
 from gpt1_ds.model.names import ParameterInfo
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -65,7 +63,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     tuned = FineTuned.of(source, facts, config)
     manifest.check_size(source, facts, model, tuned.head if tuned else None)
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
-    settings = their_config(model, model.vocab_size, tokenizer)
+    settings = their_config(model, tokenizer)
     files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
     if tuned:
         settings.update(tuned.config(tokenizer))
@@ -87,8 +85,11 @@ def export(checkpoint: Path, out: Path) -> Path:
 
 def _their_tensors(source: Path, model: ModelConfig, tuned: FineTuned | None) -> dict[str, Tensor]:
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
-    tensors, head = {}, {}
-    for name, value in _masters(source, architecture(model, model.vocab_size, tuned.head if tuned else None).shapes):
+    reader, tensors, head = StateReader(source), {}, {}
+    for name, shape in architecture(model, model.vocab_size, tuned.head if tuned else None).shapes.items():
+        stored = reader.index.get(name)
+        dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
+        value = reader.whole("master", ParameterInfo(name, shape, dim))
         if name.startswith("head."):
             head[name] = value
         else:
@@ -98,16 +99,7 @@ def _their_tensors(source: Path, model: ModelConfig, tuned: FineTuned | None) ->
     return tensors
 
 
-def _masters(source: Path, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of a checkpoint, whole, by canonical name."""
-    reader = StateReader(source)
-    for name, shape in shapes.items():
-        stored = reader.index.get(name)
-        dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
-        yield name, reader.whole("master", ParameterInfo(name, shape, dim))
-
-
-def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Foreign, Path]:
+def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Imported, Path]:
     """The model in a folder of transformers, and the tokenizer folder to go with it. Raises CheckpointError.
 
     Unless `tokenizer` is given it is our own one inside an export of ours, else made in `scratch` of the 2018 BPE's
@@ -122,11 +114,14 @@ def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Foreign, 
     tokenizer = tokenizer or _carried_tokenizer(source, scratch)
     headers = {file: _header(source, file, expected) for file, expected in files.items()}
     left_out = sorted(name for header in headers.values() for name in header if name in _CHOICE_HEAD)
-    wanted = {file: {n: f for n, f in header.items() if _is_weight(n)} for file, header in headers.items()}
+    wanted = {
+        file: {name: x for name, x in header.items() if name not in _CHOICE_HEAD and not name.endswith(_BUFFERS)}
+        for file, header in headers.items()
+    }
     _check(source, wanted, model)
     weights = our_weights(_tensors(source, wanted), model)
     remarks = (f"{', '.join(left_out)} left out: a multiple-choice head is made anew by fine-tuning",)
-    return Foreign("hf", source, model, weights, remarks if left_out else ()), tokenizer
+    return Imported("hf", source, model, weights, remarks if left_out else ()), tokenizer
 
 
 def _weight_files(source: Path) -> dict[str, set[str] | None]:
@@ -156,10 +151,6 @@ def _header(source: Path, file: str, expected: set[str] | None) -> dict[str, Ten
         name = min(header.keys() ^ expected)
         raise CheckpointError(f"{path}: {INDEX} and this file disagree on {name!r:.80}; download both again")
     return header
-
-
-def _is_weight(name: str) -> bool:
-    return name not in _CHOICE_HEAD and not name.endswith(_BUFFERS)
 
 
 def _check(source: Path, headers: dict[str, dict[str, TensorFacts]], model: ModelConfig) -> None:

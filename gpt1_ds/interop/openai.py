@@ -25,7 +25,7 @@ from gpt1_ds.data.tokenizers.base import OPENAI, read_metadata
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, TEXT_IDS, VOCABULARY
 from gpt1_ds.data.tokenizers.registry import import_openai
 from gpt1_ds.interop.conversion import check_shapes, our_weights
-from gpt1_ds.interop.imported import Foreign
+from gpt1_ds.interop.imported import Imported
 
 PIECES = tuple(f"params_{number}.npy" for number in range(10))
 SHAPES = "params_shapes.json"
@@ -71,7 +71,7 @@ def layout(model: ModelConfig = MODEL) -> Arrays:
     return arrays
 
 
-def read(source: Path, tokenizer: Path | None, scratch: Path, unverified: bool = False) -> tuple[Foreign, Path]:
+def read(source: Path, tokenizer: Path | None, scratch: Path, unverified: bool = False) -> tuple[Imported, Path]:
     """The released model in `source`, and the folder of its tokenizer: `tokenizer`, or one made in `scratch`.
 
     Raises CheckpointError for a file whose blob id is known and differs, unless `unverified`, and for any piece that is
@@ -84,21 +84,17 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, unverified: bool =
     paths = {name: external.inside(source, name) for name in names}
     pieces = [external.npy_floats(paths[name]) for name in PIECES]
     arrays = layout()
-    _check_sizes(source, pieces, arrays)
+    numbers, wanted = sum(map(len, pieces)), sum(math.prod(shape) for _, shape in arrays)
+    if numbers != wanted:
+        raise CheckpointError(
+            f"{source}: the ten pieces hold {numbers:,} numbers, the release has {wanted:,}; download them again"
+        )
     if SHAPES in paths:
         _check_listed_shapes(paths[SHAPES], arrays)
     remarks = _verify(paths, unverified)
     tokenizer = _tokenizer(tokenizer, paths, scratch)
     weights = our_weights(_split(source, pieces, arrays), MODEL)
-    return Foreign("openai", source, MODEL, weights, tuple(remarks)), tokenizer
-
-
-def _check_sizes(source: Path, pieces: list[Floats], arrays: Arrays) -> None:
-    numbers, wanted = sum(len(piece) for piece in pieces), sum(math.prod(shape) for _, shape in arrays)
-    if numbers != wanted:
-        raise CheckpointError(
-            f"{source}: the ten pieces hold {numbers:,} numbers, the release has {wanted:,}; download them again"
-        )
+    return Imported("openai", source, MODEL, weights, tuple(remarks)), tokenizer
 
 
 def _check_listed_shapes(path: Path, arrays: Arrays) -> None:

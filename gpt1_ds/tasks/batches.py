@@ -40,21 +40,7 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
-        cut = slice(start, stop)
-        return Batch(
-            tokens=self.tokens[cut],
-            extract=self.extract[cut],
-            lm_weights=self.lm_weights[cut],
-            labels=self.labels[cut],
-            targets=None if self.targets is None else self.targets[cut],
-            weights=self.weights[cut],
-            examples=self.examples[cut],
-        )
-
-    @property
-    def padding_share(self) -> float:
-        """Share of all positions that hold no token, padding rows included."""
-        return 1 - float((self.extract[self.examples >= 0] + 1).sum()) / self.tokens.size
+        return Batch(*(None if part is None else part[start:stop] for part in vars(self).values()))
 
 
 def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> Batch:
@@ -105,25 +91,22 @@ class TrainBatches:
         self.per_epoch = batches_per_epoch(len(encoded), size)
         self._encoded, self._size, self._seed, self._multiple = encoded, size, seed, multiple
         self._longest = encoded.lengths.max(axis=1)
-        self._order = lru_cache(maxsize=2)(self._draw)
+        self.order = lru_cache(maxsize=2)(self._draw)
 
     def at(self, number: int) -> Batch:
         """Batch `number` of the run; `number // per_epoch` is its epoch."""
         epoch, k = divmod(number, self.per_epoch)
         return build_batch(self._encoded, self.order(epoch)[k], self._multiple)
 
-    def order(self, epoch: int) -> Int64s:
-        """int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
-        return self._order(epoch)
-
-    def padding_share(self, epoch: int = 0) -> float:
-        """Share of the positions of an epoch that hold no token."""
-        lengths = self._encoded.lengths[self.order(epoch)]  # [per_epoch, size, C]
+    def padding_share(self) -> float:
+        """Share of the positions of the first epoch that hold no token."""
+        lengths = self._encoded.lengths[self.order(0)]  # [per_epoch, size, C]
         longest = lengths.max(axis=(1, 2))
         wide = np.minimum(-(-longest // self._multiple) * self._multiple, self._encoded.limit)
         return 1 - float(lengths.sum()) / float(wide.sum() * lengths[0].size)
 
     def _draw(self, epoch: int) -> Int64s:
+        """int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
         parts = (self._seed, self._encoded.data_hash, epoch)
         used = permute(np.arange(self.per_epoch * self._size), len(self._encoded), key_of("examples", *parts))
         pool = np.arange(len(used)) // (POOL * self._size)

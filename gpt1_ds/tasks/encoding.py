@@ -15,9 +15,8 @@ from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks import layouts
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
 from gpt1_ds.tasks.layouts import Int32s, Specials
-from gpt1_ds.tasks.targets import soft_targets
 
 NO_LABEL = -1
 
@@ -73,7 +72,9 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         texts, choices = encode_texts(example, tokenizer)
         laid_out = lay_out(task, texts, choices, specials, limit)
         sequences += laid_out
-        truncated += sum(map(len, laid_out)) < _whole(task, texts, choices)
+        whole = task.sequences * (sum(map(len, texts)) + (2 if task.layout == "single" else 3)) + sum(map(len, choices))
+        truncated += sum(map(len, laid_out)) < whole
+    number_of = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     targets = None
     if task.kind == "regression":
@@ -85,7 +86,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.int32),
         offsets=np.concatenate([[0], np.cumsum([len(one) for one in sequences])]).astype(np.int64),
         sequences=task.sequences,
-        labels=np.array([_label(task, example) for example in examples], dtype=np.int64),
+        labels=np.array([number_of[example.label] for example in examples], dtype=np.int64),
         scores=scores,
         targets=targets,
         ids=tuple(example.id for example in examples),
@@ -119,11 +120,24 @@ def lay_out(
     return build(texts[0], texts[1], specials, limit)
 
 
-def _whole(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s]) -> int:
-    """Tokens of all sequences of an example of which nothing is cut."""
-    length = sum(map(len, texts)) + (2 if task.layout == "single" else 3)
-    return length * task.sequences + sum(map(len, choices))
+def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float32]:
+    """Scores as distributions over six classes (Tai et al. 2015, `stsb_label_encoding` of the authors' code).
+
+    float32 [N, 6] from scores [N]: 2.3 is 0.7 on class 2 and 0.3 on class 3; a row's mean class is its score.
+    `score_range` is laid over 0 to 5 first. Scores lie within it.
+    """
+    low, high = score_range
+    place = (np.asarray(scores, dtype=np.float64) - low) / (high - low) * (SCORE_CLASSES - 1)
+    lower = np.minimum(np.floor(place).astype(np.int64), SCORE_CLASSES - 2)
+    targets = np.zeros((len(place), SCORE_CLASSES), dtype=np.float64)
+    rows = np.arange(len(place))
+    targets[rows, lower] = 1 - (place - lower)
+    targets[rows, lower + 1] = place - lower
+    return targets.astype(np.float32)
 
 
-def _label(task: Task, example: Example) -> int:
-    return task.labels.index(example.label) if example.label is not None else NO_LABEL
+def read_out(probabilities: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float64]:
+    """float64 [N] from probabilities [N, 6]: the mean class, sum(i * p_i), laid back over `score_range`."""
+    low, high = score_range
+    mean = np.asarray(probabilities, dtype=np.float64) @ np.arange(SCORE_CLASSES, dtype=np.float64)
+    return low + mean / (SCORE_CLASSES - 1) * (high - low)

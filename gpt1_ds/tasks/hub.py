@@ -12,10 +12,6 @@ from gpt1_ds.tasks.tables import Row, Table
 PREFIX = "datasets:"
 
 
-def is_hub(path: str) -> bool:
-    return path.startswith(PREFIX)
-
-
 def tables(
     path: str, names: Mapping[str, str], asked: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, Iterator[Table]]]:

@@ -55,12 +55,9 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
             value = values[metric + ending] = measure(metric, gold[rows], predictions[rows])
             if value is None or (metric == "matthews" and len(np.unique(gold[rows])) == 1):
                 shown = "null" if value is None else value
-                notes.append(f"{task.name}: {metric}{ending} is {shown}: {_why(gold[rows])} is the same")
+                same = "label" if len(np.unique(gold[rows])) == 1 else "prediction"
+                notes.append(f"{task.name}: {metric}{ending} is {shown}: every {same} is the same")
     return Scores(values, tuple(notes))
-
-
-def _why(gold: Numbers) -> str:
-    return "every label" if len(np.unique(gold)) == 1 else "every prediction"
 
 
 def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
@@ -71,8 +68,7 @@ def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
     if metric in ("pearson", "spearman"):
         if len(np.unique(gold)) < 2 or len(np.unique(predictions)) < 2:
             return None
-        stats = _libraries()[1]
-        correlate = stats.pearsonr if metric == "pearson" else stats.spearmanr
+        correlate = getattr(_libraries()[1], f"{metric}r")
         value = float(correlate(gold, predictions).statistic)
         return value if np.isfinite(value) else None
     measures = _libraries()[0]

@@ -88,7 +88,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
 def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[tuple[str, Iterator[Table]]]:
     """(split, its tables), opened when they are gone through."""
     given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
-    if hub.is_hub(config.path):
+    if config.path.startswith(hub.PREFIX):
         yield from hub.tables(
             config.path, {**spec.hub, **{split: "+".join(x) for split, x in given.items() if x}}, given
         )

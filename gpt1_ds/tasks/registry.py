@@ -18,6 +18,16 @@ from gpt1_ds.tasks.base import Kind
 Names = tuple[str, ...]
 
 
+def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
+    """`a+b|c` means the files a and b, or else c."""
+    return {
+        split: tuple(tuple(one.split("+")) for one in alternatives.split("|")) for split, alternatives in splits.items()
+    }
+
+
+GLUE = _files(train="train.tsv", dev="dev.tsv", test="test.tsv")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """A task before its files are read. `files` maps a split to alternatives, each the files that make it up."""
@@ -37,18 +47,11 @@ class Spec:
     no_label: Names = ("-", "-1")  # annotators did not agree; nothing is known
     phrases: Mapping[str, str] = field(default_factory=dict)  # what a value of the second text's column stands for
     headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
-    files: Mapping[str, tuple[Names, ...]] = field(default_factory=dict)
+    files: Mapping[str, tuple[Names, ...]] = field(default_factory=lambda: GLUE)
     hub: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
     held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
     dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
     submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
-
-
-def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
-    """`a+b|c` means the files a and b, or else c."""
-    return {
-        split: tuple(tuple(one.split("+")) for one in alternatives.split("|")) for split, alternatives in splits.items()
-    }
 
 
 METRICS: Mapping[Kind, Names] = {
@@ -57,7 +60,6 @@ METRICS: Mapping[Kind, Names] = {
     "regression": ("pearson", "spearman"),
     "choice": ("accuracy",),
 }  # what fits a kind; all of it is reported for `table`, whose first one chooses the best epoch
-GLUE = _files(train="train.tsv", dev="dev.tsv", test="test.tsv")
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
@@ -88,7 +90,6 @@ SPECS = {
             labels=BINARY,
             aliases={"negative": "0", "positive": "1"},
             headerless=(("sentence", "label"),),
-            files=GLUE,
             submission={"test": "SST-2.tsv"},
         ),
         Spec(
@@ -126,15 +127,13 @@ SPECS = {
             text=(("question",), ("premise",), ("text_a",)),
             text2=("sentence", "hypothesis", "text_b"),
             labels=NOT_NLI,
-            files=GLUE,
             submission={"test": "QNLI.tsv"},
         ),
-        Spec(name="rte", labels=NOT_NLI, files=GLUE, submission={"test": "RTE.tsv"}),
+        Spec(name="rte", labels=NOT_NLI, submission={"test": "RTE.tsv"}),
         Spec(
             name="wnli",
             labels=BINARY,
             aliases=dict(zip(NOT_NLI, "10", strict=True)),
-            files=GLUE,
             submission={"test": "WNLI.tsv"},
         ),
         Spec(

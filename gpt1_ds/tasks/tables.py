@@ -45,11 +45,7 @@ class Table:
     rows: Iterator[Row]
 
 
-def headed(cells: list[str]) -> None:
-    """The naming of files that all have a header."""
-
-
-def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Naming = headed) -> Table:
+def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Naming = lambda cells: None) -> Table:
     """The table in `path`; `kind` and `quoting` are those of `task.format` and `task.quoting`.
 
     Raises DataError when the file is missing, empty, of no known kind, not UTF-8, names a column twice, or is no JSON.

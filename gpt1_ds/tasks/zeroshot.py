@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,14 +77,9 @@ def read_probe(config: ProbeConfig) -> Probe:
 
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, context: int) -> list[Question]:
     """The examples as token sequences for a model of `context` positions."""
-    if name == "cola":
-        return [_sentence(example, tokenizer, context) for example in examples]
-    if name == "sst2":
-        return [_sentiment(example, tokenizer, context) for example in examples]
-    if name in winograd.FILES:
-        return [_schema(example, tokenizer, context) for example in examples]
-    labels = SPECS[name].labels
-    return [_choice(example, labels, tokenizer, context) for example in examples]
+    choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
+    ask = {"cola": _sentence, "sst2": _sentiment}.get(name, _schema if name in winograd.FILES else choice)
+    return [ask(example, tokenizer, context) for example in examples]
 
 
 def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Sequence[Question] = ()) -> dict[str, float]:
@@ -96,7 +92,8 @@ def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Seque
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
     values = sums / np.maximum(counts, 1)
     if probe.name == "sst2":
-        values = _calibrated(sums) if len(set(counts.tolist())) > 1 else sums
+        pairs_N2 = sums.reshape(-1, 2)
+        values = (pairs_N2 - pairs_N2.mean(axis=0)).reshape(-1) if len(set(counts.tolist())) > 1 else sums
     if probe.name != "cola":
         points = [
             _points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)
@@ -136,13 +133,6 @@ def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
     return float((ordered[cut - 1] + ordered[cut]) / 2)
 
 
-def _calibrated(sums: Float64s) -> Float64s:
-    """Sums of two candidates of every example, [2 N], each less its mean over the examples."""
-    pairs_N2 = sums.reshape(-1, 2)
-    calibrated: Float64s = (pairs_N2 - pairs_N2.mean(axis=0)).reshape(-1)
-    return calibrated
-
-
 def _points(values: Float64s, label: int) -> float:
     """1 for a right answer, 0 for a wrong one, a share where several are the best."""
     best = values == values.max()
@@ -160,7 +150,7 @@ def _sentiment(example: Example, tokenizer: Tokenizer, context: int) -> Question
     return _question([_first(tokenizer), *tokenizer.encode(text)], words, int(example.label == "1"), context)
 
 
-def _choice(example: Example, labels: Sequence[str], tokenizer: Tokenizer, context: int) -> Question:
+def _choice(example: Example, tokenizer: Tokenizer, context: int, labels: Sequence[str]) -> Question:
     text = " ".join(filter(None, example.texts))
     choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
     label = labels.index(str(example.label))

@@ -27,10 +27,9 @@ from gpt1_ds.model import dropout
 from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, evaluation_batches
-from gpt1_ds.tasks.encoding import encode, length_limit
+from gpt1_ds.tasks.encoding import encode, length_limit, read_out
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.targets import read_out
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.build import batch_shape

@@ -14,7 +14,7 @@ from gpt1_ds.checkpoint.state import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface, imported, openai
-from gpt1_ds.interop.imported import Foreign
+from gpt1_ds.interop.imported import Imported
 from gpt1_ds.model.names import ParameterInfo
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
@@ -34,7 +34,7 @@ def random_weights(model: ModelConfig, vocab_size: int, seed: int = 0) -> dict[s
 def make_checkpoint(out: Path, tokenizer: Path, model: ModelConfig = SMALL, seed: int = 0) -> Path:
     """A checkpoint of random weights for the ids of `tokenizer`."""
     weights = random_weights(model, load_tokenizer(tokenizer).vocab_size, seed)
-    imported.publish(Foreign("hf", out, model, weights), tokenizer, out, PROVENANCE)
+    imported.publish(Imported("hf", out, model, weights), tokenizer, out, PROVENANCE)
     return out
 
 

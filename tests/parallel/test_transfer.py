@@ -100,7 +100,7 @@ def test_token_rows_that_the_checkpoint_does_not_have(
     model = ModelConfig(layers=2, width=32, heads=2, context=48, vocab_size=stored)
     weights = random_weights(model, stored)
     monkeypatch.setattr(imported, "fit_vocabulary", lambda config, found, _: (config, found.weights, []))
-    imported.publish(imported.Foreign("hf", tmp_path, model, weights), tokenizer_folder, tmp_path / "few", PROVENANCE)
+    imported.publish(imported.Imported("hf", tmp_path, model, weights), tokenizer_folder, tmp_path / "few", PROVENANCE)
     found = begin(tmp_path / "few", tmp_path, "pair", layout, "model.vocab_multiple=4")("tokens.weight")
     assert found.shape == (V, 32)
     assert same(found[stored:], fresh("tokens.weight", V, model)[stored:])

@@ -1,42 +1,76 @@
-"""The README.md of an exported fine-tuned model: how to load it and how its inputs are laid out."""
+"""The README.md of an export: what it is, how to load it, and where it differs from the checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.hf_task import FineTuned
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
-from gpt1_ds.interop.model_card import SAME
 
-_CARD = """---
+_LANGUAGE_MODEL = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [gpt1, openai-gpt]
+---
+
+# GPT-1, {parameters:,} parameters
+
+Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps ({facts[tokens]} tokens):
+{model.layers} layers, width {model.width}, {model.heads} heads, context {model.context} tokens,
+{model.vocab_size} token ids, fp32. Its logits are the checkpoint's, to rounding.
+
+```python
+from transformers import AutoTokenizer, OpenAIGPTLMHeadModel
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = OpenAIGPTLMHeadModel.from_pretrained(".")
+inputs = tokenizer("It was", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True))
+```
+
+* A text may be at most {model.context} tokens long, what is generated included; pad on the right only (positions are
+  learned, and padding on the left would shift them).
+* Documents end with `<eod>` (id {tokenizer.eod_id}), after which a text also begins (`bos_token`); nothing
+  adds it by itself.
+* The text of a control symbol in an input is ordinary text (`split_special_tokens`).
+* {text}
+
+`gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
+`{folder}/` is the tokenizer that it uses.
+"""
+_FINE_TUNED = """---
 library_name: transformers
 pipeline_tag: {tag}
 tags: [gpt1, openai-gpt]
 ---
 
-# GPT-1, fine-tuned on {name}
+# GPT-1, fine-tuned on {tuned.task.name}
 
-Exported by gpt1-ds {version} after {step} steps of fine-tuning: {layers} layers, width {width}, {heads} heads, fp32.
+Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} steps of fine-tuning:
+{model.layers} layers, width {model.width}, {model.heads} heads, fp32.
 Its scores are the checkpoint's (`gpt1-ds predict`), to rounding.
 
 ```python
 import torch
-from transformers import AutoTokenizer, {architecture}
+from transformers import AutoTokenizer, {tuned.architecture}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = {architecture}.from_pretrained(".").eval()
+model = {tuned.architecture}.from_pretrained(".").eval()
 {example}
 ```
 
 * {inputs}
 * The tokenizer lays them out by itself: {layout}, with the token ids
-  {start} (start), {delimiter} (delimiter) and {extract} (extract). The text of a control symbol is ordinary text.
-* A sequence has at most {limit} tokens. {cut}
-* Pad on the right only, with id {pad} (`pad_token_id`); what is read is the extract token, which ends a sequence.
+  {tokenizer.start_id} (start), {tokenizer.delimiter_id} (delimiter) and {tokenizer.extract_id} (extract).
+  The text of a control symbol is ordinary text.
+* A sequence has at most {tuned.limit} tokens. {cut}
+* Pad on the right only, with id {tokenizer.unknown_id} (`pad_token_id`); what is read is the extract
+  token, which ends a sequence.
 * {head}
-* {tokenizer}
+* {text}
 """
 _ARGUMENTS = 'padding=True, truncation=True, return_tensors="pt"'
 _ONE = f"""inputs = tokenizer(["It was read by many."], {_ARGUMENTS})
@@ -69,41 +103,47 @@ _BIAS = """The head's bias is in the last LayerNorm's, `transformer.h.{last}.ln_
   outputs are as they should be, but this folder is not to be loaded as a language model."""
 _ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
   is half an answer, and each of them holds half of the head's bias."""
+_SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
+
+
+def model_card(model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], folder: str) -> str:
+    """Markdown; `facts` is the checkpoint's manifest, `folder` where our tokenizer lies in the export."""
+    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
+    total, text = parameters(model, model.vocab_size), _about(tokenizer)
+    return _LANGUAGE_MODEL.format(
+        model=model, tokenizer=tokenizer, facts=facts, folder=folder, parameters=total, text=text
+    )
 
 
 def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
     """Markdown; `facts` is the checkpoint's manifest."""
-    alone = tuned.layout == "single"
-    return _CARD.format(
+    alone = tuned.task.layout == "single"
+    return _FINE_TUNED.format(
+        model=model,
+        tuned=tuned,
+        tokenizer=tokenizer,
+        facts=facts,
         tag="multiple-choice" if tuned.head.choice else "text-classification",
-        name=tuned.name,
-        version=facts["hashes"]["version"],
-        step=facts["step"],
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        architecture=tuned.architecture,
         example=_example(tuned),
         inputs=_inputs(tuned),
         layout="start, text, extract" if alone else "start, first text, delimiter, second text, extract",
-        start=tokenizer.start_id,
-        delimiter=tokenizer.delimiter_id,
-        extract=tokenizer.extract_id,
-        limit=tuned.limit,
         cut=_cut(tuned),
-        pad=tokenizer.unknown_id,
         head=_head(tuned, model),
-        tokenizer=DIFFERENCE if tokenizer.kind == OPENAI else SAME,
+        text=_about(tokenizer),
     )
+
+
+def _about(tokenizer: Tokenizer) -> str:
+    return DIFFERENCE if tokenizer.kind == OPENAI else _SAME
 
 
 def _example(tuned: FineTuned) -> str:
     if tuned.head.choice:
         return _CHOICE.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
-    logits = {"single": _ONE, "pair": _PAIR}.get(tuned.layout, _BOTH)
-    if tuned.kind != "regression":
+    logits = {"single": _ONE, "pair": _PAIR}.get(tuned.task.layout, _BOTH)
+    if tuned.task.kind != "regression":
         return logits + _CLASSES
-    low, high = tuned.score_range
+    low, high = tuned.task.score_range
     return logits + _SCORES.format(low=low, span=high - low)
 
 
@@ -111,11 +151,11 @@ def _inputs(tuned: FineTuned) -> str:
     if tuned.head.choice:
         question = "A question, where the task has one, follows its document and a space, as one text."
         return f"One sequence per choice, the document as first text and the choice as second. {question} {_TEXT}"
-    return _ORDERS if tuned.layout == "both" else _TEXT
+    return _ORDERS if tuned.task.layout == "both" else _TEXT
 
 
 def _cut(tuned: FineTuned) -> str:
-    if tuned.layout == "single":
+    if tuned.task.layout == "single":
         return "`truncation=True` cuts as in training."
     questions = _CUT_QUESTION.format(quarter=tuned.limit // 4 - 1) if tuned.head.choice else ""
     return _CUT.format(half=tuned.limit // 2 - 2, questions=questions)
