@@ -17,7 +17,6 @@ from gpt1_ds.commands import (
     doctor,
     evaluate,
     finetune,
-    finetune_study,
     guide,
     plan,
     predict,
@@ -40,7 +39,7 @@ cluster, and the same losses however the model is split over processes."""
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
-    "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune_study.COMMAND),
+    "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune.STUDY),
     "trained models": (sample.COMMAND, evaluate.COMMAND, predict.COMMAND, checkpoint.COMMAND, report.COMMAND),
     "clusters and many runs": (slurm.COMMAND, scaling.COMMAND, tracking.COMMAND),
 }
@@ -89,7 +88,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command line, and the function that runs it as `command`, which is missing where no command is
     named. Raises UserError for wrong usage.
     """
-    study = finetune_study.COMMAND.name  # a command of two words
+    study = finetune.STUDY.name  # a command of two words
     joined = [study, *arguments[2:]] if list(arguments[:2]) == study.split() else arguments
     options, rest = parser().parse_known_args(joined)
     if hasattr(options, "command"):

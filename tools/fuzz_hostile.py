@@ -46,7 +46,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
-from gpt1_ds.plan.dryrun import describe  # noqa: E402
+from gpt1_ds.plan.report import describe  # noqa: E402
 from gpt1_ds.training import inference  # noqa: E402
 from gpt1_ds.training.sampling import Sampling  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402

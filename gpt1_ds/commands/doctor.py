@@ -8,7 +8,6 @@ import platform
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gpt1_ds.commands.parser import Command
 
@@ -34,24 +33,19 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line: `ok`, `note` (a choice or a limit) or `problem` (training will not work)."""
-
-    level: str
-    text: str
+Finding = tuple[str, str]  # one line: (ok, note for a choice or a limit, or problem: training will not work; the text)
 
 
 def report() -> int:
     """Print every finding; exit code 0 when training works here, 2 otherwise."""
     findings = list(_packages())
-    if not any(finding.level == "problem" for finding in findings):
+    if not any(level == "problem" for level, _ in findings):
         for check in (_reference, _devices, _backends, _compiler, _collective):
             findings += _guarded(check)
     findings += list(_disk())
-    for finding in findings:
-        print(f"{finding.level:8}{finding.text}")
-    works = not any(finding.level == "problem" for finding in findings)
+    for level, text in findings:
+        print(f"{level:8}{text}")
+    works = not any(level == "problem" for level, _ in findings)
     print("training works here" if works else "training will not work until the problems are mended")
     return 0 if works else 2
 
@@ -60,31 +54,31 @@ def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(check())
     except Exception as error:
-        return [Finding("problem", f"{check.__name__.strip('_')}: {type(error).__name__}: {error}")]
+        return [("problem", f"{check.__name__.strip('_')}: {type(error).__name__}: {error}")]
 
 
 def _packages() -> Iterator[Finding]:
-    yield Finding("ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield "ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     for name, least in REQUIRED.items():
         version = _version(name)
         if version is None:
-            yield Finding("problem", f"{name} is missing: pip install '{name}>={least}'")
+            yield "problem", f"{name} is missing: pip install '{name}>={least}'"
         elif _numbers(version) < _numbers(least):
-            yield Finding("problem", f"{name} {version} is too old: pip install '{name}>={least}'")
+            yield "problem", f"{name} {version} is too old: pip install '{name}>={least}'"
         else:
-            yield Finding("ok", f"{name} {version}")
+            yield "ok", f"{name} {version}"
     for name, (purpose, extra) in OPTIONAL.items():
         version = _version(name)
         if version is None:
-            yield Finding("note", f"no {name}, for {purpose}: pip install 'gpt1-ds[{extra}]'")
+            yield "note", f"no {name}, for {purpose}: pip install 'gpt1-ds[{extra}]'"
         else:
-            yield Finding("ok", f"{name} {version}, for {purpose} (extra {extra})")
+            yield "ok", f"{name} {version}, for {purpose} (extra {extra})"
 
 
 def _reference() -> Iterator[Finding]:
     from gpt1_ds.config.load import SHIPPED
 
-    yield Finding("ok", f"every configuration key and preset: {SHIPPED / 'README.md'}")
+    yield "ok", f"every configuration key and preset: {SHIPPED / 'README.md'}"
 
 
 def _devices() -> Iterator[Finding]:
@@ -94,27 +88,27 @@ def _devices() -> Iterator[Finding]:
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             memory = torch.cuda.get_device_properties(index).total_memory / 2**30
-            yield Finding("ok", f"GPU {index}: {torch.cuda.get_device_name(index)}, {memory:.0f} GiB")
+            yield "ok", f"GPU {index}: {torch.cuda.get_device_name(index)}, {memory:.0f} GiB"
     else:
-        yield Finding("note", f"no GPU: training runs on {cores} CPU cores over gloo")
+        yield "note", f"no GPU: training runs on {cores} CPU cores over gloo"
         capability = torch.backends.cpu.get_cpu_capability()
         amx = "with" if torch.cpu._is_amx_tile_supported() else "without"
         fast = "fast" if amx == "with" or torch.cpu._is_avx512_bf16_supported() else "slower than fp32"
-        yield Finding("note", f"CPU kernels: {capability} {amx} AMX: train.precision=bf16 is {fast} here")
+        yield "note", f"CPU kernels: {capability} {amx} AMX: train.precision=bf16 is {fast} here"
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is None:
-        yield Finding("ok", f"threads: {cores} cores are shared out over local ranks (OMP_NUM_THREADS overrides)")
+        yield "ok", f"threads: {cores} cores are shared out over local ranks (OMP_NUM_THREADS overrides)"
     else:
-        yield Finding("ok", f"threads: {threads} per rank (OMP_NUM_THREADS)")
+        yield "ok", f"threads: {threads} per rank (OMP_NUM_THREADS)"
     yield _allocator()
 
 
 def _allocator() -> Finding:
     if preloaded := os.environ.get("LD_PRELOAD"):
-        return Finding("note", f"memory: LD_PRELOAD={preloaded}; nothing was found to be faster than glibc as set here")
+        return "note", f"memory: LD_PRELOAD={preloaded}; nothing was found to be faster than glibc as set here"
     if platform.libc_ver()[0] != "glibc":
-        return Finding("note", "memory: not glibc, which training tells to keep freed memory: steps may be slower")
-    return Finding("ok", "memory: glibc, told to keep what is freed (as fast as tcmalloc and jemalloc when measured)")
+        return "note", "memory: not glibc, which training tells to keep freed memory: steps may be slower"
+    return "ok", "memory: glibc, told to keep what is freed (as fast as tcmalloc and jemalloc when measured)"
 
 
 def _backends() -> Iterator[Finding]:
@@ -126,21 +120,19 @@ def _backends() -> Iterator[Finding]:
     libraries.load()
     from deepspeed.accelerator import get_accelerator
 
-    yield Finding("ok", f"DeepSpeed runs on {get_accelerator()._name}; no extension of it is compiled")
+    yield "ok", f"DeepSpeed runs on {get_accelerator()._name}; no extension of it is compiled"
     if torch.cuda.is_available() and not dist.is_nccl_available():
-        yield Finding("problem", "this torch has no NCCL: install a CUDA build of torch")
+        yield "problem", "this torch has no NCCL: install a CUDA build of torch"
     attention = "exact; fused too" if torch.cuda.is_available() else "exact (fused needs CUDA)"
-    yield Finding(
-        "ok", f"attention: {attention}; sequence parallelism: {'yes' if torch.cuda.is_available() else 'CUDA only'}"
-    )
+    yield ("ok", f"attention: {attention}; sequence parallelism: {'yes' if torch.cuda.is_available() else 'CUDA only'}")
 
 
 def _compiler() -> Iterator[Finding]:
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if found:
-        yield Finding("ok", f"C++ compiler {found}: train.compile=on is possible")
+        yield "ok", f"C++ compiler {found}: train.compile=on is possible"
     else:
-        yield Finding("note", "no C++ compiler: train.compile stays off, everything else works")
+        yield "note", "no C++ compiler: train.compile stays off, everything else works"
 
 
 def _collective() -> Iterator[Finding]:
@@ -148,7 +140,7 @@ def _collective() -> Iterator[Finding]:
 
     total = launch.run("gpt1_ds.commands.doctor:add_up", (), 2)
     level = "ok" if total == [3.0, 3.0] else "problem"
-    yield Finding(level, f"two local ranks meet and add up over gloo: {total[0]:g}")
+    yield level, f"two local ranks meet and add up over gloo: {total[0]:g}"
 
 
 def add_up() -> float:
@@ -167,7 +159,7 @@ def add_up() -> float:
 
 def _disk() -> Iterator[Finding]:
     free = shutil.disk_usage(".").free / 2**30
-    yield Finding("ok" if free > 5 else "note", f"{free:.1f} GiB free in this folder (host {socket.gethostname()})")
+    yield "ok" if free > 5 else "note", f"{free:.1f} GiB free in this folder (host {socket.gethostname()})"
 
 
 def _version(package: str) -> str | None:

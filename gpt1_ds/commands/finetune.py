@@ -1,4 +1,4 @@
-"""`finetune`: training on a task, from a checkpoint."""
+"""`finetune`: training on a task, from a checkpoint; `finetune study`: the trials of a study, and what they report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -41,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
 def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     from gpt1_ds.checkpoint.folders import find
     from gpt1_ds.data.tokenizers.registry import load_tokenizer
-    from gpt1_ds.plan.dryrun import describe
+    from gpt1_ds.plan.report import describe
     from gpt1_ds.tasks.encoding import encode, length_limit
 
     assert config.task is not None, "finetune_config checks it"
@@ -57,6 +58,49 @@ def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     yield from describe(config, world, config.model.vocab_size or tokenizer.vocab_size, None)
 
 
+def _study_options(parser: argparse.ArgumentParser) -> None:
+    shared.study(parser, "finetune/study/books")
+    shared.jobs(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check everything, list the cells and exit")
+
+
+def _run_study(options: argparse.Namespace) -> int:
+    from gpt1_ds.sweep import runner
+    from gpt1_ds.sweep.finetuning_study import load_study
+    from gpt1_ds.sweep.finetuning_trials import make_sweep
+    from gpt1_ds.sweep.study_file import jobs_at_a_time
+    from gpt1_ds.training.finetune_config import finetune_config
+
+    study = load_study(options.study)
+    jobs = jobs_at_a_time(study, options.jobs)
+    sweep = make_sweep(study, finetune_config, options.overrides)
+    sweep.check()
+    if options.dry_run:
+        print(*sweep.table(), sep="\n")
+        return 0
+    return runner.run(sweep, jobs, _Reports(sweep.folder).write)
+
+
+class _Reports:
+    """The table and figure of a study, rewritten by every call. What is not installed is said once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._told = folder, False
+
+    def write(self) -> None:
+        from gpt1_ds.report.study_page import write_study
+
+        try:
+            write_study(self.folder)
+        except UserError as error:
+            if not self._told:
+                say(f"{self.folder}: without study.html: {error}")
+            self._told = True
+
+
 COMMAND = Command(
     "finetune", "train on a task, from a checkpoint; resumes by itself in its run folder", _run, shared.training
+)
+STUDY = Command(
+    "finetune study", "fine-tune a table of task x variant x seed; resumes where it was", _run_study, _study_options
 )

@@ -32,10 +32,6 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def no_options(parser: Parser) -> None:
-    """Of a command that takes none."""
-
-
 @dataclass(frozen=True)
 class Command:
     """`run` gets the options and returns the exit code. A hidden command works, but help and completion omit it."""
@@ -43,15 +39,13 @@ class Command:
     name: str
     help: str
     run: Callable[[argparse.Namespace], int]
-    add_options: Callable[[Parser], None] = no_options
+    add_options: Callable[[Parser], None] = lambda _: None
     hidden: bool = False
 
     def add_to(self, parsers: Subparsers, listed: bool = False) -> None:
         """Add the command; argparse names it in the help where it is `listed`."""
-        if listed:
-            parser = parsers.add_parser(self.name, description=self.help, help=self.help)
-        else:
-            parser = parsers.add_parser(self.name, description=self.help)
+        told = {"help": self.help} if listed else {}
+        parser = parsers.add_parser(self.name, description=self.help, **told)
         self.add_options(parser)
         parser.set_defaults(command=self.run, parser=parser)
 

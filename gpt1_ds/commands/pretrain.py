@@ -13,7 +13,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load, to_yaml, world_problems
     from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.launcher import launch
-    from gpt1_ds.plan.dryrun import describe
+    from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
 
     config = load(options.config, options.overrides)

@@ -158,17 +158,14 @@ class RunLock:
             with contextlib.suppress(OSError, LaunchError):  # a file system in trouble must not end a run by its lock
                 holder = self._read()
                 if holder and holder.get("token") != self.token:
-                    self._lost(holder)
+                    # this process was stopped for so long that another one took over: two writers would destroy it
+                    log.alarm(
+                        f"{self.path.parent}: pid {holder.get('pid')} on {holder.get('host')} took this run folder "
+                        "over while this process was stopped; it ends here"
+                    )
+                    os._exit(EXIT_FAILURE)
                 with open(self.path, "r+") as file:  # in place, so that a full disk does not make it look stale
                     file.write(self._content())
-
-    def _lost(self, holder: Holder) -> None:
-        """This process was stopped for so long that another one took the folder over: two writers would destroy it."""
-        log.alarm(
-            f"{self.path.parent}: pid {holder.get('pid')} on {holder.get('host')} took this run folder over while this "
-            "process was stopped; it ends here"
-        )
-        os._exit(EXIT_FAILURE)
 
 
 def is_held(path: Path) -> bool:

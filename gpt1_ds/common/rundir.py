@@ -91,12 +91,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     value = json.loads(line)
                 except ValueError:
                     continue
-                if _is_record(value, path.name):
+                kinds = _COUNTED_ON.get(path.name, {})  # what everyone who reads a file of this name counts on
+                if isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in kinds.items()):
                     yield value
-
-
-def _is_record(value: Any, name: str) -> bool:
-    """Whether a line has what everyone who reads a file of this name counts on."""
-    if not isinstance(value, dict):
-        return False
-    return all(type(value.get(key)) is kind for key, kind in _COUNTED_ON.get(name, {}).items())

@@ -11,9 +11,9 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.config import Config, world_problems
 from gpt1_ds.plan import report
 from gpt1_ds.plan.cost import cost
-from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY, describe, total_steps
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, memory
+from gpt1_ds.plan.report import ASSUMED_VOCABULARY, describe, total_steps
 from gpt1_ds.plan.search import Found, search
 
 FORMAT = 1
@@ -42,17 +42,15 @@ class Planning:
 
     def plan(self, as_json: bool) -> int:
         """The configuration as it is; the exit code. Raises ConfigError where it cannot run on these ranks."""
-        config = self.config
+        config, planned = self.config, self.config.model.kind == "gpt"
         ConfigError.raise_all(world_problems(config, self.world))
-        if config.model.kind != "gpt":
-            if as_json:
-                raise ConfigError(f"model.kind={config.model.kind}: only a gpt is planned with --json; leave it out")
-            print("\n".join(describe(config, self.world, self.vocab_size, self.data_tokens)))
-            return 0
+        if as_json and not planned:
+            raise ConfigError(f"model.kind={config.model.kind}: only a gpt is planned with --json; leave it out")
         if as_json:
             print(json.dumps({**self._head(), **self._numbers(config)}))
-        else:
-            print("\n".join(describe(config, self.world, self.vocab_size, self.data_tokens)))
+            return 0
+        print(*describe(config, self.world, self.vocab_size, self.data_tokens), sep="\n")
+        if planned:
             self._print(config)
         return 0
 
@@ -80,12 +78,10 @@ class Planning:
         return 0
 
     def _print(self, config: Config) -> None:
-        costs = cost(config, self.world, self.vocabulary, self.machine)
-        for line in report.memory_lines(self._memory(config), self.limit, self.world, self.machine):
-            print(line)
+        costs, ranks = cost(config, self.world, self.vocabulary, self.machine), self._memory(config)
+        print(*report.memory_lines(ranks, self.limit, self.world, self.machine), sep="\n")
         print(report.machine_line(self.machine))
-        for line in report.cost_lines(costs, config, self.world, self.machine, self.tokens):
-            print(line)
+        print(*report.cost_lines(costs, config, self.world, self.machine, self.tokens), sep="\n")
 
     def _memory(self, config: Config) -> list[RankMemory]:
         return memory(config, self.world, self.vocabulary, self.machine.device)
@@ -98,12 +94,7 @@ class Planning:
             "vocabulary": self.vocabulary,
             "tokens": self.tokens or None,
             "limit": self.limit,
-            "machine": {
-                "name": machine.name,
-                "source": machine.source,
-                "device": machine.device,
-                "measured": machine.measured,
-            },
+            "machine": {key: getattr(machine, key) for key in ("name", "source", "device", "measured")},
         }
 
     def _numbers(self, config: Config) -> dict[str, Any]:

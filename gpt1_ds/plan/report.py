@@ -1,4 +1,4 @@
-"""A plan as people read it and as programs do."""
+"""A configuration and a plan of it, as people read them and as programs do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,69 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+import yaml
+
+from gpt1_ds.architecture.count import flops_per_token, parameters
 from gpt1_ds.common.units import byte_size, count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.plan.cost import Cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory
-from gpt1_ds.plan.search import Candidate, Found
+from gpt1_ds.plan.search import Candidate, Found, layout_keys
+from gpt1_ds.plan.stages import stages
 
+ASSUMED_VOCABULARY = 40000  # `tokenizer train`'s default, when no dataset says otherwise
 SHOWN = 8  # layouts and refusals of a search, at most
 GIB = 2**30
+
+
+def describe(config: Config, world: int, vocab_size: int | None, data_tokens: int | None) -> Iterator[str]:
+    """Lines on the model, the length and the layout; `None` where the data is not there yet."""
+    model, train, parallel = config.model, config.train, config.parallel
+    vocabulary = vocab_size or ASSUMED_VOCABULARY
+    total = parameters(model, vocabulary)
+    yield (
+        f"model: {model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}, vocabulary "
+        f"{vocabulary}{'' if vocab_size else ' (assumed)'}: {total:,} parameters"
+    )
+    palm, megatron = flops_per_token(model, vocabulary), flops_per_token(model, vocabulary, causal=True)
+    yield f"operations per trained token: {count(palm)} (PaLM convention), {count(megatron)} (Megatron, causal)"
+    tokens_per_step = train.global_batch * model.context
+    steps = total_steps(config, tokens_per_step, data_tokens)
+    yield (
+        f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
+        + (
+            f"{steps} steps = {count(steps * tokens_per_step)} tokens"
+            if steps
+            else "length known once the data is there"
+        )
+    )
+    if steps:
+        yield f"compute: {palm * steps * tokens_per_step:.3g} operations"
+    data_ranks = world // (parallel.tensor * parallel.pipeline)
+    accumulate = train.global_batch // (train.micro_batch * data_ranks)
+    yield (
+        f"layout: {world} ranks = tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {data_ranks}, ZeRO "
+        f"{parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, {train.precision}"
+    )
+    if parallel.pipelined:
+        loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
+        shares = ", ".join(f"{load / sum(loads):.0%}" for load in loads)
+        bubble = (parallel.pipeline - 1) / (accumulate + parallel.pipeline - 1)
+        yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"
+
+
+def total_steps(config: Config, tokens_per_step: int, data_tokens: int | None) -> int | None:
+    """Of the whole run; None where that depends on data that is not there yet."""
+    train = config.train
+    if train.steps is not None:
+        return train.steps
+    if train.tokens is not None:
+        return math.ceil(train.tokens / tokens_per_step)
+    if data_tokens is None:
+        return None
+    used = min(data_tokens, config.data.unique_tokens or data_tokens)
+    return math.ceil((1.0 if train.epochs is None else train.epochs) * used / tokens_per_step)
 
 
 def machine_line(machine: Machine) -> str:
@@ -87,30 +141,17 @@ def request_words(world: int, machine: Machine) -> list[str]:
 
 def layout_yaml(best: Candidate, machine: Machine) -> str:
     """A configuration file of the layout alone."""
-    parallel, train = best.config.parallel, best.config.train
     return (
         f"# {best.world} ranks of {machine.name} ({machine.source}): {_seconds(best.cost.step)} a step, "
         f"{byte_size(best.memory.peak)} a rank\n"
-        f"parallel:\n  tensor: {parallel.tensor}\n  pipeline: {parallel.pipeline}\n  zero: {parallel.zero}\n"
-        f"  sequence: {str(parallel.sequence).lower()}\n"
-        f"train:\n  micro_batch: {train.micro_batch}\n  recompute: {train.recompute}\n"
-    )
+    ) + yaml.safe_dump(layout_keys(best.config), sort_keys=False)
 
 
 def as_json(one: Config, ranks: list[RankMemory], cost: Cost, world: int) -> dict[str, Any]:
     """The layout, its memory by stage (bytes) and its cost (seconds, bytes)."""
-    parallel, train = one.parallel, one.train
+    keys, data = layout_keys(one), world // (one.parallel.tensor * one.parallel.pipeline)
     return {
-        "layout": {
-            "tensor": parallel.tensor,
-            "pipeline": parallel.pipeline,
-            "data": world // (parallel.tensor * parallel.pipeline),
-            "zero": parallel.zero,
-            "sequence": parallel.sequence,
-            "micro_batch": train.micro_batch,
-            "recompute": train.recompute,
-            "precision": train.precision,
-        },
+        "layout": {**keys["parallel"], "data": data, **keys["train"], "precision": one.train.precision},
         "memory": [{**asdict(rank), "peak": rank.peak, "peak_at": rank.peak_at} for rank in ranks],
         "cost": {**asdict(cost), "step": cost.step},
     }

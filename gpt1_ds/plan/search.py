@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from gpt1_ds.common.units import byte_size
 from gpt1_ds.config import Config, world_problems
@@ -30,9 +30,11 @@ class Candidate:
     def data(self) -> int:
         return self.world // (self.config.parallel.tensor * self.config.parallel.pipeline)
 
-    def value(self, axis: str) -> int | str | bool:
-        section = self.config.train if axis in ("micro_batch", "recompute") else self.config.parallel
-        return getattr(section, axis)  # type: ignore[no-any-return]
+    @cached_property
+    def values(self) -> dict[str, int | str | bool]:
+        """Of every axis."""
+        keys = layout_keys(self.config)
+        return {**keys["parallel"], **keys["train"]}
 
     @cached_property
     def order(self) -> tuple[float, ...]:
@@ -51,10 +53,21 @@ class Candidate:
 
     def words(self) -> list[str]:
         """The keys that say this layout, as the command line takes them."""
-        parallel, train = self.config.parallel, self.config.train
-        words = [f"parallel.{axis}={getattr(parallel, axis)}" for axis in ("tensor", "pipeline", "zero")]
-        words += ["parallel.sequence=true"] * parallel.sequence
-        return [*words, f"train.micro_batch={train.micro_batch}", f"train.recompute={train.recompute}"]
+        return [
+            f"{section}.{key}={str(value).lower()}"
+            for section, values in layout_keys(self.config).items()
+            for key, value in values.items()
+            if value is not False
+        ]
+
+
+def layout_keys(config: Config) -> dict[str, dict[str, Any]]:
+    """The keys that say a layout, by section."""
+    parallel, train = config.parallel, config.train
+    return {
+        "parallel": {key: getattr(parallel, key) for key in ("tensor", "pipeline", "zero", "sequence")},
+        "train": {"micro_batch": train.micro_batch, "recompute": train.recompute},
+    }
 
 
 @dataclass
@@ -77,18 +90,18 @@ class Found:
             return
         best = self.ranked[0]
         for axis in AXES:
-            values = sorted({one.value(axis) for one in (*self.ranked, *self.too_large)})
+            values = sorted({one.values[axis] for one in (*self.ranked, *self.too_large)})
             if axis == "micro_batch":  # the neighbours are enough
-                at = values.index(best.value(axis))
+                at = values.index(best.values[axis])
                 values = values[max(0, at - 1) : at + 2]
             for value in values:
-                if value != best.value(axis):
+                if value != best.values[axis]:
                     yield f"{axis} {str(value).lower()}: {self._why(axis, value, best)}"
 
     def _why(self, axis: str, value: int | str | bool, best: Candidate) -> str:
-        rival = next((one for one in self.ranked if one.value(axis) == value), None)
+        rival = next((one for one in self.ranked if one.values[axis] == value), None)
         if rival is None:
-            least = min((one for one in self.too_large if one.value(axis) == value), key=lambda one: one.memory.peak)
+            least = min((one for one in self.too_large if one.values[axis] == value), key=lambda one: one.memory.peak)
             return f"does not fit: {byte_size(least.memory.peak)} per rank at best ({least.memory.peak_at})"
         slower = rival.cost.step / best.cost.step - 1
         if slower < 0.001:

@@ -46,7 +46,9 @@ def leave_word(error: UserError | TrainingError) -> None:
 
 def write(run_dir: RunDir, task: str, fault: Fault) -> None:
     with contextlib.suppress(OSError):  # `find` will meet the same
-        write_json(run_dir.fault(_job(), task), {"reason": fault.reason, "hosts": fault.hosts})
+        write_json(
+            run_dir.fault(os.environ.get("SLURM_JOB_ID", ""), task), {"reason": fault.reason, "hosts": fault.hosts}
+        )
 
 
 def forget(run_dir: RunDir, job: str) -> None:
@@ -69,10 +71,6 @@ def find(run_dir: RunDir, job: str) -> Fault | None:
     except OSError as error:
         return fault_of(error)
     return None
-
-
-def _job() -> str:
-    return os.environ.get("SLURM_JOB_ID", "")
 
 
 def read_note(path: Path) -> dict[str, Any]:

@@ -50,16 +50,10 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield _array("step_options", _step_options(slurm))
     yield f"continuation={slurm.continuation}"
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
-    numbers = (
-        ("ranks_per_node", slurm.ranks),
-        ("max_tries", slurm.max_tries),
-        ("pause", slurm.pause),
-        ("poor_tries", slurm.poor_tries),
-        ("warning", slurm.warning),
-        ("health_check", int(slurm.health_check)),
-    )
-    for name, number in numbers:
+    for name, number in {"ranks_per_node": slurm.ranks, "health_check": int(slurm.health_check)}.items():
         yield f"{name}={number}"
+    for name in ("max_tries", "pause", "poor_tries", "warning"):
+        yield f"{name}={getattr(slurm, name)}"
     for name, value in slurm.environment.items():
         yield f"export {name}={shlex.quote(str(value))}"
 

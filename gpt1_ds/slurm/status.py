@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
@@ -19,8 +18,9 @@ def describe(run_dir: RunDir) -> Iterator[str]:
     """Lines on the run, its jobs in order, and its latest events."""
     if not run_dir.path.is_dir():
         raise ConfigError(f"{run_dir.path}: no such run folder")
-    latest = _last(read_jsonl(run_dir.metrics), "train")
-    step = f"step {latest['step']}, loss {latest['loss']:.4f}" if latest else "no step yet"
+    step = "no step yet"
+    for line in read_jsonl(run_dir.metrics):
+        step = f"step {line['step']}, loss {line['loss']:.4f}" if line["kind"] == "train" else step
     target = json.loads(run_dir.done.read_text())["step"] if run_dir.done.exists() else None
     done = f"done at step {target}" if target is not None else f"newest checkpoint of step {newest_step(run_dir)}"
     yield f"{run_dir.path}: {step}; {done}"
@@ -51,13 +51,11 @@ def _state(job: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         text = " ".join(done.stdout.split())
         if done.returncode == 0 and text:
-            return _from_scontrol(text) if words[0] == "scontrol" else text.replace("|", " ")
+            if words[0] != "scontrol":
+                return text.replace("|", " ")
+            fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
+            return f"{fields.get('JobState', 'unknown')} {fields.get('ExitCode', '')} {fields.get('RunTime', '')}"
     return "SLURM does not know it any more"
-
-
-def _from_scontrol(text: str) -> str:
-    fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
-    return f"{fields.get('JobState', 'unknown')} {fields.get('ExitCode', '')} {fields.get('RunTime', '')}"
 
 
 def _outcome(run_dir: RunDir, job: str) -> str:
@@ -66,14 +64,6 @@ def _outcome(run_dir: RunDir, job: str) -> str:
         return ""
     outcome = json.loads(path.read_text())
     return f"; the run says {outcome['reason']} ({outcome['code']}) at step {outcome.get('step', '-')}"
-
-
-def _last(records: Iterator[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    found = None
-    for record in records:
-        if record.get("kind") == kind:
-            found = record
-    return found
 
 
 def note_submission(run_dir: RunDir, job: str) -> None:

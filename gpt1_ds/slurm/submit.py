@@ -91,15 +91,11 @@ def require_sbatch() -> None:
 
 def call(command: list[str], variables: dict[str, str], error: type[ConfigError] | type[LaunchError]) -> str:
     """What one of SLURM's commands prints; `error` with what it says when it fails."""
-    environment = {**_clean(os.environ), **variables}
+    # without what a surrounding job (an interactive one, say) would hand down to the new one as its options
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    ours = {name: x for name, x in os.environ.items() if name in kept or not name.startswith(("SBATCH_", "SLURM_"))}
+    environment = {**ours, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise error(f"{' '.join(done.stderr.split())}; see the keys slurm.*")
     return done.stdout
-
-
-def _clean(environment: os._Environ[str]) -> dict[str, str]:
-    """Without what a surrounding job (an interactive one, say) would hand down to the new one as its options."""
-    return {name: value for name, value in environment.items() if not name.startswith(("SBATCH_", "SLURM_"))} | {
-        name: value for name, value in environment.items() if name in ("SLURM_CONF", "SLURM_CLUSTERS")
-    }

@@ -20,7 +20,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.validate import problems
-from gpt1_ds.plan.dryrun import ASSUMED_VOCABULARY
+from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep import outcome
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.config import load, world_problems
-from gpt1_ds.plan.dryrun import describe
+from gpt1_ds.plan.report import describe
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "configs" / "pretrain").glob("*.yaml"))

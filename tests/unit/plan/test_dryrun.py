@@ -1,5 +1,5 @@
 from gpt1_ds.config import load
-from gpt1_ds.plan.dryrun import describe
+from gpt1_ds.plan.report import describe
 
 
 def test_the_description_names_counts_and_layout() -> None:
