@@ -23,8 +23,7 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint import manifest, probe, publish, retention
-from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint import folders, manifest, probe, publish
 from gpt1_ds.checkpoint.publish import Contents, Part, total_hashes
 from gpt1_ds.checkpoint.state import StateReader, hash_of, tensors_of, write_tensors
 from gpt1_ds.common import log
@@ -83,8 +82,11 @@ class Store:
             self._give_up(contents.step, temporary, failure)
             return
         part: Future[Part] = Future()
-        wanted = self.config.checkpoint.background if background else "off"
-        if wanted == "on" or (wanted == "auto" and all(self.grid.gather(self._fits_in_memory(size)))):
+        wanted: str = self.config.checkpoint.background if background else "off"
+        if wanted == "auto":  # whether every rank of each machine can hold a copy of its `size` bytes twice over
+            fits = available_bytes() > 2 * size * self._hosts.count(socket.gethostname())
+            wanted = "on" if all(self.grid.gather(fits)) else "off"
+        if wanted == "on":
             part = self._writer.submit(self._write, temporary, [_copied(fragment) for fragment in owned])
         else:
             try:
@@ -134,9 +136,9 @@ class Store:
 
         Raises CheckpointError when there are checkpoints and none is good.
         """
-        folders = self.grid.on_rank_0(lambda: steps_in(self.run_dir.checkpoints))
+        found = self.grid.on_rank_0(lambda: folders.steps_in(self.run_dir.checkpoints))
         bad: list[tuple[Path, str]] = []
-        for folder in reversed(folders):
+        for folder in reversed(found):
             try:
                 self.verify(folder)
                 facts = self.load(folder)
@@ -145,12 +147,12 @@ class Store:
             except CheckpointError as error:
                 bad.append((folder, str(error)))
                 continue
-            self.grid.on_rank_0(partial(retention.settle, self.run_dir, folder, bad))
+            self.grid.on_rank_0(partial(folders.settle, self.run_dir, folder, bad))
             return folder, facts
         if bad:
             problems = "; ".join(problem for _, problem in bad)
             raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {problems}")
-        self.grid.on_rank_0(lambda: retention.refuse_to_start_over(self.run_dir))
+        self.grid.on_rank_0(lambda: folders.refuse_to_start_over(self.run_dir))
         return None
 
     def verify(self, folder: Path) -> None:
@@ -201,11 +203,6 @@ class Store:
                 shutil.rmtree(temporary, ignore_errors=True)
             log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
             self.run_dir.add_event("save failed", step=step, error=str(failure))
-
-    def _fits_in_memory(self, size: int) -> bool:
-        """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
-        here = socket.gethostname()
-        return available_bytes() > 2 * size * sum(host == here for host in self._hosts)
 
 
 def _hashes(owned: list[Fragment]) -> dict[str, int]:

@@ -78,6 +78,12 @@ def naming(path: Path | str) -> Iterator[None]:
         raise
 
 
+def shipped(name: str) -> Path:
+    """A folder that lies in the package in the wheel, and beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    return next((folder for folder in (package / name, package.parent / name) if folder.is_dir()), Path())
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

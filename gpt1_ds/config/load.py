@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.files import shipped
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
@@ -31,11 +32,7 @@ from gpt1_ds.config.validate import problems
 from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, nesting_problems, refuse_resolvers
 from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping
 
-SHIPPED = next(
-    folder
-    for folder in (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs", Path())
-    if folder.is_dir()
-)  # in the wheel, in a checkout
+SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
 MOST_PROBLEMS = 20  # of one layer that are told
 _WRONG = (OmegaConfBaseException, ValueError, TypeError, RecursionError)  # what a value that does not fit raises

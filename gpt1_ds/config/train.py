@@ -46,15 +46,12 @@ class TrainConfig:
             if value is not None and not value > 0:
                 yield f"train.{key}={value} must be above 0"
         if self.micro_batch > 0 and self.global_batch <= LARGEST_BATCH and self.global_batch % self.micro_batch:
+            fits = max((n for n in range(1, min(self.global_batch, self.micro_batch)) if self.global_batch % n == 0), default=1)
             yield (
                 f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
-                f"use train.micro_batch={_largest_divisor(self.global_batch, self.micro_batch)}"
+                f"use train.micro_batch={fits}"
             )
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
             yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"
         elif self.profile is not None and not (self.profiled.start and len(self.profiled)):
             yield f"train.profile={self.profile} names no step; write START:STOP with 1 <= START < STOP"
-
-
-def _largest_divisor(number: int, at_most: int) -> int:
-    return next((n for n in range(min(number, at_most), 0, -1) if number % n == 0), 1)

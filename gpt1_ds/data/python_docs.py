@@ -61,10 +61,7 @@ def _docstrings(path: Path) -> Iterator[str]:
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
-        if len(text) >= SHORTEST and _is_prose(text):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        code = sum(line.startswith((">>>", "...")) for line in lines)
+        if len(text) >= SHORTEST and code <= MOST_CODE * len(lines):
             yield text
-
-
-def _is_prose(text: str) -> bool:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return sum(line.startswith((">>>", "...")) for line in lines) <= MOST_CODE * len(lines)

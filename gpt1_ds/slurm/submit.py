@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, LaunchError
-from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.files import shipped, write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.slurm.request import job_settings, sbatch_options
 
-SCRIPTS = next(
-    folder
-    for folder in (Path(__file__).parents[1] / "launch", Path(__file__).parents[2] / "launch", Path())
-    if folder.is_dir()
-)  # in the wheel, in a checkout
+SCRIPTS = shipped("launch")
 COMMANDS = ("pretrain", "finetune")  # what a job may run
 
 

@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks import formats, hub
+from gpt1_ds.tasks import formats
 from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
@@ -40,17 +40,14 @@ def read_task(config: TaskConfig) -> TaskData:
     used, for a dev split that nothing gives, and for a label of another split that never occurs in training.
     """
     spec = find_spec(config)
-    reader = RowReader(spec, (config.score_range[0], config.score_range[1]))
+    reader = RowReader(spec, config.score_range)
     splits: dict[str, Examples] = {}
     notes: list[str] = []
     for split, tables in _tables(config, spec):
-        examples: list[Example] = []
-        for table in tables:
-            examples += reader.read(table, not split.startswith("test"), len(examples))
+        splits[split] = reader.read(tables, not split.startswith("test"))
         if reader.left_out:
             notes.append(f"{config.name} {split}: {reader.left_out} rows have no agreed label and are left out")
             reader.left_out = 0
-        splits[split] = tuple(examples)
     if config.bad_rows == "raise":
         reader.check()
     elif reader.problems:
@@ -75,21 +72,19 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
     if split is None:
         wanted = "; or ".join(" and ".join(names) for split in splits for names in spec.files.get(split, ()))
         raise DataError(f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}")
-    reader = RowReader(spec, (config.score_range[0], config.score_range[1]))
-    examples: list[Example] = []
-    for table in found[split]:
-        examples += reader.read(table, True, len(examples))
+    reader = RowReader(spec, config.score_range)
+    examples = reader.read(found[split], True)
     DataError.raise_all(f"{problem}; mend this row" for problem in reader.problems[:FEW])
     if not examples:
         raise DataError(f"{config.path} {split}: no row has a label")
-    return split, tuple(examples)
+    return split, examples
 
 
 def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[tuple[str, Iterator[Table]]]:
     """(split, its tables), opened when they are gone through."""
     given: dict[str, Sequence[str]] = {"train": config.train, "dev": config.dev, "test": config.test}
-    if config.path.startswith(hub.PREFIX):
-        yield from hub.tables(
+    if config.path.startswith(formats.HUB):
+        yield from formats.hub_tables(
             config.path, {**spec.hub, **{split: "+".join(x) for split, x in given.items() if x}}, given
         )
         return

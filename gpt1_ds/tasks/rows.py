@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,28 +72,31 @@ def naming(spec: Spec, header: bool) -> Naming:
 class RowReader:
     """Examples of all tables of a task. `problems` and `left_out` grow while `read` is gone through."""
 
-    def __init__(self, spec: Spec, score_range: tuple[float, float]) -> None:
+    def __init__(self, spec: Spec, score_range: Sequence[float]) -> None:
         self.problems: list[str] = []
         self.left_out = 0  # rows that have no label although their file does
         self._spec = spec
         self._range = score_range
         self._choices = len(spec.labels) if spec.kind == "choice" else 0  # per example; 0: as many as the first row has
 
-    def read(self, table: Table, needs_label: bool, first_number: int = 0) -> Iterator[Example]:
-        """`needs_label` is false for a test file. Rows without an id column are numbered from `first_number`."""
-        columns = find_columns(table, self._spec, needs_label)
-        for number, row in enumerate(table.rows, start=first_number):
-            try:
-                if row.problem:
-                    raise BadRowError(row.problem)
-                example = self.example(row.values, columns, number, needs_label)
-            except BadRowError as problem:
-                self.problems.append(f"{table.path} {row.place}: {problem}")
-                continue
-            if needs_label and example.label is None and example.score is None:
-                self.left_out += 1
-            else:
-                yield example
+    def read(self, tables: Iterable[Table], needs_label: bool) -> tuple[Example, ...]:
+        """`needs_label` is false for test files. Rows without an id column are numbered."""
+        examples: list[Example] = []
+        for table in tables:
+            columns = find_columns(table, self._spec, needs_label)
+            for number, row in enumerate(table.rows, start=len(examples)):
+                try:
+                    if row.problem:
+                        raise BadRowError(row.problem)
+                    example = self.example(row.values, columns, number, needs_label)
+                except BadRowError as problem:
+                    self.problems.append(f"{table.path} {row.place}: {problem}")
+                    continue
+                if needs_label and example.label is None and example.score is None:
+                    self.left_out += 1
+                else:
+                    examples.append(example)
+        return tuple(examples)
 
     def check(self) -> None:
         """Raise one DataError when there were bad rows, naming the first few."""

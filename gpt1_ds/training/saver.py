@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.checkpoint import retention
+from gpt1_ds.checkpoint import folders
 from gpt1_ds.checkpoint.publish import Contents
 from gpt1_ds.checkpoint.replicas import Replicas
 from gpt1_ds.checkpoint.store import Store
@@ -64,7 +64,7 @@ class Saver:
             return
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.grid.rank == 0:
-            retention.prune(self.run_dir, self.config.checkpoint)
+            folders.prune(self.run_dir, self.config.checkpoint)
             self.run_dir.add_event("saved", step=self._saved_step)
             log.LOGGER.debug("saved %s", folder)
 

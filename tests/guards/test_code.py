@@ -31,7 +31,7 @@ WALLS = {
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),
     "wandb": ("tracking/wandb.py",),
     "sklearn": ("tasks/metrics.py",),
-    "datasets": ("tasks/hub.py",),
+    "datasets": ("tasks/formats.py",),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "training/", "tasks/"),
         "commands/doctor.py",

@@ -8,24 +8,25 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, write_atomic
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 METADATA = "gpt1_tokenizer.json"
 FORMAT = 1
 SENTENCEPIECE = "sentencepiece-bpe"
 OPENAI = "openai-bpe"
 MAX_METADATA_BYTES = 1 << 20
+MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
+MAX_LETTERS = 64  # longer words hardly come back
 _MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
 
 
@@ -95,6 +96,29 @@ class Tokenizer(ABC):
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
         """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`."""
+
+
+class WordCache(dict[str, bytes]):
+    """Maps a word to its int32 ids as bytes, calling `encode` for words it does not hold.
+
+    Ids are kept as bytes because joining bytes is the fastest way to put the ids of many words into one array.
+    """
+
+    def __init__(self, encode: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> bytes:
+        ids = self._encode(word)
+        if len(word) <= MAX_LETTERS:
+            if len(self) >= MAX_WORDS:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+def ids_as_bytes(ids: Iterable[int]) -> bytes:
+    return np.fromiter(ids, dtype=np.int32).tobytes()
 
 
 def read_metadata(folder: Path) -> Metadata:

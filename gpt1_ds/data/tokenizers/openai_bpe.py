@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer
-from gpt1_ds.data.tokenizers.word_cache import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
 
 if TYPE_CHECKING:
     from spacy.tokenizer import Tokenizer as SpacyTokenizer
@@ -47,7 +46,10 @@ class OpenAIBpe(Tokenizer):
         self._ids = read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
         merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes())
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
-        self._texts = self._read_texts()
+        self._texts = [""] * self.vocab_size
+        for piece, number in self._ids.items():
+            self._texts[number] = piece.replace(END, " ")
+        self._texts[self._ids[NEWLINE]], self._texts[self.unknown_id] = "\n", ""
         self._words = WordCache(self._encode_word)
         self._parts = WordCache(self._encode_part)
         self._tokens = WordCache(self._encode_token)
@@ -89,14 +91,6 @@ class OpenAIBpe(Tokenizer):
     def merges(self) -> list[tuple[str, str]]:
         """Pairs of pieces, by rank."""
         return list(self._ranks)
-
-    def _read_texts(self) -> list[str]:
-        texts = [""] * self.vocab_size
-        for piece, number in self._ids.items():
-            texts[number] = piece.replace(END, " ")
-        texts[self._ids[NEWLINE]] = "\n"
-        texts[self.unknown_id] = ""
-        return texts
 
     def _encode_word(self, word: str) -> bytes:
         """int32 ids of what lies between two blanks."""

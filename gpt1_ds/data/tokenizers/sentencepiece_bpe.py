@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, Tokenizer
-from gpt1_ds.data.tokenizers.word_cache import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, Tokenizer, WordCache, ids_as_bytes
 
 MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"<eod>": 1, "<start>": 2, "<delimiter>": 3, "<extract>": 4}  # `<unk>` is 0, the bytes follow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpt1_ds.data.tokenizers import word_cache
+from gpt1_ds.data.tokenizers import base
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
@@ -95,7 +95,7 @@ def test_a_full_cache_changes_nothing(
 ) -> None:
     text = "\n".join(sentences(300, seed=11))
     expected = tokenizer.encode(text)
-    monkeypatch.setattr(word_cache, "MAX_WORDS", 10)
+    monkeypatch.setattr(base, "MAX_WORDS", 10)
     fresh = load_tokenizer(tokenizer_folder)
     assert np.array_equal(fresh.encode(text), expected)
     assert isinstance(fresh, SentencePieceBpe)

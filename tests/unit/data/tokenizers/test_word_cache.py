@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpt1_ds.data.tokenizers import word_cache
-from gpt1_ds.data.tokenizers.word_cache import WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers import base
+from gpt1_ds.data.tokenizers.base import WordCache, ids_as_bytes
 
 
 def test_words_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MAX_WORDS", 3)
+    monkeypatch.setattr(base, "MAX_WORDS", 3)
     asked = []
 
     def encode(word: str) -> bytes:
