@@ -28,7 +28,6 @@ from tools.bench.machine import describe
 from tools.bench.rows import Options, Ratio, Row
 
 ROWS = {  # number: module of tools/bench, devices
-    0: ("matrix", ("cpu", "cuda")),
     1: ("gpu_training", ("cuda",)),
     2: ("tax", ("cpu", "cuda")),
     3: ("micro_step", ("cuda",)),

@@ -44,7 +44,7 @@ class Command:
 
     def add_to(self, parsers: Subparsers, listed: bool = False) -> None:
         """Add the command; argparse names it in the help where it is `listed`."""
-        told = {"help": self.help} if listed else {}
+        told: dict[str, Any] = {"help": self.help} if listed else {}
         parser = parsers.add_parser(self.name, description=self.help, **told)
         self.add_options(parser)
         parser.set_defaults(command=self.run, parser=parser)

@@ -46,7 +46,8 @@ class TrainConfig:
             if value is not None and not value > 0:
                 yield f"train.{key}={value} must be above 0"
         if self.micro_batch > 0 and self.global_batch <= LARGEST_BATCH and self.global_batch % self.micro_batch:
-            fits = max((n for n in range(1, min(self.global_batch, self.micro_batch)) if self.global_batch % n == 0), default=1)
+            candidates = range(1, min(self.global_batch, self.micro_batch) + 1)
+            fits = max((n for n in candidates if self.global_batch % n == 0), default=1)
             yield (
                 f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
                 f"use train.micro_batch={fits}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,8 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
-        return Batch(*(None if part is None else part[start:stop] for part in vars(self).values()))
+        parts: list[Any] = [None if part is None else part[start:stop] for part in vars(self).values()]
+        return Batch(*parts)
 
 
 def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> Batch:

@@ -74,7 +74,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         sequences += laid_out
         whole = task.sequences * (sum(map(len, texts)) + (2 if task.layout == "single" else 3)) + sum(map(len, choices))
         truncated += sum(map(len, laid_out)) < whole
-    number_of = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
+    number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     targets = None
     if task.kind == "regression":

@@ -1,9 +1,9 @@
-"""Row 18: what a training step costs as the model grows in depth, width and context, and as ranks are added.
+"""Row 18: what a training step costs as the model grows in depth, width and context.
 
 bf16 steps of the dense assembly, every point in fresh processes. What should be linear is held against a line: time
 per token in depth (blocks, and what is there once) and in context (attention, and the rest); the line goes through all
 points but the last and says what the last may take. A wider model has larger matrices, so an operation may only become
-cheaper. Ranks have a thread and as many rows each. Memory is held against the planner as in tools/plan_check.py.
+cheaper. Memory is held against the planner as in tools/plan_check.py.
 """
 
 from __future__ import annotations
@@ -24,35 +24,31 @@ from tools.plan_check import VOCABULARY
 APART = True  # torch is imported by other processes
 DEPTH, WIDTH, CONTEXT = "depth", "width", "context"
 AXES = {DEPTH: (2, 4, 8, 16, 32, 48), WIDTH: (128, 256, 512, 768, 1024), CONTEXT: (128, 256, 512, 1024, 2048)}
-BASE, TOKENS = {DEPTH: 4, WIDTH: 256, CONTEXT: 256}, 2048  # tokens of a step on each rank
+BASE, TOKENS = {DEPTH: 4, WIDTH: 256, CONTEXT: 256}, 2048  # tokens of a step
 QUICK_AXES = {DEPTH: (1, 2, 3), WIDTH: (32, 64, 128), CONTEXT: (32, 64, 128)}
 QUICK_BASE, QUICK_TOKENS = {DEPTH: 1, WIDTH: 64, CONTEXT: 64}, 256
-RANKS = (1, 2)
 STEPS, WARM_UP = 7, 2
 LINEAR = 1.1  # times what the line of the smaller ones says
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size of the model, and how many ranks train it."""
+    """One size of the model."""
 
     depth: int
     width: int
     context: int
-    tokens: int  # of a step on each rank
-    ranks: int = 1
+    tokens: int  # of a step
 
     @property
     def name(self) -> str:
-        return f"{self.depth} x {self.width}, context {self.context}" + (
-            f", {self.ranks} ranks" if self.ranks > 1 else ""
-        )
+        return f"{self.depth} x {self.width}, context {self.context}"
 
     @property
     def words(self) -> list[str]:
         rows = self.tokens // self.context
         sizes = {"layers": self.depth, "width": self.width, "heads": max(1, self.width // 64), "context": self.context}
-        batch = [f"train.global_batch={rows * self.ranks}", f"train.micro_batch={rows}", "train.precision=bf16"]
+        batch = [f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16"]
         return [*(f"model.{key}={value}" for key, value in sizes.items()), *batch]
 
     @property
@@ -62,11 +58,11 @@ class Point:
 
     def planned(self) -> float:
         """MiB."""
-        return memory(load([], self.words), self.ranks, VOCABULARY, "cpu")[0].peak / 2**20
+        return memory(load([], self.words), 1, VOCABULARY, "cpu")[0].peak / 2**20
 
 
 def train(words: list[str], steps: int, keep: bool, threads: int) -> dict[str, Any]:
-    """Runs on every rank of a point."""
+    """Runs on the rank of a point."""
     import torch
 
     from tools import plan_check
@@ -78,37 +74,29 @@ def train(words: list[str], steps: int, keep: bool, threads: int) -> dict[str, A
 def measure(options: Options) -> Row:
     axes = _points(options.quick)
     ones = list(dict.fromkeys(point for points in axes.values() for point in points))
-    base = next(point for point in ones if all(point in points for points in axes.values()))
-    several = [Point(**{**asdict(base), "ranks": number}) for number in RANKS[1:]]
 
-    def turn(point: Point, threads: int) -> Callable[[], float]:
-        """Tokens per second of a rank."""
+    def turn(point: Point) -> Callable[[], float]:
+        """Tokens per second."""
 
         def act() -> float:
-            arguments = (point.words, 3 if options.quick else STEPS, True, threads)
-            found = launch.run("tools.bench.growth:train", arguments, point.ranks)
-            return point.tokens / max(statistics.median(one["seconds"][WARM_UP:]) for one in found)
+            arguments = (point.words, 3 if options.quick else STEPS, True, options.threads)
+            (found,) = launch.run("tools.bench.growth:train", arguments, 1)
+            return point.tokens / statistics.median(found["seconds"][WARM_UP:])
 
         return act
 
-    alone = f"{base.name}, 1 thread"
-    turns = {point.name: turn(point, options.threads) for point in ones}
-    turns |= {alone: turn(base, 1)} | {point.name: turn(point, 1) for point in several}
+    turns = {point.name: turn(point) for point in ones}
     series = take_turns(turns, options.rounds, warm_up=0)  # every process warms up for itself
     facts = {point.name: {**asdict(point), "operations": point.operations} for point in ones}
-    errors = [_remember(point, facts[point.name]) for point in (ones[:1] if options.quick else ones)]
-    ratios = [ratio for axis, points in axes.items() for ratio in _judge(axis, points, series)]
-    for point in several:
-        slower = [one / each for one, each in zip(series[alone], series[point.name], strict=True)]
-        ratios.append(Ratio(f"step of {point.ranks} ranks / of one, same work each", slower, at_least=False))
-    ratios.append(Ratio("planned peak memory, mean error", [statistics.mean(errors)], at_least=False))
-    ratios.append(Ratio("planned peak memory, largest error", [max(errors)], at_least=False))
+    for point in ones[:1] if options.quick else ones:
+        (found,) = launch.run("tools.bench.growth:train", (point.words, 2, False, 1), 1)
+        facts[point.name] |= {"planned_mib": point.planned(), "peak_mib": found["peak"]}
     return Row(
         number=18,
         title="cost of growth",
-        unit="tokens/s of a rank",
+        unit="tokens/s",
         series=series,
-        ratios=ratios,
+        ratios=[_judge(axis, points, series) for axis, points in axes.items()],
         configuration={"threads": options.threads, "vocabulary": VOCABULARY, "precision": "bf16", "steps": STEPS},
         checks={"points": facts, "axes": {axis: [point.name for point in points] for axis, points in axes.items()}},
     )
@@ -119,35 +107,16 @@ def _points(quick: bool) -> dict[str, list[Point]]:
     return {axis: [Point(**{**base, axis: size}, tokens=tokens) for size in sizes] for axis, sizes in axes.items()}
 
 
-def _remember(point: Point, facts: dict[str, Any]) -> float:
-    """Measure a point's peak memory; the planner's relative error."""
-    found = launch.run("tools.bench.growth:train", (point.words, 2, False, 1), 1)
-    facts |= {"planned_mib": point.planned(), "peak_mib": found[0]["peak"]}
-    return abs(float(facts["planned_mib"] / facts["peak_mib"] - 1))
-
-
-def _judge(axis: str, points: list[Point], series: Series) -> list[Ratio]:
+def _judge(axis: str, points: list[Point], series: Series) -> Ratio:
     """How time per token grows along an axis, round by round."""
     rounds = [list(times) for times in zip(*([1 / rate for rate in series[p.name]] for p in points), strict=True)]
     sizes = [float(getattr(point, axis)) for point in points]
     work = [float(point.operations) for point in points]
-    of_work = exponent(sizes, work)
-    found = [
-        Ratio(f"{axis}: exponent of time per token", [exponent(sizes, times) for times in rounds], at_least=False),
-        Ratio(f"{axis}: that of its operations", [of_work], at_least=False),
-    ]
     if axis == WIDTH:
         cheaper = [times[-1] / times[0] / (work[-1] / work[0]) for times in rounds]
-        return [*found, Ratio("width: time of an operation, widest / narrowest", cheaper, 1.0, at_least=False)]
+        return Ratio("width: time of an operation, widest / narrowest", cheaper, 1.0, at_least=False)
     beyond = [times[-1] / extrapolated(sizes[:-1], times[:-1], sizes[-1]) for times in rounds]
-    return [*found, Ratio(f"{axis}: {sizes[-1]:.0f} / the line of the smaller ones", beyond, LINEAR, at_least=False)]
-
-
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """x of values ~ sizes^x, by least squares of logarithms."""
-    import numpy as np
-
-    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+    return Ratio(f"{axis}: {sizes[-1]:.0f} / the line of the smaller ones", beyond, LINEAR, at_least=False)
 
 
 def extrapolated(sizes: Sequence[float], values: Sequence[float], at: float) -> float:

@@ -77,7 +77,7 @@ def measure(options: Options) -> Row:
     memory = {name: peak_bytes(lambda f=forward: head.run(f), options.device) / 2**20 for name, forward in ways.items()}
     keep_memory()  # from here on, as a run does
     rows, width = padded(head.tokens.vocab_size, 128, 1), head.hidden_SBD.shape[-1]
-    products = matrix.step_seconds(list(matrix.linear("head", tokens, width, rows, 1)), options.device)
+    products = matrix.step_seconds(list(matrix.linear(tokens, width, rows, 1)), options.device)
     work: dict[str, Callable[[], float]] = {"its matrix products": lambda: 1e3 * products()}
     for name, forward in ways.items():
         work[name] = lambda f=forward: 1e3 * seconds(lambda: head.run(f), options.device)  # type: ignore[misc]

@@ -1,6 +1,5 @@
-"""Row 0: what the machine's matrix products reach, of the shapes that full-size GPT-1 multiplies and of a square one.
-
-Every training step consists of these products and of what surrounds them; rows 5, 13 and 17 are measured against them.
+"""What the machine's matrix products reach: every training step consists of them and of what surrounds them. Rows 5, 13
+and 17 are measured against them.
 """
 
 from __future__ import annotations
@@ -11,31 +10,25 @@ from typing import Any
 
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import ModelConfig
-from tools.bench.ours import gpt1
-from tools.bench.rows import Options, Row, seconds, take_turns
+from tools.bench.rows import seconds
 
 
 @dataclass(frozen=True)
 class Product:
     """[M, K] x [K, N], `count` times a step (`batch` of them at once)."""
 
-    name: str
     m: int
     k: int
     n: int
     count: int = 1
     batch: int = 1
 
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.m * self.k * self.n * self.count
 
-
-def linear(name: str, tokens: int, inputs: int, outputs: int, count: int) -> Iterator[Product]:
+def linear(tokens: int, inputs: int, outputs: int, count: int) -> Iterator[Product]:
     """Forward, gradient of the input, gradient of the weight."""
-    yield Product(f"{name} forward", tokens, inputs, outputs, count)
-    yield Product(f"{name} input gradient", tokens, outputs, inputs, count)
-    yield Product(f"{name} weight gradient", outputs, tokens, inputs, count)
+    yield Product(tokens, inputs, outputs, count)
+    yield Product(tokens, outputs, inputs, count)
+    yield Product(outputs, tokens, inputs, count)
 
 
 def of_model(model: ModelConfig, rows: int) -> list[Product]:
@@ -44,15 +37,13 @@ def of_model(model: ModelConfig, rows: int) -> list[Product]:
     tokens, groups = rows * model.context, rows * model.heads
     assert model.vocab_size is not None, "it is known here"
     return [
-        *linear("query, key, value", tokens, width, 3 * width, layers),
-        *linear("attention output", tokens, width, width, layers),
-        *linear("mlp up", tokens, width, model.ffn_width, layers),
-        *linear("mlp down", tokens, model.ffn_width, width, layers),
-        *linear("head", tokens, width, padded(model.vocab_size, model.vocab_multiple, 1), 1),
-        Product(
-            "attention scores", model.context, head, model.context, 2 * layers, groups
-        ),  # and the weights' gradient
-        Product("attention values", model.context, model.context, head, 4 * layers, groups),  # and those of q, k, v
+        *linear(tokens, width, 3 * width, layers),
+        *linear(tokens, width, width, layers),
+        *linear(tokens, width, model.ffn_width, layers),
+        *linear(tokens, model.ffn_width, width, layers),
+        *linear(tokens, width, padded(model.vocab_size, model.vocab_multiple, 1), 1),
+        Product(model.context, head, model.context, 2 * layers, groups),  # scores, and the gradient of the weights
+        Product(model.context, model.context, head, 4 * layers, groups),  # values, and gradients of q, k and v
     ]
 
 
@@ -88,26 +79,3 @@ def step_seconds(products: list[Product], device: str) -> Callable[[], float]:
 
     works = [fastest(one, torch.bfloat16, device) for one in products]
     return lambda: sum(work() for work in works)
-
-
-def measure(options: Options) -> Row:
-    import torch
-
-    rows = 1 if options.quick else 4
-    model = gpt1(options, rows).model
-    edge = 512 if options.quick else 2048
-    products = [Product("square", edge, edge, edge), *of_model(model, rows)]
-    works = {one.name: fastest(one, torch.bfloat16, options.device) for one in products}
-    flops = {one.name: one.flops for one in products}
-
-    def speed(name: str) -> Callable[[], float]:
-        return lambda: flops[name] / works[name]() / 1e12
-
-    return Row(
-        number=0,
-        title="matrix products of GPT-1, bf16, each in its fastest layout",
-        unit="TFLOP/s",
-        series=take_turns({name: speed(name) for name in works}, options.rounds),
-        ratios=[],
-        configuration={"rows": rows, "context": model.context, "threads": torch.get_num_threads()},
-    )
