@@ -17,8 +17,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.files import parse_json
 
 MAX_JSON_BYTES = 1 << 20  # of a config.json
 MAX_HEADER_BYTES = 16 << 20  # of a safetensors file
@@ -73,7 +73,7 @@ def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     if size > limit:
         raise CheckpointError(f"{path}: {size} bytes is too large for this file (at most {limit})")
     try:
-        value = bounded_json.parse(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({str(error).splitlines()[0]:.80})") from None
     if not isinstance(value, dict):
@@ -93,7 +93,7 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
             )
         text = file.read(length)
     try:
-        entries = dict(bounded_json.parse(text, MAX_HEADER_MEMORY).items())
+        entries = dict(parse_json(text, MAX_HEADER_MEMORY).items())
         entries.pop("__metadata__", None)
     except (ValueError, AttributeError):
         raise CheckpointError(f"{path}: damaged: its header is not readable; download it again") from None

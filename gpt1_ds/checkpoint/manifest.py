@@ -19,9 +19,8 @@ from typing import Any
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.files import naming, sha256_file, write_json
+from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
 from gpt1_ds.config import ModelConfig
 
 FORMAT = 1
@@ -122,7 +121,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: damaged: {error.strerror}") from None
 
 
-def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dict[str, Any]:
+def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
         with _readable(path), naming(path):
@@ -131,7 +130,7 @@ def read_json(path: Path, if_missing: str, most: int = bounded_json.MOST) -> dic
             if path.stat().st_size > LARGEST_JSON:
                 raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
             content = path.read_bytes()
-        value = bounded_json.parse(content, most)
+        value = parse_json(content, most)
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent}: no {path.name}: {if_missing}") from None
     except ValueError as error:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.fingerprint import as_text
 from gpt1_ds.checkpoint.state import INDEX, Index, merge
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
@@ -49,7 +48,7 @@ def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
     for part in parts:
         for name, value in part.items():
             sums[name] = sums.get(name, 0) + value
-    return {name: as_text(sums[name]) for name in sorted(sums)}
+    return {name: f"{sums[name] % 2**64:016x}" for name in sorted(sums)}
 
 
 def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:

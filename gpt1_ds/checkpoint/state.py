@@ -24,14 +24,12 @@ from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.external import TensorFacts, safetensors_header
-from gpt1_ds.checkpoint.fingerprint import partial_hash
-from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
+from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble, partial_hash
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.engine.master_weights import MOMENTS, Fragment
+from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.model.names import ParameterInfo
 
 INDEX = "state/index.json"
-KINDS = ("master", *MOMENTS)
 LEAST_INDEX = 128 << 20  # bytes of memory
 
 

@@ -20,6 +20,8 @@ from typing import Any
 
 from gpt1_ds.common.errors import NodeError, UserError, WorldError
 
+MOST_JSON = 64 << 20  # bytes of memory that the JSON of strangers may take
+_PER_BYTE, _PER_VALUE = 6, 100  # at most about: text is held three times, and wide characters take four
 _WRONG = {  # what was judged wrong: it stays so
     errno.EACCES: "permission denied; choose a place you may write to (run.dir=...)",
     errno.EPERM: "not permitted; choose a place you may write to (run.dir=...)",
@@ -137,6 +139,20 @@ def discard(path: Path) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def parse_json(data: bytes, most: int = MOST_JSON) -> Any:
+    """The value of a JSON text of strangers, whose bytes can stand for twenty times as much memory (`[[],[],...`).
+
+    Raises ValueError for what is none, or would take more than `most` bytes of memory.
+    """
+    values = sum(map(data.count, (b",", b"[", b"{", b":")))
+    if _PER_BYTE * len(data) + _PER_VALUE * values > most:
+        raise ValueError(f"its {len(data)} bytes hold too much")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 @contextlib.contextmanager

@@ -13,11 +13,9 @@ INHERITED = ("kind", "width", "heads", "context", "ffn", "units")  # of the mode
 
 def problems(config: Config) -> Iterator[str]:
     """One line per problem that holds for every number of ranks: the key, its value, the way out."""
-    sections = (config.run, config.model, config.data, config.train, config.optimizer, config.schedule)
-    for section in (*sections, config.parallel, config.checkpoint, config.guard, config.tracking, config.slurm):
-        yield from section.problems()
-    if config.task is not None:
-        yield from config.task.problems()
+    for section in vars(config).values():
+        if hasattr(section, "problems"):
+            yield from section.problems()
     yield from probes.problems(config.probes)
     model, train, parallel = config.model, config.train, config.parallel
     if parallel.tensor > 0 and model.heads % parallel.tensor:

@@ -45,19 +45,22 @@ def _keys(kind: type, prefix: str = "") -> tuple[str, ...]:
     """Of a dataclass of sections, with their sections: `model.layers`."""
     found: list[str] = []
     for name, hint in _hints(kind).items():
-        options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        section = next((one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)), None)
+        section = _section(hint)
         found += _keys(section, f"{prefix}{name}.") if section else [f"{prefix}{name}"]
     return tuple(found)
 
 
+def _section(hint: Any) -> type | None:
+    """The dataclass that a field of this type holds, if it holds one."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    return next((one for one in options if isinstance(one, type) and dataclasses.is_dataclass(one)), None)
+
+
 def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(key path, value) for everything a layer sets, with counts, nulls and free-form mappings made into values."""
-    section = next((option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)), None)
-    if isinstance(kind, types.UnionType) and section is not None and isinstance(values, dict):
-        kind = section
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(values, dict):
-        hints = _hints(kind)
+    section = _section(kind)
+    if section is not None and isinstance(values, dict):
+        hints = _hints(section)
         for key, value in values.items():
             yield from leaves_of(hints.get(key), value, (*prefix, str(key)))
         return
@@ -128,15 +131,9 @@ def refuse_resolvers(value: Any) -> None:
     """`${oc.env:...}` would copy secrets out of the environment into logs and checkpoints, also where its name is put
     together by an interpolation within an interpolation. Raises ValueError for all but plain names of keys.
     """
-    for text in (value,) if isinstance(value, str) else ():
+    for text in texts_in(value):
         if _RESOLVER.search(text):
             raise ValueError(f"{text!r}: resolvers are off, ${{section.key}} alone is read; write the value itself")
-    if isinstance(value, Mapping):
-        for item in value.values():
-            refuse_resolvers(item)
-    elif isinstance(value, list):
-        for item in value:
-            refuse_resolvers(item)
 
 
 def interpolation_problems(config: Any) -> Iterator[str]:
@@ -164,9 +161,8 @@ def interpolation_problems(config: Any) -> Iterator[str]:
 def nesting_problems(kind: type, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
     """One line per list or mapping of plain values that holds another one, which OmegaConf lets pass."""
     for name, hint in _hints(kind).items():
-        value, options = values.get(name), typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        section = next((one for one in options if dataclasses.is_dataclass(one)), None)
-        if isinstance(section, type) and isinstance(value, Mapping):
+        value, section = values.get(name), _section(hint)
+        if section is not None and isinstance(value, Mapping):
             yield from nesting_problems(section, value, f"{prefix}{name}.")
         elif typing.get_origin(hint) in (list, dict) and typing.get_args(hint)[-1] in (str, int, float):
             items = value.values() if isinstance(value, Mapping) else value or ()

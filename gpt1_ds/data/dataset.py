@@ -7,15 +7,15 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import naming
+from gpt1_ds.common.files import naming, parse_json
 from gpt1_ds.data.shards import DTYPE_CODES, Shard
 
 DESCRIPTION = "dataset.json"
@@ -44,7 +44,7 @@ class TokenStream:
             _check_shard(shard)
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
-        self._open: dict[int, Shard] = {}
+        self.shard = lru_cache(OPEN_SHARDS)(self._opened)
 
     def read(self, start: int, count: int) -> NDArray[np.integer]:
         """[count] tokens from token `start` on, read-only. Raises ValueError outside the split, DataError for a shard
@@ -89,16 +89,8 @@ class TokenStream:
             return range(0)
         return range(self._document_at(start), self._document_at(start + count - 1) + 1)
 
-    def shard(self, number: int) -> Shard:
+    def _opened(self, number: int) -> Shard:
         """The open shard; opening checks it. Raises DataError for a damaged one."""
-        found = self._open.get(number)
-        if found is None:
-            if len(self._open) >= OPEN_SHARDS:
-                self._open.pop(next(iter(self._open)), None)
-            found = self._open[number] = self._checked(number)
-        return found
-
-    def _checked(self, number: int) -> Shard:
         entry = self.shards[number]
         shard = Shard(self.folder / entry["name"])
         found = (len(shard.tokens), shard.sequences, shard.dtype)
@@ -129,11 +121,12 @@ class Dataset:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.path = self.folder / DESCRIPTION
+        self.tokenizer_folder = self.folder / TOKENIZER
         if not self.path.is_file():
             raise DataError(f"{self.folder}: not a dataset ({DESCRIPTION} is missing); {_BUILD}")
         try:
             with naming(self.path):
-                self.description: dict[str, Any] = bounded_json.parse(self.path.read_bytes(), MOST_MEMORY)
+                self.description: dict[str, Any] = parse_json(self.path.read_bytes(), MOST_MEMORY)
             if self.description["format"] > FORMAT:
                 newer = f"format {self.description['format']!r:.40}"
                 raise DataError(f"{self.path}: {newer} is newer than this program; update")
@@ -149,6 +142,7 @@ class Dataset:
             self._streams = {
                 name: TokenStream(self.folder, name, entry, dtype, self.vocab_size) for name, entry in splits.items()
             }
+            self.splits = list(self._streams)  # train, and validation unless the dataset was built without
             files = [
                 (f"{shard['name']}.{kind}", int(shard[f"{kind}_size"]))
                 for stream in self._streams.values()
@@ -159,15 +153,6 @@ class Dataset:
             raise DataError(f"{self.path}: damaged ({type(error).__name__}: {error!s:.200}); {_AGAIN}") from None
         for name, expected in files:
             _check_size(self.folder / name, expected)
-
-    @property
-    def tokenizer_folder(self) -> Path:
-        return self.folder / TOKENIZER
-
-    @property
-    def splits(self) -> list[str]:
-        """Names of the splits: train, and validation unless the dataset was built without."""
-        return list(self._streams)
 
     def split(self, name: str) -> TokenStream:
         """Raises DataError when the dataset was built without this split."""

@@ -11,7 +11,6 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,62 +78,42 @@ def finished_part(parts: Path, number: int, dtype: np.dtype[np.integer]) -> Part
 
 
 def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) -> PartSummary:
-    """Tokenize `unit` into the files of `folder`."""
+    """Tokenize `unit` into the files of `folder`, in large blocks, so that many short documents cost few writes."""
+    dtype, eod = token_dtype(tokenizer.vocab_size), np.array([tokenizer.eod_id], dtype=np.int32)
+    ids: list[NDArray[np.int32]] = []
+    rows: list[tuple[int, int]] = []
+    gathered = open_tokens = open_bytes = 0
+    total = np.zeros(3, dtype=np.int64)  # documents, tokens, bytes
     with open(folder / TOKENS, "wb") as tokens, open(folder / DOCUMENTS, "wb") as documents:
-        writer = _PartWriter(tokens, documents, tokenizer)
+
+        def flush() -> None:
+            if ids:
+                tokens.write(np.concatenate(ids).astype(dtype).data)
+            documents.write(np.array(rows, dtype="<i8").tobytes())
+            ids.clear()
+            rows.clear()
+
         for piece in read_unit(unit, unwrapped):
-            ids = tokenizer.encode_part(piece.text, piece.previous)
-            written = writer.add(ids, utf8_bytes(piece.text), piece.ends_document)
-            if written and not parent_is_alive():
-                raise SystemExit("the build that this worker belonged to is gone")
-        summary = writer.finish()
+            ids.append(tokenizer.encode_part(piece.text, piece.previous))
+            open_tokens += len(ids[-1])
+            open_bytes += utf8_bytes(piece.text)
+            gathered += len(ids[-1]) + 1
+            if piece.ends_document:
+                ids.append(eod)
+                rows.append((open_tokens + 1, open_bytes))
+                total += (1, *rows[-1])
+                open_tokens = open_bytes = 0
+            if gathered >= FLUSH_TOKENS:
+                flush()
+                gathered = 0
+                if not parent_is_alive():
+                    raise SystemExit("the build that this worker belonged to is gone")
+        flush()
         for file in (tokens, documents):
             file.flush()
             os.fsync(file.fileno())
-    return summary
+    return PartSummary(*map(int, total), open_tokens, open_bytes)
 
 
 def utf8_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-class _PartWriter:
-    """Gathers pieces and writes them in larger blocks, so that many short documents cost few writes."""
-
-    def __init__(self, tokens: BinaryIO, documents: BinaryIO, tokenizer: Tokenizer) -> None:
-        self._tokens, self._documents = tokens, documents
-        self._dtype = token_dtype(tokenizer.vocab_size)
-        self._eod = np.array([tokenizer.eod_id], dtype=np.int32)
-        self._ids: list[NDArray[np.int32]] = []
-        self._rows: list[tuple[int, int]] = []
-        self._gathered = 0
-        self._open_tokens = self._open_bytes = 0
-        self._total = np.zeros(3, dtype=np.int64)  # documents, tokens, bytes
-
-    def add(self, ids: NDArray[np.int32], text_bytes: int, ends_document: bool) -> bool:
-        """Take a piece's ids; whether enough had gathered to be written."""
-        self._ids.append(ids)
-        self._open_tokens += len(ids)
-        self._open_bytes += text_bytes
-        self._gathered += len(ids) + 1
-        if ends_document:
-            self._ids.append(self._eod)
-            self._rows.append((self._open_tokens + 1, self._open_bytes))
-            self._total += (1, self._open_tokens + 1, self._open_bytes)
-            self._open_tokens = self._open_bytes = 0
-        full = self._gathered >= FLUSH_TOKENS
-        if full:
-            self._flush()
-        return full
-
-    def finish(self) -> PartSummary:
-        self._flush()
-        documents, tokens, size = (int(number) for number in self._total)
-        return PartSummary(documents, tokens, size, self._open_tokens, self._open_bytes)
-
-    def _flush(self) -> None:
-        if self._ids:
-            self._tokens.write(np.concatenate(self._ids).astype(self._dtype).data)
-        if self._rows:
-            self._documents.write(np.array(self._rows, dtype="<i8").data)
-        self._ids, self._rows, self._gathered = [], [], 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,10 @@ class SplitRule:
 
     fraction: float
     documents: int
-    _ratio: Fraction = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ratio", Fraction(str(self.fraction)).limit_denominator(1_000_000))
+    @cached_property
+    def _ratio(self) -> Fraction:
+        return Fraction(str(self.fraction)).limit_denominator(1_000_000)
 
     @property
     def picks_none(self) -> bool:

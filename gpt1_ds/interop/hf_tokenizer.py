@@ -106,7 +106,7 @@ def openai_json(tokenizer: OpenAIBpe) -> dict[str, Any]:
         {"type": "Sequence", "normalizers": normalizers},
         {"type": "Sequence", "pretokenizers": splits},
         {"type": "BPEDecoder", "suffix": END},
-        _bpe({**tokenizer.pieces, **special}, tokenizer.merges, byte_fallback=False, suffix=END),
+        _bpe({**tokenizer.pieces, **special}, list(tokenizer.ranks), byte_fallback=False, suffix=END),
     )
 
 

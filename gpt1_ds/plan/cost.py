@@ -75,17 +75,17 @@ class _Step:
         self.micro_batches = train.global_batch // (train.micro_batch * self.data)
         self.tokens = train.micro_batch * model.context  # of a micro-batch
         self.type = 4 if train.precision == "fp32" else 2
-        self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self._cuda else world))
+        self.cuda = machine.device == "cuda"
+        self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self.cuda else world))
         # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
         self.tensor_link = machine.link(self.tensor)
         self.data_link = machine.link(self.tensor * self.data, self.tensor)
         self.stage_link = machine.link(world, self.tensor * self.data)
         self.state = self.tokens * model.width * self.type
+        self.passes_over_blocks = 3 if train.recompute == "block" else 2
+        # two per block and pass (Shoeybi et al. 2019); with sequence parallelism gathers and scatters, as long
+        self.tensor_reductions = 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         self.parts = stages(config, vocab_size)
-
-    @property
-    def _cuda(self) -> bool:
-        return self.machine.device == "cuda"
 
     def cost(self) -> Cost:
         known = {stage.shape: self._passes(stage) for stage in self.parts}
@@ -98,7 +98,7 @@ class _Step:
         step = pipeline + reduction + update
         tokens = self.config.train.global_batch * self.model.context / step
         peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
-        if not self._cuda:  # a node's peak, however many ranks share it
+        if not self.cuda:  # a node's peak, however many ranks share it
             peak /= min(self.world, self.machine.ranks_per_node)
         blocks = max(stage.blocks for stage in self.parts)
         return Cost(
@@ -108,7 +108,7 @@ class _Step:
             reduction=reduction,
             update=update,
             bubble=1 - working / pipeline,
-            tensor=self.micro_batches * blocks * self._passes_over_blocks() * self._tensor_reductions(),
+            tensor=self.micro_batches * blocks * self.passes_over_blocks * self.tensor_reductions,
             tensor_bytes=self.micro_batches * self._on_tensor_wire(blocks),
             pipeline_bytes=self.micro_batches * 2 * self.state * (self.stages > 1),
             data_bytes=self._on_data_wire(largest),
@@ -130,20 +130,17 @@ class _Step:
         forward, backward = forward + ends / 3, backward + ends * 2 / 3
         launched = stage.blocks * BLOCK_OPERATIONS[self.machine.device] + END_OPERATIONS
         host = (launched + tensors * TENSOR_OPERATIONS[self.config.parallel.zero]) * self.speeds.launch
-        together = max if self._cuda else operator.add  # a GPU computes what was launched before
+        together = max if self.cuda else operator.add  # a GPU computes what was launched before
         forward, backward = together(forward, host / 3), together(backward, host * 2 / 3)
         forward, backward = (x + self._between(stage) for x in (forward, backward))
-        forward += stage.blocks * self._tensor_reductions()
-        backward += stage.blocks * self._tensor_reductions() * (self._passes_over_blocks() - 1)
+        forward += stage.blocks * self.tensor_reductions
+        backward += stage.blocks * self.tensor_reductions * (self.passes_over_blocks - 1)
         weights = stage.parameters * self.type
         if self.config.parallel.zero == 3:
             waits = (tensors // 2) * math.log2(self.data) * self.data_link.latency  # one per module
             forward += gather(weights, self.data, self.data_link) + waits
             backward += gather(weights, self.data, self.data_link) + waits
         return forward, backward + self._accumulation(stage)
-
-    def _passes_over_blocks(self) -> int:
-        return 3 if self.config.train.recompute == "block" else 2
 
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
@@ -182,10 +179,6 @@ class _Step:
         sides = (stage.number > 0) + (stage.number < self.stages - 1)
         return sides * (self.stage_link.latency + self.state / self.stage_link.bandwidth) / 2
 
-    def _tensor_reductions(self) -> float:
-        """Two per block and pass (Shoeybi et al. 2019); with sequence parallelism gathers and scatters, as long."""
-        return 2 * all_reduce(self.state, self.tensor, self.tensor_link)
-
     def _accumulation(self, stage: Stage) -> float:
         """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
         zero = self.config.parallel.zero
@@ -223,7 +216,7 @@ class _Step:
 
     def _on_tensor_wire(self, blocks: int) -> float:
         """Bytes that one rank sends for one micro-batch."""
-        return (2 * self._passes_over_blocks() * blocks + 2) * 2 * self.state * (self.tensor - 1) / self.tensor
+        return (2 * self.passes_over_blocks * blocks + 2) * 2 * self.state * (self.tensor - 1) / self.tensor
 
     def _on_data_wire(self, parameters: int) -> float:
         """Bytes that one rank sends for one step."""

@@ -80,6 +80,9 @@ class _Rank:
         self.micro_batches = train.global_batch // (train.micro_batch * self.data)
         self.type = 4 if train.precision == "fp32" else 2
         self.mixed = self.type == 2
+        self.gradients_stay = self.zero == 3 or (
+            self.zero == 1 and self.mixed
+        )  # their memory is held between steps, too
         self.state = train.micro_batch * model.context * model.width * self.type  # one S x B x D tensor
         self.hidden = self.state // (self.tensor if parallel.sequence else 1)  # as it lies between blocks
         self.parameters = stage.parameters
@@ -121,10 +124,6 @@ class _Rank:
         """Once all of a step's are there."""
         return 4 * self.parameters // (self.data if self.zero >= 2 else 1)
 
-    def _gradients_stay(self) -> bool:
-        """Whether their memory is held between steps, too."""
-        return self.zero == 3 or (self.zero == 1 and self.mixed)
-
     def _buffers(self) -> int:
         bucket = 4 * (min(BUCKET_ELEMENTS, self.parameters) if self.device == "cpu" else BUCKET_ELEMENTS)
         return LIBRARIES[self.device] + self._received() + (bucket if self.zero == 3 else 0)
@@ -136,11 +135,6 @@ class _Rank:
         kept = max(2, self.in_flight) if self.micro_batches > 1 else 1
         inputs = 0 if self.stage.tokens else (kept + 1) * self.hidden
         return inputs + (kept * self.hidden if self.stage.head else 0)
-
-    def _held(self) -> float:
-        return (
-            self._weights() + self._optimizer() + self._buffers() + (self._gradients() if self._gradients_stay() else 0)
-        )
 
     # What a micro-batch leaves behind
 
@@ -163,8 +157,8 @@ class _Rank:
 
     def _step(self) -> dict[str, float]:
         """The first backward pass of a step finds no gradients, later ones add to those of the passes before."""
-        stays = self._gradients_stay()
-        held, gradients = self._held(), 0.0 if stays else float(self._gradients())
+        held = self._weights() + self._optimizer() + self._buffers() + self.gradients_stay * self._gradients()
+        gradients = 0.0 if self.gradients_stay else float(self._gradients())
         start, flight = held + self._gathered(), self.in_flight
         instants = self._pass(start, flight, False)
         if self.micro_batches > 1:  # the schedule keeps `flight` micro-batches in flight while there are as many left
@@ -251,7 +245,7 @@ class _Rank:
             return gradients
         if self.zero == 3:
             return self._cut(gradients)
-        return max(gathering, 0 if self._gradients_stay() else 2 * self._cut(gradients))
+        return max(gathering, 0 if self.gradients_stay else 2 * self._cut(gradients))
 
     def _drawn(self) -> int:
         """Of the largest parameter."""

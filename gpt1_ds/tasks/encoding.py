@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import SpecialIds, Tokenizer
 from gpt1_ds.tasks import layouts
 from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
-from gpt1_ds.tasks.layouts import Int32s, Specials
+from gpt1_ds.tasks.layouts import Int32s
 
 NO_LABEL = -1
 
@@ -65,12 +65,11 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
     """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted."""
-    specials = Specials.of(tokenizer)
     sequences: list[Int32s] = []
     truncated = 0
     for example in examples:
         texts, choices = encode_texts(example, tokenizer)
-        laid_out = lay_out(task, texts, choices, specials, limit)
+        laid_out = lay_out(task, texts, choices, tokenizer.special_ids, limit)
         sequences += laid_out
         whole = task.sequences * (sum(map(len, texts)) + (2 if task.layout == "single" else 3)) + sum(map(len, choices))
         truncated += sum(map(len, laid_out)) < whole
@@ -109,7 +108,7 @@ def encode_texts(example: Example, tokenizer: Tokenizer) -> tuple[list[Int32s], 
 
 
 def lay_out(
-    task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], specials: Specials, limit: int
+    task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], specials: SpecialIds, limit: int
 ) -> list[Int32s]:
     """The C sequences of one example."""
     if task.layout == "choice":

@@ -17,48 +17,33 @@ only; the cuts of a single text and of a document with a question are this progr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import SpecialIds
 
 Int32s = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Specials:
-    """Ids of the three special tokens."""
-
-    start: int
-    delimiter: int
-    extract: int
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Specials:
-        return cls(tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id)
-
-
-def single(text: Int32s, specials: Specials, limit: int) -> list[Int32s]:
+def single(text: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
     """[S x E], one int32 [T] with T <= limit."""
     return [_join(specials, text[: _checked(limit) - 2])]
 
 
-def pair(first: Int32s, second: Int32s, specials: Specials, limit: int) -> list[Int32s]:
+def pair(first: Int32s, second: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
     """[S a D b E], one int32 [T] with T <= limit."""
     half = pair_limit(limit)
     return [_join(specials, first[:half], second[:half])]
 
 
-def both_orders(first: Int32s, second: Int32s, specials: Specials, limit: int) -> list[Int32s]:
+def both_orders(first: Int32s, second: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
     """[S a D b E, S b D a E], two int32 [T] of the same T <= limit; their final states are added before the head."""
     return pair(first, second, specials, limit) + pair(second, first, specials, limit)
 
 
 def choice(
-    document: Int32s, question: Int32s | None, choices: list[Int32s], specials: Specials, limit: int
+    document: Int32s, question: Int32s | None, choices: list[Int32s], specials: SpecialIds, limit: int
 ) -> list[Int32s]:
     """[S document question D choice E] per choice, each an int32 [T] with T <= limit; the document is cut alike in all.
 
@@ -79,7 +64,7 @@ def pair_limit(limit: int) -> int:
     return _checked(limit) // 2 - 2
 
 
-def _join(specials: Specials, *texts: Int32s) -> Int32s:
+def _join(specials: SpecialIds, *texts: Int32s) -> Int32s:
     parts = [texts[0]]
     for text in texts[1:]:
         parts += [np.array([specials.delimiter], dtype=np.int32), text]

@@ -114,9 +114,9 @@ def test_counts(tokenizer: OpenAIBpe) -> None:
     assert tokenizer.vocab_size == 40482
     ids = (tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id, tokenizer.eod_id, tokenizer.unknown_id)
     assert ids == (40478, 40479, 40480, 40481, 0)
-    texts = Counter(type(text) for text in tokenizer._ids)
+    texts = Counter(type(text) for text in tokenizer.pieces)
     assert texts == {str: 40478}
-    assert len(tokenizer._ranks) == 40000
+    assert len(tokenizer.ranks) == 40000
     assert tokenizer.token_bytes()[[0, 40478, 40479, 40480, 40481]].tolist() == [0] * 5
     assert tokenizer.token_bytes()[40477] == 1
 
@@ -164,7 +164,7 @@ def test_any_text_gives_the_same_ids(tokenizer: OpenAIBpe, reference: Reference,
 @settings(max_examples=200, deadline=None)
 @given(word=st.text(st.sampled_from("theinsorda"), min_size=1, max_size=40))
 def test_merging_by_heap_is_merging_by_sweeps(tokenizer: OpenAIBpe, reference: Reference, word: str) -> None:
-    assert merge(word, tokenizer._ranks) == reference.sweep(word)
+    assert merge(word, tokenizer.ranks) == reference.sweep(word)
 
 
 def test_ids_do_not_depend_on_cuts_at_line_ends_and_before_spaces(tokenizer: OpenAIBpe) -> None:

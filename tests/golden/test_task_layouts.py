@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from gpt1_ds.config import load
+from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.tasks import layouts
 from gpt1_ds.tasks.encoding import Encoded, encode
-from gpt1_ds.tasks.layouts import Specials
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.words import WordTokenizer
 
@@ -216,7 +216,7 @@ def test_official_files_become_the_papers_sequences(name: str, tmp_path: Path) -
         assert data.task.labels[encoded.labels[0]] == case.label
 
 
-SPECIALS = Specials(start=101, delimiter=102, extract=103)
+SPECIALS = SpecialIds(unknown=0, eod=1, start=101, delimiter=102, extract=103)
 
 
 def ids(*numbers: int) -> np.ndarray:

@@ -164,11 +164,11 @@ def spacy_alone(folder: Path, texts: list[str]) -> Ids:
 
     tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, OpenAIBpe), f"{folder} holds neither {VOCABULARY} nor {MERGES}"
-    split, remembered = English().tokenizer, {"\n ": [tokenizer._ids["\n</w>"]]}
+    split, remembered = English().tokenizer, {"\n ": [tokenizer.pieces["\n</w>"]]}
 
     def encode(token: str) -> list[int]:
         if token not in remembered:
-            remembered[token] = [tokenizer._ids.get(piece, 0) for piece in merge(token, tokenizer._ranks)]
+            remembered[token] = [tokenizer.pieces.get(piece, 0) for piece in merge(token, tokenizer.ranks)]
         return remembered[token]
 
     return [

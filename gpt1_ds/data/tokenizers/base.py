@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import naming, write_atomic
+from gpt1_ds.common.files import naming, parse_json, write_atomic
 
 METADATA = "gpt1_tokenizer.json"
 FORMAT = 1
@@ -64,6 +63,7 @@ class Tokenizer(ABC):
         self.kind = metadata.kind
         self.vocab_size = metadata.vocab_size
         self.fingerprint = metadata.fingerprint
+        self.special_ids = metadata.special_ids
         self.unknown_id = metadata.special_ids.unknown
         self.eod_id = metadata.special_ids.eod
         self.start_id = metadata.special_ids.start
@@ -130,7 +130,7 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; {_MAKE_ONE}")
     try:
         with naming(path):
-            values: dict[str, Any] = bounded_json.parse(path.read_bytes())
+            values: dict[str, Any] = parse_json(path.read_bytes())
         if values["format"] > FORMAT:
             raise DataError(f"{path}: format {values['format']!r:.40} is newer than this program; update gpt1-ds")
         metadata = Metadata(

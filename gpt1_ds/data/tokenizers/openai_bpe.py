@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.common import bounded_json
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
 
 if TYPE_CHECKING:
@@ -43,17 +43,18 @@ class OpenAIBpe(Tokenizer):
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(metadata)
-        self._ids = read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
+        # id of every piece of the release: the four symbols added after them have no text
+        self.pieces = read_vocabulary(folder / VOCABULARY, (folder / VOCABULARY).read_bytes())
         merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes())
-        self._ranks = {pair: rank for rank, pair in enumerate(merges)}
+        self.ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._texts = [""] * self.vocab_size
-        for piece, number in self._ids.items():
+        for piece, number in self.pieces.items():
             self._texts[number] = piece.replace(END, " ")
-        self._texts[self._ids[NEWLINE]], self._texts[self.unknown_id] = "\n", ""
+        self._texts[self.pieces[NEWLINE]], self._texts[self.unknown_id] = "\n", ""
         self._words = WordCache(self._encode_word)
         self._parts = WordCache(self._encode_part)
         self._tokens = WordCache(self._encode_token)
-        self._newline = ids_as_bytes([self._ids[NEWLINE]])
+        self._newline = ids_as_bytes([self.pieces[NEWLINE]])
         self._split: SpacyTokenizer | None = None
         self._split_words = 0
 
@@ -82,16 +83,6 @@ class OpenAIBpe(Tokenizer):
         """Of the text that `decode` gives; the original text's layout and capitals are lost."""
         return np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
 
-    @property
-    def pieces(self) -> dict[str, int]:
-        """Id of every piece of the release; the four symbols added behind them have no text."""
-        return self._ids
-
-    @property
-    def merges(self) -> list[tuple[str, str]]:
-        """Pairs of pieces, by rank."""
-        return list(self._ranks)
-
     def _encode_word(self, word: str) -> bytes:
         """int32 ids of what lies between two blanks."""
         spaced = _PUNCTUATION.sub(r" \1 ", word.translate(_DASHES))
@@ -102,7 +93,7 @@ class OpenAIBpe(Tokenizer):
         return b"".join(self._tokens[token.text.lower()] for token in self._spacy()(part))
 
     def _encode_token(self, token: str) -> bytes:
-        return ids_as_bytes(self._ids.get(piece, self.unknown_id) for piece in merge(token, self._ranks))
+        return ids_as_bytes(self.pieces.get(piece, self.unknown_id) for piece in merge(token, self.ranks))
 
     def _spacy(self) -> SpacyTokenizer:
         if self._split is None or self._split_words >= MAX_SPACY_WORDS:
@@ -165,7 +156,7 @@ def _fix(text: str) -> str:
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is not the release's."""
     try:
-        encoder: dict[str, int] = bounded_json.parse(content)
+        encoder: dict[str, int] = parse_json(content)
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
     ids = list(encoder.values()) if isinstance(encoder, dict) else []
