@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,24 +79,20 @@ def _run_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*sweep.table(), sep="\n")
         return 0
-    return runner.run(sweep, jobs, _Reports(sweep.folder).write)
+    return runner.run(sweep, jobs, partial(_write_study, sweep.folder))
 
 
-class _Reports:
-    """The table and figure of a study, rewritten by every call. What is not installed is said once."""
+def _write_study(folder: Path) -> None:
+    """The table and figure of a study, written again after every trial."""
+    from gpt1_ds.report.study_page import write_study
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._told = folder, False
+    try:
+        write_study(folder)
+    except UserError as error:
+        _say_once(f"{folder}: without study.html: {error}")
 
-    def write(self) -> None:
-        from gpt1_ds.report.study_page import write_study
 
-        try:
-            write_study(self.folder)
-        except UserError as error:
-            if not self._told:
-                say(f"{self.folder}: without study.html: {error}")
-            self._told = True
+_say_once = cache(say)  # of what is not installed
 
 
 COMMAND = Command(

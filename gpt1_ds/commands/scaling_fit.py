@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -164,10 +165,8 @@ def _count(figure: Mapping[str, Any]) -> str:
 def _number(option: str, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         return float(parse_count(text))
-    except ValueError:
-        pass
     try:
         return float(text)  # 1.2e21 FLOPs are more than a count holds
     except ValueError:

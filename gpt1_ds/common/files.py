@@ -175,6 +175,13 @@ def published_folder(final: Path) -> Iterator[Path]:
     sync_folder(final.parent)
 
 
+def is_taken(out: Path) -> bool:
+    """Whether something is at `out` already; an empty folder there is removed."""
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+    return out.exists()
+
+
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's bytes, read in blocks."""
     with naming(path), open(path, "rb") as file:

@@ -30,13 +30,15 @@ def setup(rank: int, log_file: Path, terminal: IO[str]) -> None:
     LOGGER.setLevel(logging.DEBUG)
     file_handler = _LogFile(log_file)
     file_handler.setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"))
-    _add(root, file_handler)
+    _HANDLERS.append(file_handler)
     if rank == 0:
         stream = _Lines(terminal)
         stream.setFormatter(logging.Formatter("%(message)s"))
         stream.setLevel(logging.INFO)
         stream.addFilter(lambda record: record.name == LOGGER.name)
-        _add(root, stream)
+        _HANDLERS.append(stream)
+    for handler in _HANDLERS:
+        root.addHandler(handler)
     logging.captureWarnings(True)
 
 
@@ -93,11 +95,6 @@ def teardown() -> None:
         logging.getLogger().removeHandler(handler)
         handler.close()
     logging.captureWarnings(False)
-
-
-def _add(root: logging.Logger, handler: logging.Handler) -> None:
-    root.addHandler(handler)
-    _HANDLERS.append(handler)
 
 
 def say(message: str) -> None:

@@ -55,8 +55,10 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     Raises ConfigError naming every problem: unknown keys (with a suggestion), wrong types, keys that exclude each
     other, and combinations that cannot run.
     """
-    layers = [] if model_of is None else [_model_section(model_of)]
-    layers += [read_file(name) for name in files]
+    layers = [read_file(name) for name in files]
+    if model_of is not None:
+        whole = _carried_layer(_read_yaml(model_of))
+        layers.insert(0, Layer(whole.origin, {"model": whole.values.get("model", {})}))
     for layer in layers:
         if layer.left_out:
             keys = ", ".join(layer.left_out)
@@ -129,11 +131,6 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
         if isinstance(values, Mapping) and isinstance(values.get(key), str):
             found = None if values[key].lower() in NULLS else values[key]
     return found
-
-
-def _model_section(path: Path) -> Layer:
-    layer = _carried_layer(_read_yaml(path))
-    return Layer(layer.origin, {"model": layer.values.get("model", {})})
 
 
 def _carried_layer(layer: Layer) -> Layer:

@@ -63,8 +63,9 @@ class ShardWriter:
         self.sequences = 0
         self._open_tokens = 0  # of the sequence that has not ended yet
         self._hash = hashlib.sha256()
-        self._bin = open(_bin(prefix), "wb")  # noqa: SIM115 - lives as long as the writer
-        self._lengths = open(_lengths(prefix), "w+b")  # noqa: SIM115
+        self.bin_path, self.idx_path, self.lengths_path = (_beside(prefix, x) for x in (".bin", ".idx", ".lengths.tmp"))
+        self._bin = open(self.bin_path, "wb")  # noqa: SIM115 - lives as long as the writer
+        self._lengths = open(self.lengths_path, "w+b")  # noqa: SIM115
 
     def write(self, tokens: Tokens, ends: Int64s) -> None:
         """Append tokens. `ends` are the places in `tokens`, ascending, behind which a sequence ends."""
@@ -82,14 +83,14 @@ class ShardWriter:
         """Write the index and flush both files to the disk. Tokens behind the last end become a last sequence."""
         if self._open_tokens:
             self._add_lengths(np.array([self._open_tokens]))
-        with open(_idx(self.prefix), "wb") as file:
+        with open(self.idx_path, "wb") as file:
             self._write_index(file)
             _flush(file)
         _flush(self._bin)
         self._discard()
-        idx_size = _idx(self.prefix).stat().st_size
+        idx_size = self.idx_path.stat().st_size
         size = self.tokens * self.dtype.itemsize
-        idx_sha256 = sha256_file(_idx(self.prefix))
+        idx_sha256 = sha256_file(self.idx_path)
         return ShardSummary(self.tokens, self.sequences, size, self._hash.hexdigest(), idx_size, idx_sha256)
 
     def __enter__(self) -> ShardWriter:
@@ -98,15 +99,15 @@ class ShardWriter:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self._discard()
-            _bin(self.prefix).unlink(missing_ok=True)
-            _idx(self.prefix).unlink(missing_ok=True)
+            self.bin_path.unlink(missing_ok=True)
+            self.idx_path.unlink(missing_ok=True)
         elif not self._bin.closed:
             self.close()
 
     def _discard(self) -> None:
         self._bin.close()
         self._lengths.close()
-        _lengths(self.prefix).unlink(missing_ok=True)
+        self.lengths_path.unlink(missing_ok=True)
 
     def _add_lengths(self, lengths: Int64s) -> None:
         assert lengths.max() < 2**31, f"{self.prefix}: a sequence of {lengths.max()} tokens does not fit the index"
@@ -135,7 +136,7 @@ class Shard:
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
-        self.bin_path, self.idx_path = _bin(prefix), _idx(prefix)
+        self.bin_path, self.idx_path = _beside(prefix, ".bin"), _beside(prefix, ".idx")
         for path in (self.bin_path, self.idx_path):
             if not path.is_file():
                 raise DataError(f"{path}: missing; build the dataset again")
@@ -213,13 +214,5 @@ def _flush(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _bin(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".bin")
-
-
-def _idx(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".idx")
-
-
-def _lengths(prefix: Path) -> Path:
-    return prefix.with_name(prefix.name + ".lengths.tmp")
+def _beside(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)

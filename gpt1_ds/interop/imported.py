@@ -18,7 +18,7 @@ from gpt1_ds.checkpoint.publish import Contents, Part, complete
 from gpt1_ds.checkpoint.state import hash_of, tensors_of, write_tensors
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.files import published_folder
+from gpt1_ds.common.files import is_taken, published_folder
 from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
@@ -50,9 +50,7 @@ def free_place(out: Path) -> Path:
     out = out.resolve()
     if re.fullmatch(r"step-\d{8,}", out.name):
         raise CheckpointError(f"{out}: such names are for the checkpoints of runs; choose another --out")
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
-    if out.exists():
+    if is_taken(out):
         raise CheckpointError(f"{out}: is there already and not empty; choose another --out or remove it")
     return out
 

@@ -25,7 +25,12 @@ def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
     }
 
 
-GLUE = _files(train="train.tsv", dev="dev.tsv", test="test.tsv")
+def _each(alternatives: str) -> dict[str, tuple[Names, ...]]:
+    """The same files of every split, whose name stands in the place of {0}."""
+    return _files(**{split: alternatives.format(split) for split in ("train", "dev", "test")})
+
+
+GLUE = _each("{0}.tsv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +68,6 @@ METRICS: Mapping[Kind, Names] = {
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
-ANYTHING = ("csv", "tsv", "jsonl", "json")
 
 SPECS = {
     spec.name: spec
@@ -95,11 +99,7 @@ SPECS = {
         Spec(
             name="snli",
             labels=NLI,
-            files=_files(
-                train="snli_1.0_train.jsonl|snli_1.0_train.txt|train.tsv",
-                dev="snli_1.0_dev.jsonl|snli_1.0_dev.txt|dev.tsv",
-                test="snli_1.0_test.jsonl|snli_1.0_test.txt|test.tsv",
-            ),
+            files=_each("snli_1.0_{0}.jsonl|snli_1.0_{0}.txt|{0}.tsv"),
             label=("gold_label", "label"),
         ),
         Spec(
@@ -142,12 +142,9 @@ SPECS = {
             aliases={"not_entailment": "neutral", "entailment": "entails"},
             label=("gold_label", "label"),
             headerless=(("premise", "hypothesis", "label"),),
-            files=_files(
-                **{
-                    split: f"tsv_format/scitail_1.0_{split}.tsv|scitail_1.0_{split}.tsv|{split}.tsv|"
-                    f"snli_format/scitail_1.0_{split}.txt|scitail_1.0_{split}.txt"
-                    for split in ("train", "dev", "test")
-                }
+            files=_each(
+                "tsv_format/scitail_1.0_{0}.tsv|scitail_1.0_{0}.tsv|{0}.tsv|"
+                "snli_format/scitail_1.0_{0}.txt|scitail_1.0_{0}.txt"
             ),
         ),
         Spec(
@@ -187,11 +184,7 @@ SPECS = {
             label=("score", "label"),
             headerless=(("sentence1", "sentence2", "score"),),
             no_label=("-1", "-1.0"),
-            files=_files(
-                train="train.tsv|stsb-en-train.csv",
-                dev="dev.tsv|stsb-en-dev.csv",
-                test="test.tsv|stsb-en-test.csv",
-            ),
+            files=_each("{0}.tsv|stsb-en-{0}.csv"),
             submission={"test": "STS-B.tsv"},
         ),
         Spec(
@@ -203,13 +196,7 @@ SPECS = {
             choices=(("options",),),
             group=("group",),
             labels=("A", "B", "C", "D"),
-            files=_files(
-                **{
-                    split: f"{split}/middle+{split}/high|RACE/{split}/middle+RACE/{split}/high|"
-                    f"{split}/middle|{split}/high"
-                    for split in ("train", "dev", "test")
-                }
-            ),
+            files=_each("{0}/middle+{0}/high|RACE/{0}/middle+RACE/{0}/high|{0}/middle|{0}/high"),
         ),
         Spec(
             name="story_cloze",
@@ -259,7 +246,7 @@ SPECS = {
             name=TABLE,
             id=(),
             no_label=(),
-            files=_files(**{split: "|".join(f"{split}.{x}" for x in ANYTHING) for split in ("train", "dev", "test")}),
+            files=_each("{0}.csv|{0}.tsv|{0}.jsonl|{0}.json"),
         ),
     )
 }

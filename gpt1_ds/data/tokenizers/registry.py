@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import published_folder, sha256_file, write_json
+from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.data.tokenizers.base import (
     FORMAT,
     METADATA,
@@ -46,9 +46,7 @@ def publish_tokenizer(
     out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
 ) -> Tokenizer:
     """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
-    if out.exists():
+    if is_taken(out):
         raise DataError(f"{out}: is there already; choose another --out or remove it")
     with published_folder(out) as folder:
         for name, content in files.items():
