@@ -67,10 +67,10 @@ def build(
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
     `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
-    last one, as that share of all tokens). A build that
-    was interrupted goes on; a finished one with the same inputs and options is left as it is. `show` is told the bytes
-    of input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises
-    DataError for unusable inputs, for a finished `out` of other inputs, and when there is too little text.
+    last one, as that share of all tokens). A build that was interrupted goes on; a finished one with the same inputs
+    and options is left as it is. `show` is told the bytes of input done (a compressed file counts as it lies on the
+    disk, python-docs 0) and the tokens so far. Raises DataError for unusable inputs, for a finished `out` of other
+    inputs, and when there is too little text.
     """
     if not 0 <= validation < 1:
         raise DataError(f"--validation={validation} is not a share; choose 0 up to, not including, 1")
@@ -89,7 +89,8 @@ def build(
     with _only_writer(out):
         if (out / DESCRIPTION).exists():
             return job.finished()
-        return job.run(workers or len(os.sched_getaffinity(0)), show)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return job.run(workers or cores, show)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) 
         for file in (tokens, documents):
             file.flush()
             os.fsync(file.fileno())
-    return PartSummary(*map(int, total), open_tokens, open_bytes)
+    ended, size, text_bytes = (int(number) for number in total)
+    return PartSummary(ended, size, text_bytes, open_tokens, open_bytes)
 
 
 def utf8_bytes(text: str) -> int:

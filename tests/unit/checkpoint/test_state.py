@@ -1,6 +1,7 @@
 """Tensor files are safetensors that the library reads, and manifests notice any change."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import safetensors.torch
 import torch
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.state import StateReader, merge, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.state import StateReader, merge, tensors_of, write_tensors
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
 from gpt1_ds.engine.master_weights import Fragment
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
         tensors, index = tensors_of(fragments)
         write_tensors(tmp_path / f"state/rank-{rank}.safetensors", tensors)
         parts.append((f"state/rank-{rank}.safetensors", index))
-    write_json(tmp_path / "state/index.json", to_json(merge(parts)))
+    write_json(tmp_path / "state/index.json", {name: asdict(stored) for name, stored in merge(parts).items()})
     safetensors.torch.save_file({"w": weight, "n": norm}, tmp_path / "wanted.safetensors")
     return tmp_path
 
