@@ -1,1 +1,1 @@
-"""Floor 5: the layout-free state on disk."""
+"""The layout-free state on disk."""

@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 
-REPLACED = ".replaced"  # behind the name of an older checkpoint of the same step while it makes room
+REPLACED = ".replaced"  # after the name of an older checkpoint of the same step while it makes room
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,6 @@ def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: 
     with torch.no_grad():
         for parameter in model.parameters():
             info = names.info(parameter)
-            rows = slice(0, info.shape[0])  # pad rows behind stay zero
+            rows = slice(0, info.shape[0])  # pad rows after them stay zero
             parameter[rows] = value(info)
     return model.eval()

@@ -1,1 +1,1 @@
-"""Floor 0: what every room needs and nothing a room decides."""
+"""What every package needs and none decides."""

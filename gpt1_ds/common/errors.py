@@ -59,7 +59,7 @@ class DataError(UserError):
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged, foreign or unsafe."""
+    """A checkpoint that is missing, damaged, of another program or unsafe."""
 
 
 class LaunchError(UserError):

@@ -1,4 +1,4 @@
-"""Floor 1: the configuration. One file per section; loading and validation never import torch."""
+"""The configuration. One file per section; loading and validation never import torch."""
 
 from gpt1_ds.config.load import find_file, load, load_carried, load_recorded, to_carried_yaml, to_yaml
 from gpt1_ds.config.model import ModelConfig

@@ -15,7 +15,7 @@ class ScheduleConfig:
     warmup_steps: int | None = None  # optimizer steps of linear warm-up from 0
     warmup_fraction: float | None = None  # warm-up as a share of the run; nothing named: 0.02
     decay_fraction: float = 0.2  # wsd: share of the run, at its end, in which the rate falls linearly
-    final_fraction: float = 0.0  # where the rate ends, one step behind the last, as a share of optimizer.lr
+    final_fraction: float = 0.0  # where the rate ends, one step after the last, as a share of optimizer.lr
 
     def problems(self) -> Iterator[str]:
         if self.warmup_steps is not None and self.warmup_steps < 0:

@@ -21,11 +21,11 @@ class SlurmConfig:
     partition: str | None = None  # null: the cluster's default
     qos: str | None = None  # quality of service; null: the default
     nodes: int = 1  # hosts of the job
-    gpus_per_node: int = 0  # 0: ranks on processors
+    gpus_per_node: int = 0  # 0: ranks on CPUs
     ranks_per_node: int | None = None  # null: one per GPU, or one where there are none
     cpus_per_task: int | None = None  # cores of a node's launcher task, or of a rank with launcher=srun; null: default
     memory: str | None = None  # of a node, like 200G; null: the partition's default
-    time: str = "24:00:00"  # limit of one job: [days-]hours:minutes:seconds; a longer run goes on in the next job
+    time: str = "24:00:00"  # limit of one job: [days-]hours:minutes:seconds; a longer run continues in the next job
     exclusive: bool = False  # whole nodes
     constraint: str | None = None  # node features
     exclude: str | None = None  # hosts to avoid, as `slurm check` names them

@@ -28,7 +28,7 @@ class TrainConfig:
 
     @property
     def profiled(self) -> range:
-        """The steps to profile, numbered from 1; what lies behind the last step of the run does not come."""
+        """The steps to profile, numbered from 1; what comes after the last step of the run does not come."""
         start, _, stop = (self.profile or "0:0").partition(":")
         return range(int(start), int(stop))
 

@@ -1,1 +1,1 @@
-"""Floor 3: from text to batches. Tokenizers, corpora, token shards, and the order in which windows of them are read."""
+"""From text to batches. Tokenizers, corpora, token shards, and the order in which windows of them are read."""

@@ -1,7 +1,8 @@
 """From text to a dataset folder: units are tokenized by worker processes, then joined in order.
 
 `OUT/.parts/KEY/` holds finished parts, KEY naming inputs, tokenizer and options, so a build that was ended at any
-moment goes on where it was and gives the same bytes. `dataset.json` is written last: a folder without it is no dataset.
+moment continues where it was and gives the same bytes. `dataset.json` is written last: a folder without it is no
+dataset.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def build(
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
     `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
-    last one, as that share of all tokens). A build that was interrupted goes on; a finished one with the same inputs
+    last one, as that share of all tokens). A build that was interrupted continues; a finished one with the same inputs
     and options is left as it is. `show` is told the bytes of input done (a compressed file counts as it lies on the
     disk, python-docs 0) and the tokens so far. Raises DataError for unusable inputs, for a finished `out` of other
     inputs, and when there is too little text.

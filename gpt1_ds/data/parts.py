@@ -1,7 +1,7 @@
 """One unit of a corpus, tokenized: a part folder that appears whole or not at all.
 
-`tokens.bin` holds ids, `<eod>` behind each document; `documents.bin` int64 [documents, 2] of tokens (with `<eod>`) and
-UTF-8 bytes of each document that ends in this part; `part.json` the totals. What lies behind the last `<eod>` goes on
+`tokens.bin` holds ids, `<eod>` after each document; `documents.bin` int64 [documents, 2] of tokens (with `<eod>`) and
+UTF-8 bytes of each document that ends in this part; `part.json` the totals. What follows the last `<eod>` continues
 in the next part.
 """
 
@@ -29,7 +29,7 @@ FLUSH_TOKENS = 1 << 20
 
 @dataclass(frozen=True)
 class PartSummary:
-    """Counts of a part. The `open_` ones are what lies behind its last `<eod>`, and are not in the others."""
+    """Counts of a part. The `open_` ones are what follows its last `<eod>`, and are not in the others."""
 
     documents: int
     tokens: int

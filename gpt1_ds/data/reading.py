@@ -145,7 +145,7 @@ def _explain(error: Exception, segment: Segment, number: int) -> str:
 
 
 def _lines(segment: Segment) -> Iterator[bytes]:
-    parts: list[bytes] = []  # of a line that goes on in the next chunk
+    parts: list[bytes] = []  # of a line that continues in the next chunk
     size = 0
     for chunk in _chunks(segment):
         *lines, rest = chunk.split(b"\n")

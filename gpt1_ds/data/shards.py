@@ -3,7 +3,7 @@
 The index is little-endian: 9 bytes of magic, int64 version, one byte of dtype code, int64 counts of sequences S and of
 document borders D, then int32 [S] lengths in tokens, int64 [S] byte offsets into the .bin, int64 [D] sequence numbers
 at which documents begin, and S at the end. This program writes one sequence per document; a document that does not fit
-a shard goes on in the next.
+a shard continues in the next.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ShardWriter:
         self._lengths = open(self.lengths_path, "w+b")  # noqa: SIM115
 
     def write(self, tokens: Tokens, ends: Int64s) -> None:
-        """Append tokens. `ends` are the places in `tokens`, ascending, behind which a sequence ends."""
+        """Append tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends."""
         data = np.ascontiguousarray(tokens, dtype=self.dtype)
         self._bin.write(data.data)
         self._hash.update(data.data)
@@ -80,7 +80,7 @@ class ShardWriter:
             self._open_tokens += len(data)
 
     def close(self) -> ShardSummary:
-        """Write the index and flush both files to the disk. Tokens behind the last end become a last sequence."""
+        """Write the index and flush both files to the disk. Tokens after the last end become a last sequence."""
         if self._open_tokens:
             self._add_lengths(np.array([self._open_tokens]))
         with open(self.idx_path, "wb") as file:
@@ -157,7 +157,7 @@ class Shard:
 
     def read(self, first: int, last: int) -> Tokens:
         """[last - first] tokens, read-only. Raises DataError when the file has become shorter: touching `tokens`
-        behind its end would kill the process (SIGBUS).
+        after its end would kill the process (SIGBUS).
         """
         at, end = first * self.dtype.itemsize, last * self.dtype.itemsize
         blocks = []

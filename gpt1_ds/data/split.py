@@ -31,7 +31,7 @@ class SplitWriter:
         self._ended = 0  # documents that end in the open shard
 
     def write(self, tokens: Tokens, ends: Int64s) -> None:
-        """Append tokens; `ends` are the places behind which a document ends, ascending."""
+        """Append tokens; `ends` are the places after which a document ends, ascending."""
         self.tokens += len(tokens)
         self.documents += len(ends)
         while len(tokens):
@@ -122,7 +122,7 @@ class Splits:
                 for block in _document_blocks(part_folder(parts, number), summary):
                     self._copy(tokens, document, block)
                     document += len(block)
-                if summary.open_tokens:  # the document goes on in the next part
+                if summary.open_tokens:  # the document continues in the next part
                     writer = self._writer(bool(self.rule.held_out(document, 1)[0]))
                     self._copy_run(tokens, writer, np.empty(0, dtype=np.int64), summary.open_tokens)
                     writer.bytes += summary.open_bytes
@@ -142,7 +142,7 @@ class Splits:
             writer.bytes += int(block[begin:end, 1].sum())
 
     def _copy_run(self, file: Any, writer: SplitWriter, ends: Int64s, tokens: int) -> None:
-        """Copy the next `tokens` tokens of a part, in which documents end behind `ends`."""
+        """Copy the next `tokens` tokens of a part, in which documents end after `ends`."""
         for start in range(0, tokens, COPY_TOKENS):
             block = np.fromfile(file, writer.dtype, min(COPY_TOKENS, tokens - start))
             low, high = np.searchsorted(ends, [start, start + len(block)], side="right")
@@ -168,7 +168,7 @@ class Splits:
 
 
 def _ends(parts: Path, summaries: Sequence[PartSummary]) -> Int64s:
-    """int64 [documents]: the places behind which they end, in all parts together."""
+    """int64 [documents]: the places after which they end, in all parts together."""
     found, place = [], 0
     for number, summary in enumerate(summaries):
         for block in _document_blocks(part_folder(parts, number), summary):

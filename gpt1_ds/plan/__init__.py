@@ -1,1 +1,1 @@
-"""Floor 2: arithmetic about models, layouts and machines. Never imports torch."""
+"""Arithmetic about models, layouts and machines. Never imports torch."""

@@ -6,7 +6,7 @@
 A stage's passes are the sum of its operations' times, or of the host's time to launch them where that is longer (CUDA).
 B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
 scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
-Nothing overlaps: DeepSpeed's pipeline reduces behind the last backward pass, and engine/ds_config.py asks the same of
+Nothing overlaps: DeepSpeed's pipeline reduces after the last backward pass, and engine/ds_config.py asks the same of
 the dense engine.
 """
 

@@ -15,7 +15,7 @@ what it multiplies). With sequence parallelism all of it is cut over the tensor-
 a block's input is kept.
 
 The peak is the largest of a step's instants, not the sum of everything. It is what `torch.cuda.max_memory_allocated`
-counts; a processor's heap may keep some of what was freed.
+counts; a CPU's heap may keep some of what was freed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpt1_ds.plan.stages import Stage, stages
 
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
 LIVE_LIMIT = 1_000_000_000  # gathered elements that ZeRO 3 keeps (DeepSpeed's stage3_max_live_parameters)
-LIBRARIES = {"cpu": 56 << 20, "cuda": 0}  # what libraries take once a step has run, behind their import
+LIBRARIES = {"cpu": 56 << 20, "cuda": 0}  # what libraries take once a step has run, after their import
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class _Rank:
         return self.type * min(self.parameters, LIVE_LIMIT)
 
     def _workspace(self) -> float:
-        """Of the loss, whose gradients come with it; behind a gather on a processor, what gloo copies."""
+        """Of the loss, whose gradients come with it; after a gather on a CPU, what gloo copies."""
         size = 0.0
         if self.stage.head:
             size = self.matrix + self.state + self.logits + 4 * LOSS_LOGITS[self.device]
@@ -253,7 +253,7 @@ class _Rank:
         return 4 * self.tensor * max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
 
     def _building(self) -> float:
-        """The model is made in fp32, then flattened; on a processor that is the memory that trains."""
+        """The model is made in fp32, then flattened; on a CPU that is the memory that trains."""
         if self.device != "cpu":
             return 0.0
         if self.zero == 0:

@@ -1,1 +1,1 @@
-"""A side wing: jobs. It meets training through run folders and the program; never imports torch."""
+"""Jobs. The package meets training through run folders and the program; never imports torch."""

@@ -128,7 +128,7 @@ def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> st
 
 
 def _trained(run_dir: RunDir, since: int) -> int | None:
-    """Seconds between the last start of training and the last save behind it, when they are later than `since`."""
+    """Seconds between the last start of training and the last save after it, when they are later than `since`."""
     last = {event["event"]: event["time"] for event in read_jsonl(run_dir.events)}
     try:
         started, saved = (datetime.fromisoformat(last[event]).timestamp() for event in ("started", "saved"))

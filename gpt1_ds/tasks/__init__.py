@@ -1,1 +1,1 @@
-"""Floor 5: what a model is fine-tuned on, from official files to batches, metrics and submissions."""
+"""What a model is fine-tuned on, from official files to batches, metrics and submissions."""

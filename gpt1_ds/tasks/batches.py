@@ -29,7 +29,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """B examples of C sequences of T positions. Padding is id 0, behind each sequence."""
+    """B examples of C sequences of T positions. Padding is id 0, after each sequence."""
 
     tokens: NDArray[np.int32]  # [B, C, T]
     extract: Int64s  # [B, C], position of the extract token

@@ -19,9 +19,9 @@ from gpt1_ds.tasks.tables import brief, open_text, unusable
 
 FILES = {"wsc273": ("wsc273.txt",), "pdp": ("PDP.txt", "pdp.txt"), "dprd": ("test.c.txt",)}
 LINES = 4
-_ENDS = tuple('.!?"')  # behind one of them a sentence begins
+_ENDS = tuple('.!?"')  # after one of them a sentence begins
 _POSSESSIVE = {"my", "your", "his", "its", "our", "their", "whose"}
-_AFTER_OBJECT = {  # behind one of them "her" is no possessive
+_AFTER_OBJECT = {  # after one of them "her" is no possessive
     *("a", "an", "the", "to", "for", "of", "in", "on", "at", "by", "with", "from", "into", "about", "off", "up", "out"),
     *("and", "or", "but", "because", "since", "so", "that", "when", "while", "as", "if", "not", "too", "again"),
 }
@@ -30,7 +30,7 @@ _DETERMINERS = {"The", "A", "An", "My", "His", "Her", "Their", "Our"}  # what el
 
 
 def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
-    """`texts` are what comes before and behind the pronoun, and "'s" where it is a possessive one; `label` is the
+    """`texts` are what comes before and after the pronoun, and "'s" where it is a possessive one; `label` is the
     number of the right one of `choices`.
 
     `path` is the file or the folder that it lies in. Raises DataError for what is not there or no schema.
@@ -53,7 +53,7 @@ def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
 
 def substituted(example: Example, candidate: str) -> tuple[str, str]:
     """(the sentence up to and with `candidate` in the pronoun's place, what follows it)."""
-    before, behind, *ending = example.texts
+    before, after, *ending = example.texts
     if ending:
         candidate += "'" if candidate.endswith("s") else "'s"
     first, blank, others = candidate.partition(" ")
@@ -61,7 +61,7 @@ def substituted(example: Example, candidate: str) -> tuple[str, str]:
         first = first[:1].upper() + first[1:]
     elif first in _DETERMINERS:
         first = first.lower()
-    return f"{before} {first}{blank}{others}".lstrip(), behind
+    return f"{before} {first}{blank}{others}".lstrip(), after
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -88,15 +88,15 @@ def _schema(number: str, block: list[str]) -> Example:
         raise ValueError(f"{brief(listed)} does not name two candidates or more")
     if answer not in candidates:
         raise ValueError(f"{brief(answer)} is none of its candidates")
-    before, behind = sentence[: place.start()].rstrip(), re.sub("^ (?=[.,;:!?])", "", sentence[place.end() :])
-    ending = ("'s",) if _is_possessive(mark.lower(), before, behind) else ()
-    return Example(number, (before, behind, *ending), candidates, str(candidates.index(answer)))
+    before, after = sentence[: place.start()].rstrip(), re.sub("^ (?=[.,;:!?])", "", sentence[place.end() :])
+    ending = ("'s",) if _is_possessive(mark.lower(), before, after) else ()
+    return Example(number, (before, after, *ending), candidates, str(candidates.index(answer)))
 
 
-def _is_possessive(pronoun: str, before: str, behind: str) -> bool:
+def _is_possessive(pronoun: str, before: str, after: str) -> bool:
     """Whether the pronoun stands for "somebody's". "her" does before a noun: that is guessed from its neighbours."""
     if pronoun != "her":
         return pronoun in _POSSESSIVE
-    follows = re.match(r" ([a-z]+)", behind)
+    follows = re.match(r" ([a-z]+)", after)
     precedes = before.rpartition(" ")[2].lower()
     return follows is not None and follows[1] not in _AFTER_OBJECT and precedes not in _WITH_VERB

@@ -7,7 +7,7 @@
              far as it is above the same word's average over all examples (calibration; no label is used).
 - choices    race, story_cloze, cosmosqa, copa: document, question and each choice, joined by blanks; the average token
              log-probability of the choice decides.
-- schemas    wsc273, pdp, dprd: each candidate in place of the pronoun; the average over the tokens behind it decides
+- schemas    wsc273, pdp, dprd: each candidate in place of the pronoun; the average over the tokens after it decides
              (partial scoring). They are the same in all sequences of a question.
 
 A model that is not fine-tuned yet has no start token, so the first token of a text would have no context. Here it has
@@ -158,16 +158,16 @@ def _choice(example: Example, tokenizer: Tokenizer, context: int, labels: Sequen
 
 
 def _schema(example: Example, tokenizer: Tokenizer, context: int) -> Question:
-    """What lies behind the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
-    that come behind the candidate in all of them are those behind the pronoun.
+    """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
+    that come after the candidate in all of them are those after the pronoun.
     """
     parts = [winograd.substituted(example, candidate) for candidate in example.choices]
-    wholes = [tokenizer.encode(f"{before}{behind}") for before, behind in parts]
-    behind = min(
+    wholes = [tokenizer.encode(f"{before}{after}") for before, after in parts]
+    after = min(
         len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)
     )
     sequences = tuple(_joined([_first(tokenizer)], whole)[-context - 1 :] for whole in wholes)
-    return Question(sequences, (min(behind, context),) * len(wholes), int(example.label or 0))
+    return Question(sequences, (min(after, context),) * len(wholes), int(example.label or 0))
 
 
 def _question(history: Sequence[int], answers: Sequence[Int32s], label: int, context: int) -> Question:

@@ -119,12 +119,12 @@ def merge(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
     heapq.heapify(heap)
     while heap:
         rank, at = heapq.heappop(heap)
-        behind = after[at]
-        if behind >= count or ranks.get((pieces[at], pieces[behind])) != rank:
+        following = after[at]
+        if following >= count or ranks.get((pieces[at], pieces[following])) != rank:
             continue  # one of the two was merged already
-        pieces[at] += pieces[behind]
-        pieces[behind] = ""
-        after[at] = after[behind]
+        pieces[at] += pieces[following]
+        pieces[following] = ""
+        after[at] = after[following]
         if after[at] < count:
             before[after[at]] = at
         for left, right in ((before[at], at), (at, after[at])):

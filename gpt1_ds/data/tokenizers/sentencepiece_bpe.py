@@ -65,7 +65,7 @@ class SentencePieceBpe(Tokenizer):
 
     @property
     def merged_pieces(self) -> list[str]:
-        """The text of every piece behind the byte ids, by id: what comes earlier is merged first."""
+        """The text of every piece after the byte ids, by id: what comes earlier is merged first."""
         return [piece.decode() for piece in self._pieces[FIRST_BYTE_ID + 256 :]]
 
     def _encode_words(self, text: str) -> bytes:
