@@ -42,7 +42,9 @@ def report() -> int:
     if not any(level == "problem" for level, _ in findings):
         for check in (_reference, _devices, _backends, _compiler, _collective):
             findings += _guarded(check)
-    findings += list(_disk())
+    free = shutil.disk_usage(".").free / 2**30
+    where = f"free in this folder (host {socket.gethostname()})"
+    findings.append(("ok" if free > 5 else "note", f"{free:.1f} GiB {where}"))
     for level, text in findings:
         print(f"{level:8}{text}")
     works = not any(level == "problem" for level, _ in findings)
@@ -155,11 +157,6 @@ def add_up() -> float:
     dist.all_reduce(value)
     dist.destroy_process_group()
     return float(value)
-
-
-def _disk() -> Iterator[Finding]:
-    free = shutil.disk_usage(".").free / 2**30
-    yield "ok" if free > 5 else "note", f"{free:.1f} GiB free in this folder (host {socket.gethostname()})"
 
 
 def _version(package: str) -> str | None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import published_folder, write_atomic, write_json
+from gpt1_ds.common.files import published_folder, write_json
 from gpt1_ds.common.log import say
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.common.units import count
@@ -33,7 +33,7 @@ from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, hash_d
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
-from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 PARTS = ".parts"
@@ -132,8 +132,7 @@ class _Build:
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")
         with published_folder(self.out / TOKENIZER) as folder:
-            for name in (METADATA, *read_metadata(self.tokenizer_folder).files):
-                write_atomic(folder / name, (self.tokenizer_folder / name).read_bytes())
+            copy_tokenizer(self.tokenizer_folder, folder)
         write_json(self.out / DESCRIPTION, self._describe(units, summaries, splits))
         shutil.rmtree(self.out / PARTS)
         return Dataset(self.out)

@@ -172,13 +172,9 @@ def _cut(stream: BinaryIO, target: int, file: SourceFile, unwrap: bool) -> tuple
         if (at := window.find(b"\n")) >= 0:
             return offset + at + 1, "\n"
         if file.format == ".txt":
-            return offset + _cut_in_line(window), "x"
+            inside = (at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13)
+            space = window.find(b" ", 1)
+            return offset + (space if space > 0 else next(inside, len(window))), "x"
         offset += len(window)
         window = stream.read(WINDOW_BYTES)
     return file.size, ""
-
-
-def _cut_in_line(window: bytes) -> int:
-    if (space := window.find(b" ", 1)) > 0:
-        return space
-    return next((at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13), len(window))

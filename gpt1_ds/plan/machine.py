@@ -123,17 +123,13 @@ def find(name: str | None = None, device: str = "cuda") -> Machine:
 def read(path: Path) -> Machine:
     """Raises ConfigError for a file that is not a machine's."""
     try:
-        raw = json.loads(path.read_text())
+        return _machine(json.loads(path.read_text()))
     except FileNotFoundError:
         presets = ", ".join(PRESETS)
         raise ConfigError(
             f"--machine={path}: no such file; name one of {presets}, or write it: gpt1-ds plan --calibrate"
         ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not a machine file ({error}); write it again: gpt1-ds plan --calibrate") from None
-    try:
-        return _machine(raw)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{path}: not a machine file ({problem}); write it again: gpt1-ds plan --calibrate") from None
 

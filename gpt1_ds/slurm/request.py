@@ -50,10 +50,10 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     yield _array("step_options", _step_options(slurm))
     yield f"continuation={slurm.continuation}"
     yield f"stage_to={shlex.quote(slurm.stage_to or '')}"
-    for name, number in {"ranks_per_node": slurm.ranks, "health_check": int(slurm.health_check)}.items():
-        yield f"{name}={number}"
+    yield f"ranks_per_node={slurm.ranks}"
     for name in ("max_tries", "pause", "poor_tries", "warning"):
         yield f"{name}={getattr(slurm, name)}"
+    yield f"health_check={int(slurm.health_check)}"
     for name, value in slurm.environment.items():
         yield f"export {name}={shlex.quote(str(value))}"
 

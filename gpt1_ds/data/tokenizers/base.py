@@ -160,6 +160,6 @@ def _count(value: Any) -> int:
 
 def copy_tokenizer(source: Path, target: Path) -> None:
     """Copy the files that a tokenizer folder names, and nothing else that lies there; access rights are not copied."""
-    target.mkdir()
+    target.mkdir(exist_ok=True)
     for name in (METADATA, *read_metadata(source).files):
         write_atomic(target / name, (source / name).read_bytes())
