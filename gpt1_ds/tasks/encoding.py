@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
-from gpt1_ds.data.tokenizers.base import SpecialIds, Tokenizer
-from gpt1_ds.tasks import layouts
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
-from gpt1_ds.tasks.layouts import Int32s
+from gpt1_ds.tasks.layouts import Int32s, lay_out
 
 NO_LABEL = -1
 
@@ -69,7 +68,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
     truncated = 0
     for example in examples:
         texts, choices = encode_texts(example, tokenizer)
-        laid_out = lay_out(task, texts, choices, tokenizer.special_ids, limit)
+        laid_out = lay_out(task.layout, texts, choices, tokenizer.special_ids, limit)
         sequences += laid_out
         whole = task.sequences * (sum(map(len, texts)) + (2 if task.layout == "single" else 3)) + sum(map(len, choices))
         truncated += sum(map(len, laid_out)) < whole
@@ -105,18 +104,6 @@ def encode_texts(example: Example, tokenizer: Tokenizer) -> tuple[list[Int32s], 
         follows = bool(example.choices and first)
         texts.append(tokenizer.encode_part(f" {text}", first[-1]) if follows else tokenizer.encode(text))
     return texts, [tokenizer.encode(text) for text in example.choices]
-
-
-def lay_out(
-    task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], specials: SpecialIds, limit: int
-) -> list[Int32s]:
-    """The C sequences of one example."""
-    if task.layout == "choice":
-        return layouts.choice(texts[0], texts[1] if len(texts) > 1 else None, list(choices), specials, limit)
-    if task.layout == "single":
-        return layouts.single(texts[0], specials, limit)
-    build = layouts.pair if task.layout == "pair" else layouts.both_orders
-    return build(texts[0], texts[1], specials, limit)
 
 
 def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float32]:

@@ -17,51 +17,39 @@ only; the cuts of a single text and of a document with a question are this progr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds
+from gpt1_ds.tasks.base import Layout
 
 Int32s = NDArray[np.int32]
 
 
-def single(text: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
-    """[S x E], one int32 [T] with T <= limit."""
-    return [_join(specials, text[: _checked(limit) - 2])]
-
-
-def pair(first: Int32s, second: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
-    """[S a D b E], one int32 [T] with T <= limit."""
-    half = pair_limit(limit)
-    return [_join(specials, first[:half], second[:half])]
-
-
-def both_orders(first: Int32s, second: Int32s, specials: SpecialIds, limit: int) -> list[Int32s]:
-    """[S a D b E, S b D a E], two int32 [T] of the same T <= limit; their final states are added before the head."""
-    return pair(first, second, specials, limit) + pair(second, first, specials, limit)
-
-
-def choice(
-    document: Int32s, question: Int32s | None, choices: list[Int32s], specials: SpecialIds, limit: int
+def lay_out(
+    layout: Layout, texts: Sequence[Int32s], choices: Sequence[Int32s], specials: SpecialIds, limit: int
 ) -> list[Int32s]:
-    """[S document question D choice E] per choice, each an int32 [T] with T <= limit; the document is cut alike in all.
+    """The C sequences of one example, each an int32 [T] with T <= limit.
 
-    `question` follows the document without a delimiter; None where the task has none.
+    Both orders of two texts have the same T; their final states are added before the head. A document is cut alike for
+    all its choices.
     """
-    if question is None:
-        half = pair_limit(limit)
-        return [_join(specials, document[:half], one[:half]) for one in choices]
-    quarter = _checked(limit) // 4 - 1
-    question, choices = question[:quarter], [one[:quarter] for one in choices]
+    assert limit >= SHORTEST, f"a limit of {limit} tokens leaves nothing for texts"
+    half, quarter = limit // 2 - 2, limit // 4 - 1
+    if layout == "single":
+        return [_join(specials, texts[0][: limit - 2])]
+    if layout != "choice":
+        pair = [text[:half] for text in texts]
+        return [_join(specials, *order) for order in ([pair] if layout == "pair" else [pair, pair[::-1]])]
+    if len(texts) == 1:
+        return [_join(specials, texts[0][:half], choice[:half]) for choice in choices]
+    question, choices = texts[1][:quarter], [choice[:quarter] for choice in choices]
     left = limit - 3 - len(question) - max(map(len, choices))
-    context = np.concatenate([document[:left], question])
-    return [_join(specials, context, one) for one in choices]
-
-
-def pair_limit(limit: int) -> int:
-    """Tokens that each of two texts may have in a sequence of `limit` tokens."""
-    return _checked(limit) // 2 - 2
+    context = np.concatenate([texts[0][:left], question])
+    return [_join(specials, context, choice) for choice in choices]
 
 
 def _join(specials: SpecialIds, *texts: Int32s) -> Int32s:
@@ -70,8 +58,3 @@ def _join(specials: SpecialIds, *texts: Int32s) -> Int32s:
         parts += [np.array([specials.delimiter], dtype=np.int32), text]
     ends = [np.array([number], dtype=np.int32) for number in (specials.start, specials.extract)]
     return np.concatenate([ends[0], *parts, ends[1]]).astype(np.int32)
-
-
-def _checked(limit: int) -> int:
-    assert limit >= SHORTEST, f"a limit of {limit} tokens leaves no room for texts"
-    return limit

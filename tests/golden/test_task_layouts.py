@@ -15,8 +15,8 @@ import pytest
 
 from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.tasks import layouts
 from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.layouts import lay_out
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.words import WordTokenizer
 
@@ -226,21 +226,21 @@ def ids(*numbers: int) -> np.ndarray:
 def test_what_is_cut_of_a_sequence_of_ten() -> None:
     """Ten tokens: a single text has 8, each of a pair 10 // 2 - 2 = 3."""
     long, other = np.arange(1, 21, dtype=np.int32), np.arange(31, 51, dtype=np.int32)
-    (one,) = layouts.single(long, SPECIALS, 10)
+    (one,) = lay_out("single", [long], [], SPECIALS, 10)
     assert one.tolist() == [101, 1, 2, 3, 4, 5, 6, 7, 8, 103]
-    (two,) = layouts.pair(long, other, SPECIALS, 10)
+    (two,) = lay_out("pair", [long, other], [], SPECIALS, 10)
     assert two.tolist() == [101, 1, 2, 3, 102, 31, 32, 33, 103]
-    first, second = layouts.both_orders(long, ids(7), SPECIALS, 10)
+    first, second = lay_out("both", [long, ids(7)], [], SPECIALS, 10)
     assert first.tolist() == [101, 1, 2, 3, 102, 7, 103], "what one text leaves is not given to the other"
     assert second.tolist() == [101, 7, 102, 1, 2, 3, 103]
-    endings = layouts.choice(long, None, [other, ids(9)], SPECIALS, 10)
+    endings = lay_out("choice", [long], [other, ids(9)], SPECIALS, 10)
     assert [one.tolist() for one in endings] == [[101, 1, 2, 3, 102, 31, 32, 33, 103], [101, 1, 2, 3, 102, 9, 103]]
 
 
 def test_a_document_gives_way_to_its_question_and_choices() -> None:
     """16 tokens: question and choices have 16 // 4 - 1 = 3, the document 16 - 3 specials - 3 - the longest choice."""
     document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
-    made = layouts.choice(document, question, [ids(71), ids(72, 73)], SPECIALS, 16)
+    made = lay_out("choice", [document, question], [ids(71), ids(72, 73)], SPECIALS, 16)
     assert [one.tolist() for one in made] == [
         [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 71, 103],
         [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 72, 73, 103],
@@ -248,19 +248,18 @@ def test_a_document_gives_way_to_its_question_and_choices() -> None:
 
 
 def test_the_originals_numbers() -> None:
-    assert layouts.pair_limit(512) == 254
     long = np.ones(600, dtype=np.int32)
-    assert len(layouts.pair(long, long, SPECIALS, 512)[0]) == 254 + 254 + 3
+    assert len(lay_out("pair", [long, long], [], SPECIALS, 512)[0]) == 254 + 254 + 3
 
 
 @pytest.mark.parametrize("limit", [8, 9, 10, 11, 16, 33, 512])
 def test_nothing_is_longer_than_the_limit(limit: int) -> None:
     long = np.ones(2000, dtype=np.int32)
     made = [
-        *layouts.single(long, SPECIALS, limit),
-        *layouts.both_orders(long, long, SPECIALS, limit),
-        *layouts.choice(long, None, [long, long[:1]], SPECIALS, limit),
-        *layouts.choice(long, long, [long, long[:1]], SPECIALS, limit),
+        *lay_out("single", [long], [], SPECIALS, limit),
+        *lay_out("both", [long, long], [], SPECIALS, limit),
+        *lay_out("choice", [long], [long, long[:1]], SPECIALS, limit),
+        *lay_out("choice", [long, long], [long, long[:1]], SPECIALS, limit),
     ]
     for one in made:
         assert len(one) <= limit
