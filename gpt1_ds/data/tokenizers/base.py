@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, parse_json, write_atomic
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 METADATA = "gpt1_tokenizer.json"
 FORMAT = 1
@@ -118,7 +120,7 @@ class WordCache(dict[str, bytes]):
 
 
 def ids_as_bytes(ids: Iterable[int]) -> bytes:
-    return np.fromiter(ids, dtype=np.int32).tobytes()
+    return array("i", ids).tobytes()
 
 
 def read_metadata(folder: Path) -> Metadata:

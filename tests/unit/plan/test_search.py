@@ -42,7 +42,7 @@ def test_the_layouts_of_two_ranks_by_hand() -> None:
     words = ["train.global_batch=2", "train.micro_batch=1", "train.precision=fp32", "model.attention=fused"]
     result = found(2, *words)
     seen = {
-        (one.value("tensor"), one.value("pipeline"), one.value("zero"), one.value("micro_batch"))
+        (one.values["tensor"], one.values["pipeline"], one.values["zero"], one.values["micro_batch"])
         for one in result.ranked
     }
     data = {(1, 1, zero, 1) for zero in range(4)}
@@ -55,7 +55,7 @@ def test_the_layouts_of_two_ranks_by_hand() -> None:
 def test_gpt1_on_eight_gpus_never_shares_matrices_and_says_why() -> None:
     for machine in ("h100", "h200", "a100"):
         result = found(8, machine=machine)
-        assert result.ranked[0].value("tensor") == 1
+        assert result.ranked[0].values["tensor"] == 1
         line = next(line for line in result.losers() if line.startswith("tensor 2:"))
         assert "slower" in line
         assert "reductions between tensor-parallel ranks" in line
@@ -66,7 +66,7 @@ def test_a_model_that_does_not_fit_alone_is_shared() -> None:
     result = found(8, *words, gib=32)
     assert result.too_large
     assert all(one.memory.peak > result.limit for one in result.too_large)
-    assert result.ranked[0].value("tensor") == 8
+    assert result.ranked[0].values["tensor"] == 8
     lines = list(result.losers())
     assert any(line.startswith("tensor 1: does not fit: ") for line in lines)
     assert any(line.startswith("zero 3: does not fit: ") for line in lines)
@@ -82,7 +82,7 @@ def test_what_is_not_legal_is_counted_with_its_reason() -> None:
 def test_a_thousand_gpus_are_a_bounded_number_of_layouts() -> None:
     result = found(1024, "train.global_batch=4096")
     assert 100 < result.seen < 1000, "it is counted, not timed: each takes about 0.3 ms"
-    assert max(one.value("tensor") for one in result.ranked) <= H100.ranks_per_node
+    assert max(one.values["tensor"] for one in result.ranked) <= H100.ranks_per_node
     large = load([], ["model.layers=96", "model.width=12288", "model.heads=96", "train.global_batch=1536"])
     assert sum(1 for _ in layouts(large, 1024, H100)) < 4000
 
@@ -106,7 +106,7 @@ def test_the_written_layout_is_a_configuration(tmp_path) -> None:  # type: ignor
     path.write_text(report.layout_yaml(best, H100))
     config = load(["pretrain/gpt1_117m", str(path)])
     assert config.parallel == best.config.parallel
-    assert (config.train.micro_batch, config.train.recompute) == (best.value("micro_batch"), best.value("recompute"))
+    assert (config.train.micro_batch, config.train.recompute) == (best.values["micro_batch"], best.values["recompute"])
 
 
 def test_the_slurm_request() -> None:
