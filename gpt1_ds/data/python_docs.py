@@ -7,6 +7,7 @@ them. A few megabytes, the same for one version of Python, no network needed.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import inspect
 import platform
@@ -22,7 +23,10 @@ MOST_CODE = 0.4  # share of lines that are interactive examples; docstrings abov
 
 def documents() -> Iterator[str]:
     """One text per topic of the language reference, then one per module that has docstrings worth reading."""
-    yield from (topic.strip() + "\n" for topic in _topics())
+    with contextlib.suppress(ImportError):  # some distributions leave it out
+        from pydoc_data.topics import topics
+
+        yield from (topics[name].strip() + "\n" for name in sorted(topics))
     for path in source_files():
         if text := "\n\n".join(_docstrings(path)):
             yield text + "\n"
@@ -39,14 +43,6 @@ def source_files() -> list[Path]:
     root = Path(sysconfig.get_paths()["stdlib"])
     found = [path for path in root.rglob("*.py") if not SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1])]
     return sorted(found, key=lambda path: path.relative_to(root).parts)
-
-
-def _topics() -> list[str]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:  # some distributions leave it out
-        return []
-    return [topics[name] for name in sorted(topics)]
 
 
 def _docstrings(path: Path) -> Iterator[str]:

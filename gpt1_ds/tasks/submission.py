@@ -38,8 +38,10 @@ def write_submission(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
     lines = ["index\tprediction"]
+    low, high = task.score_range
     for identity, prediction in zip(encoded.ids, predictions.tolist(), strict=True):
-        shown = _score(task, prediction) if task.kind == "regression" else task.labels[prediction]
+        score = task.kind == "regression"
+        shown = f"{min(max(prediction, low), high):.3f}" if score else task.labels[prediction]
         if any(mark in identity + shown for mark in "\t\n\r"):
             raise DataError(
                 f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"
@@ -49,8 +51,3 @@ def write_submission(
     path = folder / file_name(task, split)
     write_atomic(path, "\n".join(lines) + "\n")
     return path
-
-
-def _score(task: Task, prediction: float) -> str:
-    low, high = task.score_range
-    return f"{min(max(prediction, low), high):.3f}"
