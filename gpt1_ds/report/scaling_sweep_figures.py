@@ -10,7 +10,7 @@ import numpy as np
 
 from gpt1_ds.common.units import count
 from gpt1_ds.report import plots
-from gpt1_ds.report.plots import LINES, Budgets, Drawing, NoDataError, Sizes
+from gpt1_ds.report.plots import LINES, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH
@@ -49,7 +49,7 @@ def _ladder(axes: Axes, cells: list[Cell]) -> str:
     by_data = plots.alike(cells, lambda cell: cell.d)
     shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
     lines = by_data if shared else groups(cells, lambda cell: cell.flops, WIDTH)
-    colour = Budgets(value for value, _ in lines)
+    colour = plots.budget_colours(value for value, _ in lines)
     for value, some in lines:
         label = f"D = {count(value)}" if shared else f"C = {plots.power(float(f'{value:.2g}'))}"
         plots.curve(axes, some, _layers, colour(value), label=label)
