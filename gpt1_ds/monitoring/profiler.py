@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,12 +79,10 @@ class Profile:
             shares = self.grid.gather(share)
             try:
                 self.grid.on_rank_0(lambda: self._summarise(shares))
-                self.grid.agree(lambda: trace.write(recording.recorder, self._trace_of(self.grid.rank)))
+                path = self.folder / f"rank-{self.grid.rank}.trace.json.gz"
+                self.grid.agree(lambda: trace.write(recording.recorder, path))
             except UserError as problem:
                 self._give_up(problem)
-
-    def _trace_of(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.trace.json.gz"
 
     def _place(self) -> dict[str, Any]:
         grid = self.grid

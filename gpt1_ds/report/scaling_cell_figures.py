@@ -41,20 +41,17 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
     tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
     for axes, (arm, cells) in zip(places, panels.items(), strict=True):
         for cell in cells:
-            _trained(axes, plots.spread(drawn[cell], most), cell.outcome == DIVERGED, sizes(cell.n))
+            curve = plots.spread(drawn[cell], most)
+            colour = "crimson" if cell.outcome == DIVERGED else sizes(cell.n)
+            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1, alpha=0.8)
+            if cell.outcome == DIVERGED:
+                axes.plot(*curve[-1], zorder=5, **plots.CROSS)
         axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
         plots.finish_loss(axes, "tokens trained on so far", arm, named=False)
     sizes.legend(figure, drawn)
     text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
     text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
     return Drawing(figure, text, drawn)
-
-
-def _trained(axes: Axes, curve: list[tuple[float, float]], diverged: bool, colour: Any) -> None:
-    tokens, losses = zip(*curve, strict=True)
-    axes.plot(tokens, losses, color="crimson" if diverged else colour, linewidth=1, alpha=0.8)
-    if diverged:
-        axes.plot(tokens[-1], losses[-1], zorder=5, **plots.CROSS)
 
 
 def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
@@ -112,7 +109,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
         "What the fit predicts against what was measured, per cell in order of compute: (predicted - loss) / loss. "
         "Open squares: held out. "
     )
-    noise = (study.fit or {}).get("noise")
+    noise = study.fit.get("noise")
     if noise:
         band = 200 * noise["relative_std"]
         axes.axhspan(-band, band, color="0.5", alpha=0.15, linewidth=0, zorder=0)
@@ -135,7 +132,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
 def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     """The cloud of alpha and beta, and histograms of E and of a, which says how N_opt grows with compute."""
     fit = study.fit
-    if fit is None:
+    if not fit:
         raise NoDataError("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
     draws = fit.get("bootstrap") or {}
     samples = {name: drawn for name, drawn in (draws.get("samples") or {}).items() if drawn}

@@ -162,7 +162,6 @@ def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
     for number, cell in enumerate(cell for cell in cells if cell.held_out):
         label = "_" if number else "held out"
         plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label=label)
-    assert study.fit is not None
     flops = {cell.cell: cell.flops for cell in study.cells}
     told = [point for point in study.fit.get("held_out") or [] if point.get("interval") and point["cell"] in flops]
     for number, point in enumerate(told):

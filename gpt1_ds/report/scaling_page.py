@@ -82,7 +82,7 @@ def _note(study: Study, drawing: Drawing) -> str:
 def _not_done(study: Study) -> list[str]:
     """Steps of the study that have not been taken, apart from single cells."""
     steps = []
-    if study.fit is None:
+    if not study.fit:
         steps.append("No law has been fitted (no fit.json): `gpt1-ds scaling fit STUDY`.")
     elif not study.predictions:
         steps.append("The fit left no predictions.csv, so cells are not compared with it: `gpt1-ds scaling fit STUDY`.")

@@ -104,7 +104,7 @@ class Study(StudySettings):
         for name in transfer.tasks:
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
-                yield f"layer_transfer.tasks: {name} is no task of the study; {_choice(near or names)}"
+                yield f"layer_transfer.tasks: {name} is no task of the study; choose {', '.join(near or names)}"
         for task in self.tasks:
             if not task.table and task.name not in transfer.tasks:
                 yield f"tasks.{task.name}: table=false, and layer_transfer.tasks does not name it; leave it out"
@@ -161,12 +161,8 @@ def _known(name: Any) -> list[str]:
     if name in TABLE_5:
         return list(TABLE_5[name])
     raise ValueError(
-        f"{name!r} says nothing, and is no variant of the paper; {_choice(list(TABLE_5))}, or give it keys"
+        f"{name!r} says nothing, and is no variant of the paper; choose {', '.join(TABLE_5)}, or give it keys"
     )
-
-
-def _choice(names: Sequence[str]) -> str:
-    return f"choose {', '.join(names)}"
 
 
 def _seed_problems(key: str, seeds: Sequence[int]) -> Iterator[str]:

@@ -85,7 +85,7 @@ class EarlyEnd:
 
     rise: float = 1.0  # diverged: held-out loss this far above its best so far (nats; guard.rise); 0: only not finite
     behind: float = 0.0  # dominated: this far behind a finished rate of the same cell at equal tokens (nats); 0: never
-    after: float = 0.5  # share of the run before it can be called dominated
+    after: float = 0.5  # fraction of the run before it can be called dominated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class ScalingStudy(StudySettings):
     learning_rate: Rate = field(default_factory=Rate)  # of a width: value x (width / reference)^exponent
     held_out: list[str] = field(default_factory=list)  # names of cells that no fit sees
     epochs_limit: float = 4.0  # most passes over the data, apart from arms of kind data
-    budget_flops: int | None = None  # refuse a study whose cells need more (model operations); null: no limit
+    budget_flops: int | None = None  # refuse a study whose cells need more (model FLOPs); null: no limit
     budget_hours: float | None = None  # stop at this many hours of all ranks together; null: no limit
     stop: EarlyEnd = field(default_factory=EarlyEnd)  # of cells that are hopeless
 

@@ -91,7 +91,7 @@ class ScalingTrial(Trial):
 
     @cached_property
     def flops(self) -> int:
-        """C: model operations that D tokens take, whoever paid for them."""
+        """C: model FLOPs that D tokens take, whoever paid for them."""
         return self.tokens * flops_per_token(self.config.model, self.vocab_size)
 
     @property
@@ -118,7 +118,7 @@ def make_trials(
     needed = sum(trial.flops * trial.own_share for trial in made)
     if study.budget_flops is not None and needed > study.budget_flops:
         raise ConfigError(
-            f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} operations; take some out, or raise it"
+            f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} FLOPs; take some out, or raise it"
         )
     return tuple(sorted(made, key=lambda trial: (trial.trunk is not None, -trial.flops, trial.name)))
 

@@ -112,7 +112,6 @@ def test_held_out_cells_stand_beside_their_predictions(study: Study) -> None:
     (axes,) = compute(study, Sizes(study)).figure.axes
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[-3:] == ["held out", "efficient frontier", "predicted, 95 %"]
-    assert study.fit is not None
     ends = [list(one.get_segments()[0][:, 1]) for one in axes.collections if hasattr(one, "get_segments")]
     assert ends == [pytest.approx(point["interval"]) for point in study.fit["held_out"]]
 
