@@ -78,6 +78,9 @@ class Rate:
     reference: int = 192  # the width at which `value` was found
     exponent: float = -0.5  # 0: the same for all widths
 
+    def at(self, width: int) -> float:
+        return float(f"{self.value * (width / self.reference) ** self.exponent:.4g}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyEnd:

@@ -193,7 +193,7 @@ class _Maker:
             train=replace(
                 base.train, steps=steps, tokens=None, epochs=None, eval_every=max(1, math.ceil(steps / EVALUATIONS))
             ),
-            optimizer=replace(base.optimizer, lr=self._rate(model.width) * rate),
+            optimizer=replace(base.optimizer, lr=study.learning_rate.at(model.width) * rate),
             schedule=replace(
                 base.schedule,
                 kind=study.schedule,
@@ -223,10 +223,6 @@ class _Maker:
             convention=study.convention,
             held_out=name in study.held_out,
         )
-
-    def _rate(self, width: int) -> float:
-        rule = self.study.learning_rate
-        return float(f"{rule.value * (width / rule.reference) ** rule.exponent:.4g}")
 
     def _warmup(self, model: ModelConfig, shortest: int, per_step: int) -> int:
         """Steps, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they could
