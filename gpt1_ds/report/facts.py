@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median_high
 from typing import Any
@@ -172,11 +172,11 @@ def environment(story: RunStory) -> list[tuple[str, str]]:
 def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, str]]:
     """(run, task, split, step, metrics) rows of all that `evaluate` and `finetune` have measured."""
     return [
-        (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"].items()))
+        (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"]))
         for story in stories
         for one in story.entries
     ]
 
 
-def _metrics(values: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
+def _metrics(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {x:.6g}" if isinstance(x, float) else f"{name} {x}" for name, x in values.items())

@@ -159,22 +159,18 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
 
 
 def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
-    for number, cell in enumerate(cell for cell in cells if cell.held_out):
-        label = "_" if number else "held out"
-        plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label=label)
+    for cell in (cell for cell in cells if cell.held_out):
+        plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label="held out")
     flops = {cell.cell: cell.flops for cell in study.cells}
     told = [point for point in study.fit.get("held_out") or [] if point.get("interval") and point["cell"] in flops]
-    for number, point in enumerate(told):
-        low, high = point["interval"]
+    for point in told:
+        (low, high), at = point["interval"], flops[point["cell"]] * BESIDE
         reach = [[max(point["predicted"] - low, 0)], [max(high - point["predicted"], 0)]]
-        label = "_" if number else "predicted, 95 %"
-        at = flops[point["cell"]] * BESIDE
-        axes.errorbar(at, point["predicted"], reach, fmt="_", color="crimson", capsize=4, zorder=6, label=label)
-    return (
-        " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
-        if told
-        else ""
-    )
+        style = {"fmt": "_", "color": "crimson", "capsize": 4, "zorder": 6, "label": "predicted, 95 %"}
+        axes.errorbar(at, point["predicted"], reach, **style)
+    if not told:
+        return ""
+    return " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
 
 
 def _frontier(axes: Axes, law: Fit, cells: list[Cell]) -> str:

@@ -102,7 +102,7 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
             fine = np.geomspace(epochs[0], epochs[-1], 41)
             told = predicted_loss("repeated", study.law.values, n, d, np.append(d / fine, fresh))[0]
             curve = 100 * (told[:-1] / told[-1] - 1)
-            axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit" if number == 0 else "_")
+            axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit")
     axes.axhline(0, color="0.6", linewidth=0.8)
     plots.log_axis(axes.xaxis, plots.plain)
     plots.finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
