@@ -101,7 +101,14 @@ def presets() -> Iterator[tuple[str, str]]:
 
 
 def _comments(kind: Any) -> dict[str, str]:
-    """Field -> the comment behind it."""
+    """Field -> the comment behind it, also of the dataclasses that it extends."""
+    found: dict[str, str] = {}
+    for one in filter(dataclasses.is_dataclass, kind.__mro__):
+        found |= _own_comments(one)
+    return found
+
+
+def _own_comments(kind: Any) -> dict[str, str]:
     source = inspect.getsource(sys.modules[kind.__module__])
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     behind = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}

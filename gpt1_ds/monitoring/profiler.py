@@ -6,9 +6,9 @@ installed outside of the window, and nothing inside it changes a number of the t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,12 +79,10 @@ class Profile:
             shares = self.grid.gather(share)
             try:
                 self.grid.on_rank_0(lambda: self._summarise(shares))
-                self.grid.agree(lambda: trace.write(recording.recorder, self._trace_of(self.grid.rank)))
+                path = self.folder / f"rank-{self.grid.rank}.trace.json.gz"
+                self.grid.agree(lambda: trace.write(recording.recorder, path))
             except UserError as problem:
                 self._give_up(problem)
-
-    def _trace_of(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.trace.json.gz"
 
     def _place(self) -> dict[str, Any]:
         grid = self.grid
@@ -122,8 +120,7 @@ class _Recording:
         self.steps: list[str] = []
         self.phases: list[str] = []
         self.memory: list[int] = []
-        self._step: record_function | None = None
-        self._phase: record_function | None = None
+        self._step, self._phase = contextlib.ExitStack(), contextlib.ExitStack()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         self.recorder = profile(activities=activities, record_shapes=True, with_flops=True)
         self.recorder.start()
@@ -131,18 +128,17 @@ class _Recording:
     def step(self, number: int) -> None:
         self._close()
         self.steps.append(f"step {number}")
-        self._step = _opened(self.steps[-1])
+        self._step.enter_context(record_function(self.steps[-1]))
 
     def phase(self, name: str) -> None:
-        _leave(self._phase)
+        self._phase.close()
         self.phases.append(name)
         self.memory.append(held_bytes(self.device))
-        self._phase = _opened(name)
+        self._phase.enter_context(record_function(name))
 
     def _close(self) -> None:
-        _leave(self._phase)
-        _leave(self._step)
-        self._phase = self._step = None
+        self._phase.close()
+        self._step.close()
 
     def stop(self) -> None:
         self._close()
@@ -150,14 +146,3 @@ class _Recording:
 
     def read(self) -> phases.Recording:
         return trace.read(self.recorder, self.steps, self.phases, self.memory, self.origin_ns)
-
-
-def _opened(name: str) -> record_function:
-    span = record_function(name)
-    span.__enter__()
-    return span
-
-
-def _leave(span: record_function | None) -> None:
-    if span is not None:
-        span.__exit__(None, None, None)

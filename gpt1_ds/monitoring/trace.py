@@ -92,7 +92,7 @@ def _span(event: Event, origin_ns: int) -> Span:
 
 
 def operators(events: Sequence[Event], kernels: Iterable[Event]) -> list[Operator]:
-    """Calls and own times by name, of products also by shapes. `events` are the processor's, by their beginning and
+    """Calls and own times by name, of products also by shapes. `events` are the CPU's, by their beginning and
     the longer first; the time of ranges that no operator takes is OUTSIDE.
     """
     on_device: dict[int, int] = {}

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
@@ -55,7 +54,7 @@ class Watch:
         self._main = threading.current_thread()
         self.folder = self.grid.on_rank_0(self._cleared)
         self._ranks = self.grid.gather(identity())  # told by themselves: who may write a beat names no other process
-        self._stacks = self._open_stacks()
+        self._stacks = open(self._stacks_of(self.grid.rank), "wb", buffering=0)
         self._file = BeatFile(self.folder, self.grid.rank)
         faulthandler.register(DUMP, self._stacks, all_threads=True)
         self._say_present()
@@ -104,9 +103,6 @@ class Watch:
             return Path(tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.run_dir.path))
         self.folder.mkdir()
         return self.folder
-
-    def _open_stacks(self) -> IO[bytes]:
-        return open(self._stacks_of(self.grid.rank), "wb", buffering=0)
 
     def _stacks_of(self, rank: int) -> Path:
         return self.folder / f"stacks-{rank}.txt"

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt1_ds.report import evolution
-from gpt1_ds.report.figures import GRAMS
+from gpt1_ds.config.probes import SCALES
 from gpt1_ds.report.runs import Records, RunStory
 
 AXES = ("step", "tokens", "hours")
@@ -18,7 +17,9 @@ ROWS = 16_000  # kept of the logged steps of all runs of a page together, so tha
 HEAD = 200  # logged steps that are all kept: a log axis shows them wide
 DETAIL = 300  # characters of an event
 BAD = ("spike", "rolled back", "diverged", "failed", "stuck", "save failed", "set aside", "stale latest")
+GRAMS = {1: "unigram", 2: "bigram", 3: "trigram"}
 Columns = dict[str, list[Any]]
+Points = list[tuple[int, float | None]]  # (step, value)
 
 HOURS = (
     "Hours are those of the training steps alone: without evaluations and saves, without the time between a stop and a "
@@ -66,6 +67,21 @@ CHARTS = (
 )
 
 
+_SOURCES = {scale.source: [n for n, s in SCALES.items() if s.source == scale.source] for scale in SCALES.values()}
+_BEST = (
+    f"for {', '.join(f'{name} {SCALES[name].best:g}' for name in names)} ({source})"
+    for source, names in _SOURCES.items()
+)
+PROBES = (
+    "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 is guessing. The score of cola is "
+    f"Matthews' correlation, of the others accuracy. Best is {'; '.join(_BEST)}."
+)
+SCORES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {  # chart -> title, caption, marks
+    "zero_shot": ("Zero-shot probes: 0 is chance, 1 the best", PROBES, [{"label": "chance", "value": 0.0}]),
+    "task": ("Scores of the task", "The task's scores while it is fine-tuned.", []),
+}
+
+
 def hours(train: Records) -> list[float]:
     """Hours of training after each logged step: the steps since the logged one before it, times their mean time."""
     total, before, found = 0.0, 0, []
@@ -76,23 +92,12 @@ def hours(train: Records) -> list[float]:
     return found
 
 
-@dataclass(frozen=True)
-class Axes:
-    """A run's steps as tokens and hours; between two logged steps both grow evenly."""
-
-    steps: list[int]
-    tokens: list[int]
-    hours: list[float]
-
-    @classmethod
-    def of(cls, train: Records) -> Axes:
-        return cls(
-            [0, *(line["step"] for line in train)], [0, *(line["tokens"] for line in train)], [0.0, *hours(train)]
-        )
-
-    def at(self, steps: Sequence[float]) -> Columns:
-        tokens, spent = (np.interp(steps, self.steps, column).tolist() for column in (self.tokens, self.hours))
-        return {"step": list(steps), "tokens": [round(count) for count in tokens], "hours": spent}
+def places(train: Records, steps: Sequence[float]) -> Columns:
+    """Steps of a run as tokens and hours; between two logged steps both grow evenly."""
+    logged = [0, *(line["step"] for line in train)]
+    tokens = np.interp(steps, logged, [0, *(line["tokens"] for line in train)])
+    spent = np.interp(steps, logged, [0.0, *hours(train)])
+    return {"step": list(steps), "tokens": tokens.round().astype(int).tolist(), "hours": spent.tolist()}
 
 
 def gaps(steps: Sequence[int]) -> list[int]:
@@ -123,40 +128,34 @@ def thinned(columns: Columns, rows: int) -> Columns:
 
 def data(stories: Sequence[RunStory]) -> dict[str, Any]:
     """Everything that the page's charts need, as JSON values: runs (tables of columns, events) and charts (series)."""
-    charts = [chart for one in CHARTS if (chart := _chart(one, stories))["series"]]
-    charts += [chart for chart in (_zero_shot(stories), _tasks(stories)) if chart["series"]]
-    return {"runs": [_run(story, ROWS // len(stories)) for story in stories], "charts": charts, "bad": BAD}
+    charts = [*(_chart(one, stories) for one in CHARTS), _score_chart("zero_shot", stories)]
+    charts.append(_score_chart("task", stories))
+    runs = [_run(story, ROWS // len(stories)) for story in stories]
+    return {"runs": runs, "charts": [chart for chart in charts if chart["series"]], "bad": BAD}
 
 
 def _run(story: RunStory, rows: int) -> dict[str, Any]:
-    axes = Axes.of(story.train)
     steps = [line["step"] for line in story.train]
     present = [one.key for one in CHARTS if _has(story.train, one.key)]
-    train = {**axes.at(steps), **{key: [finite(line.get(key)) for line in story.train] for key in present}}
+    train = {**places(story.train, steps), **{key: [finite(line.get(key)) for line in story.train] for key in present}}
     tables = {"train": thinned(train, rows)}
-    if story.held_out:
-        losses = [finite(line["loss"]) for line in story.held_out]
-        tables["held_out"] = {**axes.at([line["step"] for line in story.held_out]), "loss": losses}
-    for name, scores in story.probes.items():
-        values = [finite(evolution.normalised(name, score)) for score in scores]
-        tables[f"probe {name}"] = {**axes.at([score["step"] for score in scores]), "score": values}
-    for (split, metric), found in _task_scores(story).items():
-        values = [finite(value) for _, value in found]
-        tables[f"task {split} {metric}"] = {**axes.at([step for step, _ in found]), "score": values}
-    short = {name: _short(table) for name, table in tables.items()}
+    curves = {"held_out": ("loss", [(line["step"], line["loss"]) for line in story.held_out])}
+    curves |= {f"{name} {label}": ("score", points) for name in SCORES for label, points in scores(name, story).items()}
+    for name, (key, points) in curves.items():
+        values = [finite(value) for _, value in points]
+        tables[name] = {**places(story.train, [step for step, _ in points]), key: values}
+    short = {name: _short(table) for name, table in tables.items() if table["step"]}
     return {"name": story.name, "tables": short, "gaps": gaps(steps), "events": _events(story)}
 
 
 def _events(story: RunStory) -> dict[str, Any]:
     """Where each event stands on the axes; one without a step happened at that of the event before it."""
-    step, steps = 0, []
+    step, steps, texts = 0, [], []
     for event in story.events:
         step = event["step"] if isinstance(event.get("step"), int) else step
         steps.append(step)
-    rows = zip(story.events, steps, strict=True)
-    places = _short(Axes.of(story.train).at(steps))
-    texts = [{"kind": kind_of(event), "time": event.get("time", ""), "text": details(event)} for event, _ in rows]
-    return {**places, "shown": texts}
+        texts.append({"kind": kind_of(event), "time": event.get("time", ""), "text": details(event)})
+    return {**_short(places(story.train, steps)), "shown": texts}
 
 
 def kind_of(event: dict[str, Any]) -> str:
@@ -184,35 +183,34 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
     return {"name": chart.name, "title": chart.title, "caption": chart.caption, "series": series, "marks": marks}
 
 
-def _zero_shot(stories: Sequence[RunStory]) -> dict[str, Any]:
-    series = []
-    for number, story in enumerate(stories):
-        for name, scores in story.probes.items():
-            if len(scores) > 1:
-                label = f"{story.name}: {name}" if len(stories) > 1 else name
-                series.append(_series(number, f"probe {name}", "score", label, evolution.colour(name), "circles"))
-    title = "Zero-shot probes: 0 is chance, 1 the best"
-    marks = [{"label": "chance", "value": 0.0}]
-    return {"name": "zero_shot", "title": title, "caption": evolution.CAPTION, "series": series, "marks": marks}
-
-
-def _tasks(stories: Sequence[RunStory]) -> dict[str, Any]:
-    series = []
-    for number, story in enumerate(stories):
-        for place, (split, metric) in enumerate(_task_scores(story)):
-            label = f"{story.name}: {split} {metric}" if len(stories) > 1 else f"{split} {metric}"
-            series.append(_series(number, f"task {split} {metric}", "score", label, number + place, "circles"))
-    caption = "The task's scores while it is fine-tuned."
-    return {"name": "task", "title": "Scores of the task", "caption": caption, "series": series, "marks": []}
-
-
-def _task_scores(story: RunStory) -> dict[tuple[str, str], list[tuple[int, float | None]]]:
-    """(split, metric) -> (step, value)s."""
-    found: dict[tuple[str, str], list[tuple[int, float | None]]] = {}
-    for record in story.scores:
+def scores(name: str, story: RunStory) -> dict[str, Points]:
+    """The curves of a chart of SCORES, by label."""
+    found: dict[str, Points] = {}
+    for probe, records in story.probes.items() if name == "zero_shot" else ():
+        if len(records) > 1:
+            found[probe] = [(record["step"], normalised(probe, record)) for record in records]
+    for record in story.scores if name == "task" else ():
         for metric, value in record["metrics"].items():
-            found.setdefault((record["split"], metric), []).append((record["step"], value))
+            found.setdefault(f"{record['split']} {metric}", []).append((record["step"], value))
     return found
+
+
+def normalised(probe: str, metrics: dict[str, Any]) -> float:
+    """A probe's score as charts show it: 0 is chance, 1 the best of its scale."""
+    scale = SCALES[probe]
+    return float((metrics[scale.metric] - metrics["chance"]) / (scale.best - metrics["chance"]))
+
+
+def _score_chart(name: str, stories: Sequence[RunStory]) -> dict[str, Any]:
+    """A probe has the same colour on every page."""
+    title, caption, marks = SCORES[name]
+    series = []
+    for number, story in enumerate(stories):
+        for place, label in enumerate(scores(name, story)):
+            colour = list(SCALES).index(label) if name == "zero_shot" else number + place
+            shown = f"{story.name}: {label}" if len(stories) > 1 else label
+            series.append(_series(number, f"{name} {label}", "score", shown, colour, "circles"))
+    return {"name": name, "title": title, "caption": caption, "series": series, "marks": marks}
 
 
 def _series(run: int, table: str, key: str, label: str, colour: int, style: str) -> dict[str, Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median_high
 from typing import Any
 
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.common.units import count, duration
-from gpt1_ds.config import Config, load
-from gpt1_ds.report import evolution
-from gpt1_ds.report.curves import hours
-from gpt1_ds.report.figures import GRAMS
+from gpt1_ds.config import load
+from gpt1_ds.config.probes import SCALES
+from gpt1_ds.report.curves import GRAMS, hours
 from gpt1_ds.report.runs import RunStory
 
 ENDS = {"done": "done", "user": "stopped as asked", "handover": "stopped, to be continued"}
@@ -88,7 +88,10 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
     for baseline in story.baselines:
         nats, bits = baseline["loss"], baseline["bits_per_byte"]
         rows.append((f"{GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte"))
-    rows += evolution.summary(story)
+    for name, scores in story.probes.items():
+        score, metric = scores[-1], SCALES[name].metric
+        text = f"{metric} {score[metric]:.3f} of {score['examples']} questions, chance {score['chance']:.3f}"
+        rows.append((f"zero-shot {name}", f"{text}, after {score['step']:,} steps"))
     rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
     rows.append(("time in training steps", duration(3600 * hours(story.train)[-1])))
     seconds = sum(event.get("seconds", 0.0) for event in story.events)
@@ -102,8 +105,8 @@ def _digits(value: float | None, places: int = 4) -> str:
 
 
 def _speed(story: RunStory) -> str:
-    speeds = sorted(line["tokens_per_second"] for line in story.train if line["tokens_per_second"] is not None)
-    return count(speeds[len(speeds) // 2]) if speeds else "?"
+    speeds = [line["tokens_per_second"] for line in story.train if line["tokens_per_second"] is not None]
+    return count(median_high(speeds)) if speeds else "?"
 
 
 def _state(story: RunStory) -> str:
@@ -120,15 +123,10 @@ def _state(story: RunStory) -> str:
 
 def settings(stories: Sequence[RunStory]) -> list[Setting]:
     """Every key of the runs' configurations: those in which runs differ first, then those changed from the default."""
-    tables = [dict(_leaves(story.config)) for story in stories]
-    defaults = dict(_leaves(load()))
+    *tables, defaults = (dict(_flat("", asdict(config))) for config in (*(story.config for story in stories), load()))
     keys = dict.fromkeys(key for table in tables for key in table)
     found = [Setting(key, [table.get(key, "") for table in tables], defaults.get(key, "")) for key in keys]
     return sorted(found, key=lambda setting: (not setting.differs, not setting.changed))
-
-
-def _leaves(config: Config) -> Iterator[tuple[str, str]]:
-    yield from _flat("", asdict(config))
 
 
 def _flat(prefix: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -174,11 +172,11 @@ def environment(story: RunStory) -> list[tuple[str, str]]:
 def evaluations(stories: Sequence[RunStory]) -> list[tuple[str, str, str, str, str]]:
     """(run, task, split, step, metrics) rows of all that `evaluate` and `finetune` have measured."""
     return [
-        (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"].items()))
+        (story.name, str(one["task"]), str(one["split"]), f"{one['step']:,}", _metrics(one["metrics"]))
         for story in stories
         for one in story.entries
     ]
 
 
-def _metrics(values: Iterable[tuple[str, Any]]) -> str:
-    return ", ".join(f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in values)
+def _metrics(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {x:.6g}" if isinstance(x, float) else f"{name} {x}" for name, x in values.items())

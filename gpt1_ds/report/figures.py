@@ -1,21 +1,20 @@
-"""The figures of a report, one function each, all against training tokens."""
+"""How all figures look and become files; those of a run's page, drawn from the data of its charts."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.units import count
-from gpt1_ds.report.evolution import evolution
-from gpt1_ds.report.runs import RunStory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GRAMS = {1: "unigram", 2: "bigram", 3: "trigram"}
+FILES = ("loss", "learning_rate", "gradient_norm", "throughput", "zero_shot")
+LINES = ("-", "--", ":", "-.")
 
 
 def set_up(extra: str = "report") -> None:
@@ -28,19 +27,10 @@ def set_up(extra: str = "report") -> None:
     mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"})
 
 
-def draw(stories: Sequence[RunStory]) -> dict[str, Any]:
-    """Name -> matplotlib figure."""
+def draw(data: dict[str, Any]) -> dict[str, Any]:
+    """Name -> matplotlib figure of those charts of a page (`curves.data`) that also become files."""
     set_up()
-    plots: dict[str, Callable[[Axes, RunStory, str], None]] = {
-        "loss": _loss,
-        "learning_rate": _line("learning_rate", "learning rate"),
-        "gradient_norm": _line("grad_norm", "gradient norm before clipping"),
-        "throughput": _line("tokens_per_second", "tokens per second, all ranks"),
-    }
-    figures = {name: _figure(plot, stories, tall=name == "loss") for name, plot in plots.items()}
-    if any(len(scores) > 1 for story in stories for scores in story.probes.values()):
-        figures["zero_shot"] = evolution(stories)
-    return figures
+    return {chart["name"]: _figure(chart, data["runs"]) for chart in data["charts"] if chart["name"] in FILES}
 
 
 def as_svg(figure: Any) -> str:
@@ -66,35 +56,36 @@ def _element(text: str) -> str:
     return text[text.index("<svg") :]
 
 
-def _figure(plot: Callable[[Axes, RunStory, str], None], stories: Sequence[RunStory], tall: bool) -> Any:
+def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
+    """Against training tokens; zero-shot probes against steps on a log scale, as in Figure 2 (right) of the paper, a
+    kind of line per run.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
-    figure = Figure(figsize=(7.2, 4.0 if tall else 2.4))
+    probes = chart["name"] == "zero_shot"
+    figure = Figure(figsize=(7.2, 4.0 if chart["marks"] or chart["name"] == "loss" else 2.4))
     axes = figure.subplots()
-    for number, story in enumerate(stories):
-        plot(axes, story, f"C{number}")
-    if tall:
-        _baselines(axes, stories)
-    axes.set_xlabel("training tokens")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
+    for one in chart["series"]:
+        table = runs[one["run"]]["tables"][one["table"]]
+        style = {"marker": "o", "ms": 3} if one["style"] == "circles" else {"alpha": 0.6, "lw": 1}
+        style |= {"color": f"C{one['colour']}", "linestyle": LINES[one["run"] % 4] if probes else "-"}
+        axes.plot(table["step" if probes else "tokens"], table[one["key"]], label=one["label"], **style)
+    _marks(axes, chart["marks"])
+    axes.set_ylabel(chart["title"], fontsize=8)
+    axes.set_xlabel("training steps" if probes else "training tokens")
+    if probes:
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1.12, 0.5)} if probes else {}))
     return figure
 
 
-def _loss(axes: Axes, story: RunStory, colour: str) -> None:
-    """Training and held-out loss."""
-    axes.plot(*_columns(story.train, "loss"), color=colour, alpha=0.45, lw=1, label=f"{story.name}: training batch")
-    if story.held_out:
-        axes.plot(*_columns(story.held_out, "loss"), color=colour, marker="o", ms=3, label=f"{story.name}: held out")
-    axes.set_ylabel("nats per token")
-
-
-def _baselines(axes: Axes, stories: Sequence[RunStory]) -> None:
-    """What counting n-grams achieves, as lines named outside the axes, where no curve is."""
-    found = sorted({(one["loss"], GRAMS[one["order"]]) for story in stories for one in story.baselines})
+def _marks(axes: Axes, marks: Sequence[dict[str, Any]]) -> None:
+    """Levels to compare with, as lines named outside the axes, where no curve is."""
+    found = sorted((mark["value"], mark["label"]) for mark in marks)
     for height, _ in found:
         axes.axhline(height, color="0.5", linestyle=":", linewidth=1)
     low, high = axes.get_ylim()
@@ -108,16 +99,3 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
     for place in places:
         moved.append(max(place, moved[-1] + gap) if moved else place)
     return moved
-
-
-def _line(key: str, label: str) -> Callable[[Axes, RunStory, str], None]:
-    def plot(axes: Axes, story: RunStory, colour: str) -> None:
-        axes.plot(*_columns(story.train, key), color=colour, linewidth=1, label=story.name)
-        axes.set_ylabel(label, fontsize=8)
-
-    return plot
-
-
-def _columns(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    kept = [(record["tokens"], record[key]) for record in records if record.get(key) is not None]
-    return [tokens for tokens, _ in kept], [value for _, value in kept]

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds import __version__
-from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import curves, facts, figures
 from gpt1_ds.report.profile_page import read_view
 from gpt1_ds.report.runs import read
+from gpt1_ds.report.template import render
 
 HERE = Path(__file__).parent
 SCRIPTS = ("scale.js", "chart.js", "crosshair.js", "page.js")  # in this order
@@ -21,30 +20,27 @@ EVENTS = 2000  # rows of a run's table of events: the latest ones
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write `report.html` (and figures/*.png, *.svg) into `out`, else the first run's folder; the page's path."""
-    try:
-        from jinja2 import Environment, FileSystemLoader
-    except ImportError:
-        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[report]'") from None
     stories = [read(folder) for folder in folders]
     out = out or folders[0]
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    drawn = {name: figures.save(figure, out / "figures" / name) for name, figure in figures.draw(stories).items()}
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(facts=facts, curves=curves)
-    page = environment.get_template("page.html").render(
+    data = curves.data(stories)
+    page = render(
+        "page.html",
+        "report",
+        facts=facts,
+        curves=curves,
         title=", ".join(story.name for story in stories),
         stories=stories,
         summaries=[facts.summary(story) for story in stories],
         settings=facts.settings(stories),
         environments=[facts.environment(story) for story in stories],
         evaluations=facts.evaluations(stories),
-        data=embedded(curves.data(stories)),
+        data=embedded(data),
         style=(HERE / "page.css").read_text(),
         scripts="\n".join((HERE / name).read_text() for name in SCRIPTS),
-        static=drawn,
+        static=[figures.save(figure, out / "figures" / name) for name, figure in figures.draw(data).items()],
         events=[(story, story.events[-EVENTS:]) for story in stories],
         profiles=[(story.name, read_view(folder)) for story, folder in zip(stories, folders, strict=True)],
-        version=__version__,
     )
     write_atomic(out / "report.html", page)
     return out / "report.html"

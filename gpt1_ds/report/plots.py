@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.units import count
@@ -47,7 +48,7 @@ def alike(cells: Iterable[Cell], key: Callable[[Cell], float]) -> list[tuple[flo
 def means(cells: Iterable[Cell], key: Callable[[Cell], float]) -> tuple[list[float], list[float]]:
     """Each value of `key` and the mean loss of its cells (seeds), ascending."""
     found = groups(cells, key, 1 + 1e-6)
-    return [at for at, _ in found], [sum(cell.final_loss for cell in some) / len(some) for _, some in found]
+    return [at for at, _ in found], [fmean(cell.final_loss for cell in some) for _, some in found]
 
 
 class Sizes:
@@ -69,15 +70,13 @@ class Sizes:
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
 
 
-class Budgets:
+def budget_colours(values: Iterable[float]) -> Callable[[float], Any]:
     """A colour per D or C: dark is small; another colour map than that of sizes, as they are not to be mixed up."""
+    from matplotlib.colors import LogNorm
 
-    def __init__(self, values: Iterable[float]) -> None:
-        logs = [math.log(value) for value in values]
-        self._low, self._range = min(logs), max(logs) - min(logs)
-
-    def __call__(self, value: float) -> Any:
-        return _colour("plasma", (math.log(value) - self._low) / self._range if self._range else 0.5)
+    known = list(values)
+    norm = LogNorm(min(known), max(known))
+    return lambda value: _colour("plasma", norm(value))
 
 
 def _colour(name: str, place: float) -> Any:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpt1_ds.common.units import byte_size
 from gpt1_ds.report import figures
@@ -59,15 +63,33 @@ def name_of(rank: Rank, summary: dict[str, Any]) -> str:
 
 
 def _timeline(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
-    figure, axes = _canvas(1.0 + 0.34 * len(ranks))
     zero = min(rank["timeline"]["spans"][0][1] for rank in ranks)
-    seen: set[str] = set()
-    for row, rank in enumerate(ranks):
-        for name, begin, end in rank["timeline"]["spans"]:
-            axes.barh(row, 1e3 * (end - begin), left=1e3 * (begin - zero), color=_colour(name), height=0.8, lw=0)
-            seen.add(name)
-    _label_rows(axes, ranks, summary)
-    axes.set_xlabel("milliseconds since the step began")
+    rows = [[(name, begin - zero, end - begin) for name, begin, end in rank["timeline"]["spans"]] for rank in ranks]
+    return _bars(summary, ranks, rows, "milliseconds since the step began")
+
+
+def _ranks(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
+    rows = []
+    for rank in ranks:
+        means = [fmean(step["phases"].get(name, 0.0) for step in rank["steps"]) for name in summary["phases"]]
+        rows.append(list(zip(summary["phases"], accumulate(means, initial=0.0), means, strict=False)))
+    return _bars(summary, ranks, rows, "milliseconds per step")
+
+
+def _bars(
+    summary: dict[str, Any], ranks: Sequence[Rank], rows: Sequence[Sequence[tuple[str, float, float]]], label: str
+) -> Any:
+    """A row per rank: (phase, where its bar begins, how long it is) each, in seconds."""
+    figure, axes = _canvas(1.0 + 0.34 * len(ranks))
+    for row, bars in enumerate(rows):
+        for name, begin, seconds in bars:
+            axes.barh(row, 1e3 * seconds, left=1e3 * begin, color=COLOURS.get(name, OTHER), height=0.8, lw=0)
+    axes.set_yticks(range(len(ranks)), [name_of(rank, summary) for rank in ranks])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(label)
+    seen = {name for bars in rows for name, _, _ in bars}
     _legend(figure, [name for name in summary["phases"] if name in seen])
     return figure
 
@@ -75,33 +97,16 @@ def _timeline(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
 def _steps(summary: dict[str, Any]) -> Any:
     figure, axes = _canvas(2.6)
     ranks, steps = summary["ranks"], summary["steps"]
-    bottom = [0.0] * len(steps)
+    bottom = np.zeros(len(steps))
     for name in summary["phases"]:
-        heights = [
-            1e3 * sum(rank["steps"][number]["phases"].get(name, 0.0) for rank in ranks) / len(ranks)
-            for number in range(len(steps))
-        ]
-        axes.bar(range(len(steps)), heights, bottom=bottom, color=_colour(name), width=0.8, lw=0)
-        bottom = [below + height for below, height in zip(bottom, heights, strict=True)]
+        heights = np.mean([[1e3 * step["phases"].get(name, 0.0) for step in rank["steps"]] for rank in ranks], axis=0)
+        axes.bar(range(len(steps)), heights, bottom=bottom, color=COLOURS.get(name, OTHER), width=0.8, lw=0)
+        bottom += heights
     labelled = range(0, len(steps), max(1, len(steps) // 12))
     axes.set_xticks([*labelled], [str(steps[number]) for number in labelled])
     axes.set_xlim(-0.7, max(len(steps), 8) - 0.3)  # a bar is no wall
     axes.set_xlabel("step")
     axes.set_ylabel("milliseconds")
-    _legend(figure, list(summary["phases"]))
-    return figure
-
-
-def _ranks(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
-    figure, axes = _canvas(1.0 + 0.34 * len(ranks))
-    for row, rank in enumerate(ranks):
-        left = 0.0
-        for name in summary["phases"]:
-            seconds = sum(step["phases"].get(name, 0.0) for step in rank["steps"]) / len(rank["steps"])
-            axes.barh(row, 1e3 * seconds, left=left, color=_colour(name), height=0.8, lw=0)
-            left += 1e3 * seconds
-    _label_rows(axes, ranks, summary)
-    axes.set_xlabel("milliseconds per step")
     _legend(figure, list(summary["phases"]))
     return figure
 
@@ -115,19 +120,14 @@ def _memory(ranks: Sequence[Rank]) -> Any:
         moments = [moment - zero for moment, _ in rank["memory"]]
         held = [held for _, held in rank["memory"]]
         axes.step(moments, held, where="post", lw=1, color=f"C{number % 10}", label=f"rank {rank['rank']}")
-    for begin in _begins(ranks[0]):
-        axes.axvline(begin - zero, color="0.6", linestyle=":", lw=0.8, zorder=0)
+    for step in ranks[0]["steps"]:
+        axes.axvline(step["begin"] - zero, color="0.6", linestyle=":", lw=0.8, zorder=0)
     axes.set_xlabel("seconds")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_size(value)))
     axes.grid(axis="y", alpha=0.25)
     if len(ranks) > 1:
         axes.legend(frameon=False, fontsize=8, ncols=4)
     return figure
-
-
-def _begins(rank: Rank) -> list[float]:
-    """When each of a rank's steps began."""
-    return [step["begin"] for step in rank["steps"]]
 
 
 def _canvas(height: float) -> tuple[Any, Axes]:
@@ -137,27 +137,9 @@ def _canvas(height: float) -> tuple[Any, Axes]:
     return figure, figure.subplots()
 
 
-def _label_rows(axes: Axes, ranks: Sequence[Rank], summary: dict[str, Any]) -> None:
-    axes.set_yticks(range(len(ranks)), [name_of(rank, summary) for rank in ranks])
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-
-
 def _legend(figure: Any, names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    patches = [Patch(color=_colour(name), label=name, lw=0) for name in names]
-    figure.legend(
-        handles=patches,
-        loc="outside upper left",
-        ncols=12,
-        frameon=False,
-        fontsize=8,
-        handlelength=0.9,
-        columnspacing=1.0,
-    )
-
-
-def _colour(name: str) -> str:
-    return COLOURS.get(name, OTHER)
+    patches = [Patch(color=COLOURS.get(name, OTHER), label=name, lw=0) for name in names]
+    style = {"frameon": False, "fontsize": 8, "handlelength": 0.9, "columnspacing": 1.0}
+    figure.legend(handles=patches, loc="outside upper left", ncols=12, **style)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from gpt1_ds import __version__
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.log import say
@@ -18,48 +16,25 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.units import byte_size
 from gpt1_ds.config import Config
 from gpt1_ds.report import figures, profile_figures
+from gpt1_ds.report.template import render
 
 WAITING = ("send", "receive", "agreement")  # phases in which a rank does little but wait for others
 BESIDES = ("evaluation", "save")  # happen in some steps only
 OPERATORS_SHOWN = 20
 
 
-@dataclass(frozen=True)
-class Table:
-    """Text by row and column; the first `words` columns are no numbers."""
-
-    head: list[str]
-    rows: list[list[str]]
-    words: int
-
-
-@dataclass(frozen=True)
-class ProfileView:
-    """What the page shows."""
-
-    facts: list[tuple[str, str]]
-    figures: list[tuple[str, str]]  # (caption, svg)
-    phases: Table
-    operators: Table
-    ranks: Table
-    traces: list[str]
+Rows = list[dict[str, str]]  # of a table: column -> text
 
 
 def write_profile(folder: Path) -> Path:
     """Write the page of a run's profile; its path. Raises DataError for a run without one, and UserError where
     matplotlib or jinja2 is missing.
     """
-    try:
-        from jinja2 import Environment, FileSystemLoader
-    except ImportError:
-        raise UserError("jinja2 is not installed: pip install 'gpt1-ds[report]'") from None
     view = read_view(folder)
     if view is None:
         raise DataError(f"{folder}: no profile; run it with train.profile=START:STOP")
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    page = environment.get_template("profile.html").render(title=folder.name, profile=view, version=__version__)
     out = RunDir(folder).profile / "summary.html"
-    write_atomic(out, page)
+    write_atomic(out, render("profile.html", "report", title=folder.name, profile=view))
     return out
 
 
@@ -79,24 +54,23 @@ def update_profile(config: Config) -> None:
         say(f"{page}: not written: {problem}")
 
 
-def read_view(folder: Path) -> ProfileView | None:
-    """None for a run that was not profiled; DataError for a summary that is none."""
+def read_view(folder: Path) -> dict[str, Any] | None:
+    """What profile_body.html shows; None for a run that was not profiled. Raises DataError for another file."""
     run_dir = RunDir(folder)
     path = run_dir.profile / "summary.json"
     if not path.exists():
         return None
     try:
         summary = json.loads(path.read_text())
-        drawn = profile_figures.draw(summary)
-        device = summary["device"] != "cpu"
-        return ProfileView(
-            facts=_facts(summary, _step_seconds(run_dir, summary["steps"])),
-            figures=[(caption, figures.as_svg(figure)) for caption, figure in drawn],
-            phases=_phases(summary, device),
-            operators=_operators(summary, device),
-            ranks=_ranks(summary),
-            traces=sorted((path.name for path in run_dir.profile.glob("*.trace.json.gz")), key=_number),
-        )
+        on_device = summary["device"] != "cpu"
+        return {
+            "facts": _facts(summary, _step_seconds(run_dir, summary["steps"])),
+            "figures": [(caption, figures.as_svg(figure)) for caption, figure in profile_figures.draw(summary)],
+            "phases": _phases(summary, on_device),
+            "operators": _operators(summary, on_device),
+            "ranks": _ranks(summary),
+            "traces": sorted((path.name for path in run_dir.profile.glob("*.trace.json.gz")), key=_number),
+        }
     except (ValueError, KeyError, TypeError, IndexError):
         raise DataError(f"{path}: not a profile's summary; profile the run again, or remove the file") from None
 
@@ -114,91 +88,80 @@ def _step_seconds(run_dir: RunDir, profiled: Sequence[int]) -> float | None:
 
 
 def _facts(summary: dict[str, Any], usual: float | None) -> list[tuple[str, str]]:
-    layout, steps = summary["layout"], summary["steps"]
-    seconds = summary["step_seconds"]
-    ranks = len(summary["ranks"])
+    layout, steps, threads, bubble = (summary[key] for key in ("layout", "steps", "threads", "bubble"))
+    seconds, micro, ranks = summary["step_seconds"], summary["micro_batches"], len(summary["ranks"])
     besides = sum(summary["phases"][name]["seconds"] for name in BESIDES if name in summary["phases"])
     added = f", {_ms(seconds)} ms with evaluation and saves" if besides else ""
+    names = ", ".join(f"{name} {size}" for name, size in layout.items() if size > 1)
+    cpu = f"cpu, {threads} thread{'s' * (threads > 1)} a rank"
     rows = [
         ("steps", f"{steps[0]} to {steps[-1]}" if steps[1:] else str(steps[0])),
         ("a step", f"{_ms(seconds - besides)} ms, mean of steps and ranks{added}"),
+        ("without the profiler", "" if usual is None else f"{_ms(usual)} ms, median of the other logged steps"),
+        ("ranks", f"{ranks} ({names})" if ranks > 1 else "1"),
+        ("micro-batches per step", f"{micro} on every rank"),
+        ("device", cpu if summary["device"] == "cpu" else summary["device"]),
+        ("matrix products", _products(summary)),
     ]
-    if usual is not None:
-        rows.append(("without the profiler", f"{_ms(usual)} ms, median of the other logged steps"))
-    names = (f"{name} {size}" for name, size in layout.items() if size > 1)
-    rows.append(("ranks", f"{ranks} ({', '.join(names)})" if ranks > 1 else "1"))
-    micro = summary["micro_batches"]
-    rows.append(("micro-batches per step", f"{micro} on every rank"))
-    threads = summary["threads"]
-    rows.append(
-        (
-            "device",
-            f"cpu, {threads} thread{'s' * (threads > 1)} a rank" if summary["device"] == "cpu" else summary["device"],
-        )
-    )
-    rows += _products(summary)
-    bubble = summary["bubble"]
     if bubble is not None:
+        text = f"{bubble['measured']:.1%} of the pipeline's time without work; {bubble['ideal']:.1%} is the least that "
+        rows.append(("bubble", f"{text}{layout['pipeline']} equal stages and {micro} micro-batches allow"))
+    return [(what, value) for what, value in rows if value]
+
+
+def _products(summary: dict[str, Any]) -> str:
+    """How much of the step is matrix products, and how fast they are; empty where there are none."""
+    steps = sum(len(rank["steps"]) for rank in summary["ranks"])
+    seconds, flops = (sum(rank["products"][key] for rank in summary["ranks"]) for key in ("seconds", "flops"))
+    if not seconds:
+        return ""
+    fraction = seconds / steps / summary["step_seconds"]
+    return f"{fraction:.1%} of the step, {_rate(flops, seconds)} GFLOP/s a rank meanwhile"
+
+
+def _phases(summary: dict[str, Any], on_device: bool) -> Rows:
+    between = summary["step_seconds"] - sum(phase["seconds"] for phase in summary["phases"].values())
+    rest = {"seconds": between, "share": between / summary["step_seconds"]}
+    rows = []
+    for name, phase in {**summary["phases"], "(the profiler)": rest}.items():
+        row = {"phase": name, "ms per step": _ms(phase["seconds"]), "share": f"{phase['share']:.1%}"}
+        if len(summary["ranks"]) > 1:
+            row |= {"least of a rank": _ms(phase.get("least")), "most of a rank": _ms(phase.get("most"))}
+        rows.append(row | ({"on the device": _ms(phase.get("device_seconds"))} if on_device else {}))
+    return rows
+
+
+def _operators(summary: dict[str, Any], on_device: bool) -> Rows:
+    rows = []
+    for one in summary["operators"][:OPERATORS_SHOWN]:
+        seconds = one["device_seconds"] if on_device else one["seconds"]
         rows.append(
-            (
-                "bubble",
-                f"{bubble['measured']:.1%} of the pipeline's time without work; {bubble['ideal']:.1%} is the least "
-                f"that {layout['pipeline']} equal stages and {micro} micro-batches allow",
-            )
+            {
+                **{"operator": one["name"], "shapes": one["shapes"], "calls per step": f"{one['calls']:.4g}"},
+                **{"ms per step": _ms(one["seconds"]), **({"on the device": _ms(seconds)} if on_device else {})},
+                "share": f"{seconds / summary['step_seconds']:.1%}",
+                "GFLOP/s": _rate(one["flops"], seconds) if one["flops"] and seconds else "",
+            }
         )
     return rows
 
 
-def _products(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """How much of the step is matrix products, and how fast they are."""
-    steps = sum(len(rank["steps"]) for rank in summary["ranks"])
-    seconds, flops = (sum(rank["products"][key] for rank in summary["ranks"]) for key in ("seconds", "flops"))
-    if not seconds:
-        return []
-    share = seconds / steps / summary["step_seconds"]
-    return [("matrix products", f"{share:.1%} of the step, {_rate(flops, seconds)} GFLOP/s a rank meanwhile")]
-
-
-def _phases(summary: dict[str, Any], device: bool) -> Table:
-    rows, several = [], len(summary["ranks"]) > 1
-    for name, phase in summary["phases"].items():
-        apart = [_ms(phase["least"]), _ms(phase["most"])] * several
-        on_device = [_ms(phase["device_seconds"])] * device
-        rows.append([name, _ms(phase["seconds"]), f"{phase['share']:.1%}", *apart, *on_device])
-    between = summary["step_seconds"] - sum(phase["seconds"] for phase in summary["phases"].values())
-    rows.append(
-        ["(the profiler)", _ms(between), f"{between / summary['step_seconds']:.1%}", *[""] * (2 * several + device)]
-    )
-    apart = ["least of a rank", "most of a rank"] * several
-    return Table(["phase", "ms per step", "share", *apart, *["on the device"] * device], rows, words=1)
-
-
-def _operators(summary: dict[str, Any], device: bool) -> Table:
-    rows = []
-    for one in summary["operators"][:OPERATORS_SHOWN]:
-        seconds = one["device_seconds"] if device else one["seconds"]
-        rate = _rate(one["flops"], seconds) if one["flops"] and seconds else ""
-        share = f"{seconds / summary['step_seconds']:.1%}"
-        row = [one["name"], one["shapes"], f"{one['calls']:.4g}", _ms(one["seconds"])]
-        rows.append([*row, *[_ms(seconds)] * device, share, rate])
-    head = ["operator", "shapes", "calls per step", "ms per step", *["on the device"] * device, "share", "GFLOP/s"]
-    return Table(head, rows, words=2)
-
-
-def _ranks(summary: dict[str, Any]) -> Table:
-    rows = []
-    bubble = summary["bubble"]
+def _ranks(summary: dict[str, Any]) -> Rows:
+    rows, bubble = [], summary["bubble"]
     for number, rank in enumerate(summary["ranks"]):
         steps = rank["steps"]
-        seconds = sum(step["seconds"] for step in steps) / len(steps)
-        work = sum(step["work"][2] for step in steps if step["work"]) / len(steps)
-        waiting = sum(step["phases"].get(name, 0.0) for step in steps for name in WAITING) / len(steps)
-        idle = f"{bubble['ranks'][number]:.1%}" if bubble else ""
-        memory = byte_size(max(held for _, held in rank["memory"]))
-        row = [str(rank["rank"]), str(rank["stage"]), rank["host"], _ms(seconds), _ms(work), _ms(waiting), idle, memory]
-        rows.append(row)
-    head = ["rank", "stage", "host", "ms per step", "work", "send, receive, agree", "bubble", "most memory"]
-    return Table(head, rows, words=3)
+        waiting = fmean(sum(step["phases"].get(name, 0.0) for name in WAITING) for step in steps)
+        rows.append(
+            {
+                **{"rank": str(rank["rank"]), "stage": str(rank["stage"]), "host": rank["host"]},
+                "ms per step": _ms(fmean(step["seconds"] for step in steps)),
+                "work": _ms(fmean(step["work"][2] if step["work"] else 0.0 for step in steps)),
+                "send, receive, agree": _ms(waiting),
+                "bubble": f"{bubble['ranks'][number]:.1%}" if bubble else "",
+                "most memory": byte_size(max(held for _, held in rank["memory"])),
+            }
+        )
+    return rows
 
 
 def _rate(flops: float, seconds: float) -> str:
@@ -206,7 +169,9 @@ def _rate(flops: float, seconds: float) -> str:
     return f"{giga:,.0f}" if giga >= 100 else f"{giga:.1f}"
 
 
-def _ms(seconds: float) -> str:
+def _ms(seconds: float | None) -> str:
     """Milliseconds in three digits or more."""
+    if seconds is None:
+        return ""
     milliseconds = 1e3 * seconds
     return f"{milliseconds:.{2 if milliseconds < 10 else 1 if milliseconds < 1000 else 0}f}"

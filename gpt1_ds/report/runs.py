@@ -51,7 +51,7 @@ def read(folder: Path) -> RunStory:
     train = sorted((line for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
     if not train:
         raise DataError(f"{folder}: metrics.jsonl has no training step; run `gpt1-ds pretrain` first")
-    baselines = Path(config.data.path[0].path) / "ngrams.json"
+    entries = _json(run_dir.evaluation, [])
     return RunStory(
         name=config.run.name,
         config=config,
@@ -59,21 +59,21 @@ def read(folder: Path) -> RunStory:
         held_out=[line for line in lines if line["kind"] == "eval"],
         events=list(read_jsonl(run_dir.events)),
         samples=list(read_jsonl(folder / "samples.jsonl")),
-        evaluations=_evaluations(run_dir, "held-out"),
-        probes={name: scores for name in SCALES if (scores := _evaluations(run_dir, PREFIX + name))},
-        baselines=json.loads(baselines.read_text()) if baselines.exists() else [],
+        evaluations=_evaluations(entries, "held-out"),
+        probes={name: scores for name in SCALES if (scores := _evaluations(entries, PREFIX + name))},
+        baselines=_json(Path(config.data.path[0].path) / "ngrams.json", []),
         scores=[line for line in lines if line["kind"] == "task"],
-        entries=_entries(run_dir),
-        environment=json.loads(run_dir.environment.read_text()) if run_dir.environment.exists() else {},
+        entries=entries,
+        environment=_json(run_dir.environment, {}),
         folder=folder,
     )
 
 
-def _evaluations(run_dir: RunDir, task: str) -> Records:
+def _evaluations(entries: Records, task: str) -> Records:
     """One task's scores of eval.json, by step."""
-    found = [entry for entry in _entries(run_dir) if entry["task"] == task]
-    return sorted(({"step": entry["step"], **entry["metrics"]} for entry in found), key=lambda entry: entry["step"])
+    found = [{"step": entry["step"], **entry["metrics"]} for entry in entries if entry["task"] == task]
+    return sorted(found, key=lambda entry: entry["step"])
 
 
-def _entries(run_dir: RunDir) -> Records:
-    return list(json.loads(run_dir.evaluation.read_text())) if run_dir.evaluation.exists() else []
+def _json(path: Path, missing: Any) -> Any:
+    return json.loads(path.read_text()) if path.exists() else missing

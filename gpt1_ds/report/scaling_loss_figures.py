@@ -9,7 +9,7 @@ import numpy as np
 
 from gpt1_ds.common.units import count
 from gpt1_ds.report import plots
-from gpt1_ds.report.plots import Budgets, Drawing, NoDataError, Sizes
+from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH, parabola
 from gpt1_ds.scaling.laws import frontier, has_frontier, predicted_loss
@@ -58,7 +58,7 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
     if not curves:
         raise NoDataError("no compute budget has three sizes, not even between the budgets that were trained")
     figure, (axes,) = plots.subplots(1)
-    colour = Budgets(curves)
+    colour = plots.budget_colours(curves)
     edges = 0
     for flops, (n, losses) in curves.items():
         edges += not _draw_parabola(axes, n, losses, colour(flops))
@@ -115,7 +115,7 @@ def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
     figure, (left, right) = plots.subplots(2, width=5.6, height=4.0)
     ns, ds = ([value for value, _ in plots.alike(cells, key)] for key in (lambda x: x.n, lambda x: x.d))
     levels = ds if len(ds) <= LEVELS + 2 else list(np.geomspace(ds[0], ds[-1], LEVELS))
-    colour = Budgets(ds)
+    colour = plots.budget_colours(ds)
     for cell in cells:
         plots.point(left, cell.d, cell.final_loss, sizes(cell.n), cell.held_out)
         plots.point(right, cell.n, cell.final_loss, colour(cell.d), cell.held_out)
@@ -159,23 +159,18 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
 
 
 def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
-    for number, cell in enumerate(cell for cell in cells if cell.held_out):
-        label = "_" if number else "held out"
-        plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label=label)
-    assert study.fit is not None
+    for cell in (cell for cell in cells if cell.held_out):
+        plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label="held out")
     flops = {cell.cell: cell.flops for cell in study.cells}
     told = [point for point in study.fit.get("held_out") or [] if point.get("interval") and point["cell"] in flops]
-    for number, point in enumerate(told):
-        low, high = point["interval"]
+    for point in told:
+        (low, high), at = point["interval"], flops[point["cell"]] * BESIDE
         reach = [[max(point["predicted"] - low, 0)], [max(high - point["predicted"], 0)]]
-        label = "_" if number else "predicted, 95 %"
-        at = flops[point["cell"]] * BESIDE
-        axes.errorbar(at, point["predicted"], reach, fmt="_", color="crimson", capsize=4, zorder=6, label=label)
-    return (
-        " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
-        if told
-        else ""
-    )
+        style = {"fmt": "_", "color": "crimson", "capsize": 4, "zorder": 6, "label": "predicted, 95 %"}
+        axes.errorbar(at, point["predicted"], reach, **style)
+    if not told:
+        return ""
+    return " Open squares: held out; red, a little to the right: what the fit predicts there, with its 95 % interval."
 
 
 def _frontier(axes: Axes, law: Fit, cells: list[Cell]) -> str:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.report import scaling_figures, scaling_tables
+from gpt1_ds.report import figures, scaling_tables
+from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
+from gpt1_ds.report.scaling_cell_figures import bootstrap, downstream, residuals, training_curves
+from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop
 from gpt1_ds.report.scaling_results import Study, read
+from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 from gpt1_ds.report.template import render
+
+FIGURES: Mapping[str, tuple[str, Callable[[Study, Sizes], Drawing]]] = {
+    "compute": ("Loss against compute", compute),
+    "isoflop": ("IsoFLOP curves", isoflop),
+    "fit": ("The fit and its points", fit_and_points),
+    "residuals": ("Residuals", residuals),
+    "bootstrap": ("Bootstrap", bootstrap),
+    "depth": ("Loss against depth", depth),
+    "repetition": ("Epochs against excess loss", repetition),
+    "learning_rate": ("Learning-rate sensitivity", learning_rates),
+    "training": ("Training curves", training_curves),
+    "downstream": ("Downstream scores", downstream),
+}
 
 
 def write_scaling_report(folder: Path) -> Path:
@@ -17,17 +36,53 @@ def write_scaling_report(folder: Path) -> Path:
     Raises DataError where results.csv cannot be used, UserError where matplotlib or jinja2 is not installed.
     """
     study = read(folder)
-    drawn, missing = scaling_figures.draw(study, folder / "figures")
+    drawn, missing = _draw(study, folder / "figures")
     told = {"study": study, "tables": scaling_tables, "not_done": _not_done(study)}
     page = render("scaling.html", "scaling", figures=drawn, missing=missing, **told)
     write_atomic(folder / "report.html", page)
     return folder / "report.html"
 
 
+def _draw(study: Study, folder: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """The figures that the study has data for, written into `folder`, and of each other one its title and what is
+    missing. Old figures that the study has no data for are removed: they would mislead.
+    """
+    figures.set_up("scaling")
+    folder.mkdir(exist_ok=True)
+    sizes = Sizes(study)
+    drawn: list[dict[str, str]] = []
+    missing: dict[str, str] = {}
+    for name, (title, make) in FIGURES.items():
+        try:
+            drawing = make(study, sizes)
+        except NoDataError as reason:
+            missing[title] = str(reason)
+            for suffix in (".png", ".svg"):
+                (folder / f"{name}{suffix}").unlink(missing_ok=True)
+        else:
+            told = {"name": name, "title": title, "caption": drawing.text, "note": _note(study, drawing)}
+            drawn.append({**told, "svg": figures.save(drawing.figure, folder / name)})
+    return drawn, missing
+
+
+def _note(study: Study, drawing: Drawing) -> str:
+    """N's convention, the schedule, how many cells a figure shows, and which it does not."""
+    shown = {cell.cell for cell in drawing.cells}
+    others = [cell for cell in study.cells if cell.cell not in shown]
+    ended = Counter(cell.outcome for cell in others if not cell.done)
+    finished = Counter(cell.arm for cell in others if cell.done)
+    left = [f"{number} {outcome}" for outcome, number in ended.items()]
+    if finished:
+        arms = ", ".join(f"{number} of {arm}" for arm, number in finished.items() if arm)
+        left.append(f"{finished.total()} that are done" + (f" ({arms})" if arms else ""))
+    text = f"N: {study.convention}. Schedule: {study.schedule}. {len(shown)} cell{'s' if len(shown) != 1 else ''}"
+    return text + (f"; not shown: {', '.join(left)}." if left else ", all there are.")
+
+
 def _not_done(study: Study) -> list[str]:
     """Steps of the study that have not been taken, apart from single cells."""
     steps = []
-    if study.fit is None:
+    if not study.fit:
         steps.append("No law has been fitted (no fit.json): `gpt1-ds scaling fit STUDY`.")
     elif not study.predictions:
         steps.append("The fit left no predictions.csv, so cells are not compared with it: `gpt1-ds scaling fit STUDY`.")

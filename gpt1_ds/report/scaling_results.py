@@ -29,6 +29,7 @@ from gpt1_ds.scaling.tables import (
     schedules,
 )
 
+UNKNOWN = "as given in results.csv (the convention is not recorded)"
 WHOLE = ("layers", "width", "seed")  # of the numbers in results.csv
 
 
@@ -94,15 +95,15 @@ class Study:
     law: Fit | None
     predictions: Mapping[str, float]  # cell -> loss, of predictions.csv
     downstream: tuple[Score, ...]
-    counted: str | None  # what n counts, by its columns
-    schedules: str | None
+    convention: str  # what N counts, in words
+    schedule: str
     flops_given: bool  # false: some are 6 N D
     stale: bool  # the fit is of another results.csv
 
     @property
-    def fit(self) -> Mapping[str, Any] | None:
-        """fit.json."""
-        return self.law.record if self.law else None
+    def fit(self) -> Mapping[str, Any]:
+        """fit.json; empty where there is none."""
+        return self.law.record if self.law else {}
 
     @property
     def name(self) -> str:
@@ -115,16 +116,6 @@ class Study:
     @property
     def outcomes(self) -> Counter[str]:
         return _outcomes(self.cells)
-
-    @property
-    def convention(self) -> str:
-        """What N counts, in words."""
-        told = (self.fit or {}).get("convention") or self.counted
-        return CONVENTIONS.get(told, told) if told else "as given in results.csv (the convention is not recorded)"
-
-    @property
-    def schedule(self) -> str:
-        return self.schedules or "not recorded"
 
     def error_percent(self, cell: Cell) -> float | None:
         """(predicted - loss) / loss; None of a cell without one of them."""
@@ -152,14 +143,15 @@ def read(folder: Path) -> Study:
     law = read_fit(folder / "fit.json") if (folder / "fit.json").is_file() else None
     predicted = each(_rows(folder / "predictions.csv", "cell", "predicted"), lambda x: (x.name, x.number("predicted")))
     scores = each(_rows(folder / "downstream.csv", "cell", "flops", "task", "metric", "value"), _score)
+    counts = (law.record.get("convention") if law else None) or convention(rows) or UNKNOWN
     return Study(
         folder=folder,
         cells=cells,
         law=law,
         predictions={name: loss for name, loss in predicted if loss is not None},
         downstream=tuple(score for score in scores if score),
-        counted=convention(rows),
-        schedules=schedules(rows),
+        convention=CONVENTIONS.get(counts, counts),
+        schedule=schedules(rows) or "not recorded",
         flops_given=all(row.text("flops") for row in rows),
         stale=law is not None and _is_stale(law.record, path),
     )

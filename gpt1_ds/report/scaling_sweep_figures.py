@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpt1_ds.common.units import count
 from gpt1_ds.report import plots
-from gpt1_ds.report.plots import LINES, Budgets, Drawing, NoDataError, Sizes
+from gpt1_ds.report.plots import LINES, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_loss_figures import once
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.isoflop import WIDTH
@@ -49,7 +50,7 @@ def _ladder(axes: Axes, cells: list[Cell]) -> str:
     by_data = plots.alike(cells, lambda cell: cell.d)
     shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
     lines = by_data if shared else groups(cells, lambda cell: cell.flops, WIDTH)
-    colour = Budgets(value for value, _ in lines)
+    colour = plots.budget_colours(value for value, _ in lines)
     for value, some in lines:
         label = f"D = {count(value)}" if shared else f"C = {plots.power(float(f'{value:.2g}'))}"
         plots.curve(axes, some, _layers, colour(value), label=label)
@@ -83,11 +84,7 @@ def _iso_n(axes: Axes, cells: list[Cell], sizes: Sizes) -> str:
 
 def repetition(study: Study, sizes: Sizes) -> Drawing:
     """Loss above that with the most unique tokens, at equal N and D, against epochs."""
-    families: dict[tuple[float, float], list[Cell]] = defaultdict(list)
-    for cell in study.done:
-        if cell.best_rate:
-            families[cell.n, cell.d].append(cell)
-    families = {key: cells for key, cells in families.items() if len({cell.u for cell in cells}) > 1}
+    families = _families((x for x in study.done if x.best_rate), lambda x: (x.n, x.d), lambda x: x.u)
     if not families:
         raise NoDataError("no size was trained on the same number of tokens with different numbers of unique ones")
     figure, (axes,) = plots.subplots(1, width=6.8)
@@ -105,7 +102,7 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
             fine = np.geomspace(epochs[0], epochs[-1], 41)
             told = predicted_loss("repeated", study.law.values, n, d, np.append(d / fine, fresh))[0]
             curve = 100 * (told[:-1] / told[-1] - 1)
-            axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit" if number == 0 else "_")
+            axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit")
     axes.axhline(0, color="0.6", linewidth=0.8)
     plots.log_axis(axes.xaxis, plots.plain)
     plots.finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
@@ -116,15 +113,9 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
 
 def learning_rates(study: Study, sizes: Sizes) -> Drawing:
     """Loss against learning rate per size and budget; the best marked, diverged ones at the top edge."""
-    families: dict[tuple[float, float, float, int | None, int | None], list[Cell]] = defaultdict(list)
-    for cell in study.cells:
-        if cell.learning_rate and (cell.done or cell.outcome == DIVERGED):
-            families[cell.n, cell.d, cell.u, cell.layers, cell.width].append(cell)
-    families = {
-        key: cells
-        for key, cells in families.items()
-        if len({cell.learning_rate for cell in cells}) > 1 and any(cell.done for cell in cells)
-    }
+    tried = (cell for cell in study.cells if cell.learning_rate and (cell.done or cell.outcome == DIVERGED))
+    families = _families(tried, lambda cell: (cell.n, cell.d, cell.u, cell.layers, cell.width), _rate)
+    families = {key: cells for key, cells in families.items() if any(cell.done for cell in cells)}
     if not families:
         raise NoDataError("no size and budget was trained with more than one learning rate")
     figure, (axes,) = plots.subplots(1, width=6.8)
@@ -144,6 +135,16 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
     plots.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
     text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
     return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
+
+
+def _families(
+    cells: Iterable[Cell], same: Callable[[Cell], tuple[Any, ...]], varied: Callable[[Cell], float]
+) -> dict[tuple[Any, ...], list[Cell]]:
+    """Cells with the same key, of those keys for which something was varied."""
+    found: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        found[same(cell)].append(cell)
+    return {key: some for key, some in found.items() if len({varied(cell) for cell in some}) > 1}
 
 
 def _rate(cell: Cell) -> float:

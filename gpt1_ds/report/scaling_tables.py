@@ -45,7 +45,7 @@ def overview(study: Study) -> Rows:
 
 def parameters(study: Study) -> list[tuple[str, str, str, str]]:
     """(name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
-    fit = study.fit or {}
+    fit = study.fit
     intervals = fit.get("intervals") or {}
     return [
         (name, f"{fit[name]:.4g}", _interval(intervals.get(name)), meaning)
@@ -56,7 +56,7 @@ def parameters(study: Study) -> list[tuple[str, str, str, str]]:
 
 def quality(study: Study) -> Rows:
     """(what, value) rows about how the fit was found."""
-    fit = study.fit or {}
+    fit = study.fit
     starts = fit.get("starts") or {}
     rows = [
         ("form", f"{fit.get('form', '?')}, {fit.get('loss', '?')} loss, {fit.get('points', '?')} points"),
@@ -73,7 +73,7 @@ def quality(study: Study) -> Rows:
 
 def noise(study: Study) -> str:
     """The floor below which no error means anything."""
-    told = (study.fit or {}).get("noise")
+    told = study.fit.get("noise")
     if not told:
         return "not known: no cell was run with several seeds"
     return f"{100 * told['relative_std']:.2f} % (standard deviation; {told['runs']} runs in {told['groups']} groups)"
@@ -81,7 +81,7 @@ def noise(study: Study) -> str:
 
 def held_out(study: Study) -> list[list[str]]:
     """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval."""
-    fit = study.fit or {}
+    fit = study.fit
     floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)
     rows = []
     for point in fit.get("held_out") or []:
@@ -99,8 +99,6 @@ def held_out(study: Study) -> list[list[str]]:
 
 def warnings(study: Study) -> list[str]:
     """What a reader must know before a number of the fit."""
-    if study.fit is None:
-        return []
     found = [str(warning) for warning in study.fit.get("warnings") or []]
     if study.stale:
         found.insert(0, "The fit is of another results.csv than this page's: `gpt1-ds scaling fit STUDY` again.")

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
@@ -120,9 +119,6 @@ def _scores(key: Key, cell: RunDir) -> Iterator[Score]:
 
 
 def _failed(study: RunDir) -> dict[str, str]:
-    """Cells whose last word is a failure."""
-    last: dict[str, dict[str, Any]] = {}
-    for event in read_jsonl(study.events):
-        if "cell" in event:
-            last[event["cell"]] = event
+    """Cells whose last event is a failure."""
+    last = {event["cell"]: event for event in read_jsonl(study.events) if "cell" in event}
     return {cell: event["reason"] for cell, event in last.items() if event["event"] == "failed"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import fmean, stdev
 
 from gpt1_ds.common.units import duration
 from gpt1_ds.report import paper
@@ -44,8 +44,8 @@ def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
     """None of no values."""
     if not values:
         return None
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return Mean(float(np.mean(values)), error, len(values), float(np.mean(seconds)) if seconds else 0.0)
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Mean(fmean(values), error, len(values), fmean(seconds) if seconds else 0.0)
 
 
 def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
@@ -63,7 +63,7 @@ def average(results: Results, variant: str) -> Mean | None:
     """Over the tasks for each seed, then over those seeds that have all of them."""
     names = [column.name for column in averaged(results)]
     whole = [seed for seed in results.seeds if all((name, variant, seed) in results.points for name in names)]
-    return mean([float(np.mean([results.points[name, variant, seed] for name in names])) for seed in whole])
+    return mean([fmean(results.points[name, variant, seed] for name in names) for seed in whole])
 
 
 def make_table(results: Results) -> Table:
@@ -75,7 +75,7 @@ def make_table(results: Results) -> Table:
         wide.append([variant, *map(_text, (average(results, variant), *means))])
         if variant in paper.TABLE_5:
             numbers = [paper.score(variant, column.task) for column in results.columns]
-            wide.append([f"the paper's {variant}", *map(_number, (paper.average(variant, tasks), *numbers))])
+            wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
     long = [_entry(results, column, variant) for column in results.columns for variant in results.variants]
     return Table(head, wide, long, _notes(results))
 
@@ -83,7 +83,7 @@ def make_table(results: Results) -> Table:
 def _entry(results: Results, column: Column, variant: str) -> list[str]:
     one = cell_mean(results, column, variant)
     told = [_text(one), str(one.seeds if one else 0), duration(one.seconds) if one else MISSING]
-    printed = _number(paper.score(variant, column.task))
+    printed = _text(paper.score(variant, column.task))
     return [column.title, variant, paper.METRICS[column.metric], *told, printed]
 
 
@@ -118,9 +118,5 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, rule, *rows)]
 
 
-def _text(value: Mean | None) -> str:
-    return MISSING if value is None else str(value)
-
-
-def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1f}"
+def _text(value: Mean | float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -17,5 +17,6 @@ def render(name: str, extra: str, **values: Any) -> str:
         from jinja2 import Environment, FileSystemLoader
     except ImportError:
         raise UserError(f"jinja2 is not installed: pip install 'gpt1-ds[{extra}]'") from None
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template(name).render(version=__version__, **values)

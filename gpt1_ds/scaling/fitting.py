@@ -19,8 +19,7 @@ from gpt1_ds.scaling.fit import scipy_part
 from gpt1_ds.scaling.forms import FORMS, LOSSES
 from gpt1_ds.scaling.isoflop import isoflop
 from gpt1_ds.scaling.laws import exponents, predicted_loss
-from gpt1_ds.scaling.noise import noise_floor
-from gpt1_ds.scaling.points import Floats, Point, Points, column, read_points, without_repetition
+from gpt1_ds.scaling.points import Floats, Point, Points, column, noise_floor, read_points, without_repetition
 from gpt1_ds.scaling.repeated import BASE, RETURNS
 from gpt1_ds.scaling.solve import Solution, solve
 from gpt1_ds.scaling.tables import write_table
@@ -121,7 +120,7 @@ def _record(
         "bootstrap": {
             **{"kind": "bayesian, over runs", "draws": draws if samples else 0, "seed": seed},
             "failed": _failed(samples),
-            "samples": {name: [_rounded(value) for value in sample] for name, sample in samples.items()},
+            "samples": {name: [float(f"{x:.{DIGITS}g}") for x in sample] for name, sample in samples.items()},
         },
         "objective": solution.objective,
         "starts": {
@@ -148,20 +147,18 @@ def _predictions(
 ) -> list[dict[str, Any]]:
     """One row of predictions.csv per point: what the law says there, and the middle 95 % of its draws."""
     n, d, u = column(rows, "n"), column(rows, "d"), column(rows, "u")
-    predicted = predicted_loss(form, values, n, d, u)[0]
+    predicted = predicted_loss(form, values, n, d, u)[0].tolist()
+    low = high = [None] * len(rows)
     if samples:
-        low, high = np.quantile(predicted_loss(form, samples, n, d, u), [0.025, 0.975], axis=0)
-    table = []
-    for i, point in enumerate(rows):
-        table.append(
-            {
-                **{"cell": point.cell, "n": point.n, "d": point.d, "u": point.u, "held_out": int(point.held_out)},
-                **{"loss": point.loss, "predicted": float(predicted[i])},
-                **{"low": float(low[i]) if samples else None, "high": float(high[i]) if samples else None},
-                "error_percent": float(100 * (predicted[i] / point.loss - 1)),
-            }
-        )
-    return table
+        low, high = np.quantile(predicted_loss(form, samples, n, d, u), [0.025, 0.975], axis=0).tolist()
+    return [
+        {
+            **{"cell": point.cell, "n": point.n, "d": point.d, "u": point.u, "held_out": int(point.held_out)},
+            **{"loss": point.loss, "predicted": predicted[i], "low": low[i], "high": high[i]},
+            "error_percent": 100 * (predicted[i] / point.loss - 1),
+        }
+        for i, point in enumerate(rows)
+    ]
 
 
 def _held_out(rows: Sequence[Mapping[str, Any]], points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -188,7 +185,3 @@ def _gadres_names(values: Mapping[str, float]) -> dict[str, float]:
 def _failed(samples: Mapping[str, Floats]) -> int:
     """Draws with a parameter that is no number."""
     return int((~np.isfinite(np.stack(list(samples.values()))).all(0)).sum()) if samples else 0
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

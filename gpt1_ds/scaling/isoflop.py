@@ -54,15 +54,8 @@ def isoflop(points: Sequence[Point]) -> dict[str, Any] | None:
 
 def _budget(flops: float, points: Sequence[Point]) -> dict[str, Any]:
     found = parabola(column(points, "n"), column(points, "loss"))
-    return {
-        "flops": flops,
-        "points": len(points),
-        "curvature": found.curvature,
-        "centre": found.centre,
-        "floor": found.floor,
-        "n_opt": math.exp(found.centre) if found.inside else None,
-        "inside": found.inside,
-    }
+    best = math.exp(found.centre) if found.inside else None
+    return {"flops": flops, "points": len(points), **dataclasses.asdict(found), "n_opt": best}
 
 
 def parabola(n: Floats, loss: Floats) -> Parabola:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from gpt1_ds.scaling.forms import balance, loss_at
 from gpt1_ds.scaling.points import Floats
-from gpt1_ds.scaling.repeated import Runs, repeated_loss
+from gpt1_ds.scaling.repeated import repeated_loss
 
 Values: TypeAlias = Mapping[str, ArrayLike]
 
@@ -22,12 +22,9 @@ Values: TypeAlias = Mapping[str, ArrayLike]
 def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: ArrayLike) -> Floats:
     """(S, P) loss in nats per token; S is 1 for plain numbers."""
     n, d, u = np.broadcast_arrays(*(_many(value) for value in (n, d, u)))
-    draws = {name: _many(value) for name, value in values.items()}
-    if form == "repeated":
-        return repeated_loss(draws, Runs(n, d, np.minimum(u, d), np.ones_like(n)))
-    return np.broadcast_to(
-        loss_at({name: value[:, None] for name, value in draws.items()}, n, d), (len(draws["E"]), len(n))
-    )
+    draws = {name: _many(value)[:, None] for name, value in values.items()}
+    loss = repeated_loss(draws, n, d, np.minimum(u, d)) if form == "repeated" else loss_at(draws, n, d)
+    return np.broadcast_to(loss, (len(draws["E"]), len(n)))
 
 
 def exponents(values: Values) -> dict[str, Floats]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +59,6 @@ class Points:
     def fitted(self) -> tuple[Point, ...]:
         return tuple(point for point in self.rows if not point.held_out)
 
-    @property
-    def held_out(self) -> tuple[Point, ...]:
-        return tuple(point for point in self.rows if point.held_out)
-
 
 def column(points: Iterable[Point], name: str) -> Floats:
     """One number per point."""
@@ -78,6 +74,21 @@ def groups(items: Iterable[T], key: Callable[[T], float], ratio: float) -> list[
         else:
             found.append([item])
     return [(math.exp(sum(math.log(key(item)) for item in some) / len(some)), some) for some in found]
+
+
+def noise_floor(points: Iterable[Point]) -> dict[str, Any] | None:
+    """How far runs that differ in the seed alone lie apart: the standard deviation of loss, as a fraction of it, pooled
+    over the groups of runs with the same N, D and U; None where no group has two seeds.
+    """
+    same: dict[tuple[float, float, float], list[Point]] = {}
+    for point in points:
+        same.setdefault((point.n, point.d, point.u), []).append(point)
+    losses = [column(some, "loss") for some in same.values() if len({point.seed for point in some}) > 1]
+    if not losses:
+        return None
+    runs = sum(map(len, losses))
+    squares = sum(float(((some / some.mean() - 1) ** 2).sum()) for some in losses)
+    return {"relative_std": (squares / (runs - len(losses))) ** 0.5, "groups": len(losses), "runs": runs}
 
 
 def without_repetition(points: Points) -> Points:

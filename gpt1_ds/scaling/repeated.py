@@ -49,9 +49,9 @@ class Runs:
     loss: Floats
 
 
-def optimal_size(base: dict[str, Floats], u: Floats) -> Floats:
-    """(S, P) parameters that are compute-optimal for `u` (P,) unique tokens."""
-    alpha, beta, A, B = (np.atleast_1d(base[name])[:, None] for name in ("alpha", "beta", "A", "B"))
+def optimal_size(values: dict[str, Floats], u: Floats) -> Floats:
+    """(S, P) parameters that are compute-optimal for `u` (P,) unique tokens; every value is (S, 1)."""
+    alpha, beta, A, B = (values[name] for name in ("alpha", "beta", "A", "B"))
     G = balance(alpha, beta, A, B)
     return np.asarray(G * (u * G) ** (beta / alpha))
 
@@ -61,16 +61,16 @@ def diminished(amount: Floats, unique: Floats, returns: Floats) -> Floats:
     return unique * (1 - returns * np.expm1(-(amount / unique - 1) / returns))
 
 
-def repeated_loss(values: dict[str, Floats], runs: Runs) -> Floats:
-    """(S, P) loss of the form; every value is a number or (S,)."""
-    v = {name: np.atleast_1d(np.asarray(value, dtype=np.float64))[:, None] for name, value in values.items()}
-    size = np.minimum(runs.n, optimal_size(values, runs.u))
-    return loss_at(v, diminished(runs.n, size, v["R_N"]), diminished(runs.d, runs.u, v["R_D"]))
+def repeated_loss(values: dict[str, Floats], n: Floats, d: Floats, u: Floats) -> Floats:
+    """(S, P) loss of the form at points (P,); every value is (S, 1)."""
+    size = np.minimum(n, optimal_size(values, u))
+    return loss_at(values, diminished(n, size, values["R_N"]), diminished(d, u, values["R_D"]))
 
 
 def objective(values: dict[str, Floats], runs: Runs) -> Floats:
-    """(S,): Huber of the residuals of log loss, summed over the points."""
-    return np.asarray(huber(np.log(repeated_loss(values, runs) / runs.loss)).sum(-1))
+    """(S,): Huber of the residuals of log loss, summed over the points; every value is (S,)."""
+    loss = repeated_loss({name: value[:, None] for name, value in values.items()}, runs.n, runs.d, runs.u)
+    return np.asarray(huber(np.log(loss / runs.loss)).sum(-1))
 
 
 def fit_returns(base: dict[str, Floats], runs: Runs, weights: Floats) -> tuple[Floats, Floats]:
@@ -120,7 +120,7 @@ def _close_in(base: dict[str, Floats], runs: Runs, weights: Floats) -> tuple[Flo
 def _grid(base: dict[str, Floats], runs: Runs, weights: Floats, logs_d: Floats, logs_n: Floats) -> Floats:
     """(S, K, K) objectives; `logs_d`, `logs_n` (S, K)."""
     alpha, beta, E, A, B = (base[name][:, None, None] for name in BASE)
-    size = np.minimum(runs.n, optimal_size(base, runs.u))[:, None]
+    size = np.minimum(runs.n, optimal_size({name: base[name][:, None] for name in BASE}, runs.u))[:, None]
     of_n = A * diminished(runs.n, size, np.exp(logs_n)[..., None]) ** -alpha
     of_d = B * diminished(runs.d, runs.u, np.exp(logs_d)[..., None]) ** -beta
     logs = np.log((E + of_d)[:, :, None] + of_n[:, None]) - np.log(runs.loss)

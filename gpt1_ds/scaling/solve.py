@@ -69,7 +69,7 @@ def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, a
     runs = Runs(*(column(points, name) for name in ("n", "d", "u", "loss")))
     if set(at) >= {*BASE, *RETURNS}:
         flat = profile(dict(at), runs)
-        here = objective({name: np.array(value) for name, value in at.items()}, runs)
+        here = objective({name: np.array([value]) for name, value in at.items()}, runs)
         return Solution(dict(at), {}, float(here[0]), profile=flat)
     weights = bootstrap.run_weights(draws, len(points), seed)
     if at:

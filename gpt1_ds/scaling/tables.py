@@ -37,7 +37,7 @@ COLUMNS = {  # of results.csv: name -> what it says; configs/README.md shows the
     "d": "tokens trained on",
     "u": "distinct tokens among them",
     "epochs": "d / u",
-    "flops": "model operations for d tokens",
+    "flops": "model FLOPs for d tokens",
     "own_share": "of its steps, those that it ran itself; a branch has the others from its trunk",
     "loss": "last held-out loss, nats per token",
     "bits_per_byte": "the same per byte of text, in bits",
@@ -129,7 +129,7 @@ def read_table(file: Path, needed: Sequence[str]) -> list[Row]:
 
     def row(line: int, values: Mapping[str | Any, str | Any]) -> Row:
         if None in values or None in values.values():
-            raise DataError(f"{file}: row {line} has not {len(names)} values; mend the row")
+            raise DataError(f"{file}: row {line} has not {len(names)} values; correct the row")
         return Row(file, line, {name: value.strip() for name, value in values.items()})
 
     return each(lines, lambda numbered: row(*numbered))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.sweep.study_file import as_overrides, count_problems, name_problems, read_study
+from gpt1_ds.sweep.study_file import StudySettings, as_overrides, read_study
 
 LSTM = "LSTM"
 TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them
@@ -51,18 +51,12 @@ class LayerTransfer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
+class Study(StudySettings):
     checkpoint: str = ""  # what every cell begins with (checkpoint.init_from): a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
     variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value overrides
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table
-    overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
     layer_transfer: LayerTransfer | None = None  # null: no such curve
-    jobs: int = 1  # cells that run at a time; the cores are divided among them
-    nproc: int = 1  # ranks of a cell
-    tries: int = 2  # of a cell that fails for a reason that may pass
-    keep_checkpoints: bool = False  # false: a finished cell keeps its scores and logs only
 
     @property
     def columns(self) -> list[str]:
@@ -70,13 +64,12 @@ class Study:
         return [task.name for task in self.tasks if task.table]
 
     def problems(self) -> Iterator[str]:
-        yield from name_problems(self)
+        yield from super().problems()
         if not self.checkpoint:
             yield "checkpoint is empty; name the run or checkpoint folder that every cell begins with"
         for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
             if not values:
                 yield f"{key} is empty; a table needs at least one"
-        yield from count_problems(self)
         yield from _seed_problems("seeds", self.seeds)
         yield from self._name_problems()
         yield from self._override_problems()
@@ -111,7 +104,7 @@ class Study:
         for name in transfer.tasks:
             if name not in names:
                 near = difflib.get_close_matches(name, names, 1)
-                yield f"layer_transfer.tasks: {name} is no task of the study; {_choice(near or names)}"
+                yield f"layer_transfer.tasks: {name} is no task of the study; choose {', '.join(near or names)}"
         for task in self.tasks:
             if not task.table and task.name not in transfer.tasks:
                 yield f"tasks.{task.name}: table=false, and layer_transfer.tasks does not name it; leave it out"
@@ -168,12 +161,8 @@ def _known(name: Any) -> list[str]:
     if name in TABLE_5:
         return list(TABLE_5[name])
     raise ValueError(
-        f"{name!r} says nothing, and is no variant of the paper; {_choice(list(TABLE_5))}, or give it keys"
+        f"{name!r} says nothing, and is no variant of the paper; choose {', '.join(TABLE_5)}, or give it keys"
     )
-
-
-def _choice(names: Sequence[str]) -> str:
-    return f"choose {', '.join(names)}"
 
 
 def _seed_problems(key: str, seeds: Sequence[int]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -53,23 +53,20 @@ def read(run_dir: RunDir, steps: int) -> Record:
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:
-    for event in reversed(events):
-        if event["event"] == DOMINATED:
-            return DOMINATED, event["reason"]
+    ended = [event["reason"] for event in events if event["event"] == DOMINATED]
+    if ended:
+        return DOMINATED, ended[-1]
     if run_dir.done.exists() and _target(run_dir) >= steps:
         return DONE, ""
     if is_held(run_dir.lock):
         return RUNNING, ""
-    for event in reversed(events[_last_start(events) :]):
+    start = max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
+    for event in reversed(events[start:]):
         if event["event"] == "diverged" or (event["event"] == "spike" and event["action"] == "raise"):
             return DIVERGED, f"step {event['step']}: {event['problem']}"
-    if any(event["event"] == "failed" for event in events[_last_start(events) :]):
+    if any(event["event"] == "failed" for event in events[start:]):
         return FAILED, str(events[-1].get("reason", ""))
     return WAITING, "begun" if events else ""
-
-
-def _last_start(events: list[dict[str, Any]]) -> int:
-    return max((number for number, event in enumerate(events) if event["event"] == "started"), default=0)
 
 
 def _target(run_dir: RunDir) -> int:
@@ -87,15 +84,8 @@ def dominated(settings: EarlyEnd, record: Record, steps: int, competitors: Mappi
     if not (settings.behind and record.held_out):
         return ""
     step, loss = record.held_out[-1]["step"], float(record.held_out[-1]["loss"])
-    if step >= settings.after * steps:
-        for name, theirs in _at(step, competitors):
+    for name, other in competitors.items() if step >= settings.after * steps else ():
+        for theirs in (float(line["loss"]) for line in other.held_out if line["step"] == step):
             if loss > theirs + settings.behind:
                 return f"{loss:.4f} at step {step}, where {name} had {theirs:.4f}"
     return ""
-
-
-def _at(step: int, competitors: Mapping[str, Record]) -> Iterator[tuple[str, float]]:
-    for name, record in competitors.items():
-        for line in record.held_out:
-            if line["step"] == step:
-                yield name, float(line["loss"])

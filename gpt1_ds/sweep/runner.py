@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common import log, progress, stop_signals
@@ -40,8 +39,11 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
     with RunLock(sweep.folder / ".lock", LOCK_SECONDS):
         write_json(sweep.folder / "study.json", sweep.describe())
         runner = _Runner(sweep, jobs, update)
-        with runner.stop:
+        before = stop_signals.listen(runner.note_signal)
+        try:
             return runner.run()
+        finally:
+            stop_signals.restore(before)
 
 
 def threads(ranks: int) -> int:
@@ -58,42 +60,26 @@ def run_trial(target: str, config: Config, log_file: str) -> int:
     return int(getattr(importlib.import_module(module), name)(config))
 
 
-class _Stop:
-    """What ends a sweep early; a second Ctrl-C ends its trials without saving."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.reason, self._interrupts = file, "", 0
-
-    def __enter__(self) -> None:
-        self._before = stop_signals.listen(self._note)
-
-    def __exit__(self, *_: object) -> None:
-        stop_signals.restore(self._before)
-
-    def _note(self, number: int, _: Any) -> None:
-        self.reason = HANDOVER
-        self._interrupts += number == signal.SIGINT
-        if self._interrupts > 1:
-            launch.signal_ranks(signal.SIGKILL)
-
-    def asked(self) -> bool:
-        if self.file.exists():
-            self.file.unlink(missing_ok=True)
-            self.reason = USER
-        return bool(self.reason)
-
-
 class _Runner:
+    """`stop` is why the sweep ends early, or nothing."""
+
     def __init__(self, sweep: Sweep, jobs: int, update: Callable[[], None]) -> None:
         self.sweep, self.jobs, self.update = sweep, jobs, update
         self.folder = RunDir(sweep.folder)
-        self.stop = _Stop(self.folder.stop)
+        self.stop, self._interrupts = "", 0
         self.log_file = sweep.folder / "study.log"
         self.waiting = deque(sweep.left)
         self.tries: Counter[Trial] = Counter()
         self.failed: dict[Trial, str] = {}
         self.begun: dict[Trial, float] = {}  # of what runs now
         self.spent = sum(event.get("seconds", 0.0) for event in read_jsonl(self.folder.events))
+
+    def note_signal(self, number: int, _: Any) -> None:
+        """A second Ctrl-C ends the trials without saving."""
+        self.stop = HANDOVER
+        self._interrupts += number == signal.SIGINT
+        if self._interrupts > 1:
+            launch.signal_ranks(signal.SIGKILL)
 
     def run(self) -> int:
         total, waiting = len(self.sweep.trials), len(self.waiting)
@@ -114,8 +100,12 @@ class _Runner:
         while self.waiting or running:
             now = time.monotonic()
             times = {trial: now - self.begun[trial] for trial in running.values()}
-            self.stop.reason = self.stop.reason or self.sweep.watch(times, self.spent + sum(times.values()))
-            if self.stop.asked():
+            if reason := self.sweep.watch(times, self.spent + sum(times.values())):  # takes time: a signal may come
+                self.stop = self.stop or reason
+            if self.folder.stop.exists():
+                self.folder.stop.unlink(missing_ok=True)
+                self.stop = USER
+            if self.stop:
                 self.waiting.clear()
                 launch.signal_ranks(signal.SIGTERM)  # again and again: a trial may just have begun
             while len(running) < self.jobs and (trial := self._next(bool(running))) is not None:
@@ -150,7 +140,7 @@ class _Runner:
             self.folder.add_event("done", cell=self._name(trial), seconds=round(seconds, 3))
             to_do = f"{len(self.sweep.left)} of {len(self.sweep.trials)} left"
             self._say(f"{trial}: {trial.result}  {duration(seconds)}  {to_do}")
-        elif error is None or self.stop.reason:
+        elif error is None or self.stop:
             self.folder.add_event("interrupted", cell=self._name(trial), seconds=round(seconds, 3))
             self._say(f"{trial}: stopped, to be continued")
         else:
@@ -172,16 +162,16 @@ class _Runner:
 
     def _finish(self) -> int:
         waiting = len(self.sweep.left)
-        self.folder.add_event("stopped", reason=self.stop.reason or "done", left=waiting, failed=len(self.failed))
+        self.folder.add_event("stopped", reason=self.stop or "done", left=waiting, failed=len(self.failed))
         for trial, reason in self.failed.items():
             self._say(f"{trial}: failed: {reason}; its run folder is {trial.run_dir.path}")
         end = f"{waiting} cells are left; the same command resumes" if waiting else "all cells are done"
-        if self.stop.reason not in ("", USER, HANDOVER):
-            end = f"{self.stop.reason}; {end}"
+        if self.stop not in ("", USER, HANDOVER):
+            end = f"{self.stop}; {end}"
         self._say(f"{self.sweep.folder}: {end}")
         if self.failed:
             return EXIT_FAILURE
-        return EXIT_CONTINUE if waiting and self.stop.reason != USER else 0
+        return EXIT_CONTINUE if waiting and self.stop != USER else 0
 
     def _name(self, trial: Trial) -> str:
         return trial.run_dir.path.relative_to(self.sweep.folder).as_posix()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpt1_ds.config.values import count_or_text
-from gpt1_ds.sweep.study_file import as_overrides, count_problems, name_problems, read_study
+from gpt1_ds.sweep.study_file import StudySettings, as_overrides, read_study
 
 OWN_KEYS = (  # the study sets them for every cell
     *("run.name", "run.seed", "model.layers", "model.width", "model.heads", "data.unique_tokens", "data.epochs_limit"),
@@ -78,6 +78,9 @@ class Rate:
     reference: int = 192  # the width at which `value` was found
     exponent: float = -0.5  # 0: the same for all widths
 
+    def at(self, width: int) -> float:
+        return float(f"{self.value * (width / self.reference) ** self.exponent:.4g}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyEnd:
@@ -85,14 +88,12 @@ class EarlyEnd:
 
     rise: float = 1.0  # diverged: held-out loss this far above its best so far (nats; guard.rise); 0: only not finite
     behind: float = 0.0  # dominated: this far behind a finished rate of the same cell at equal tokens (nats); 0: never
-    after: float = 0.5  # share of the run before it can be called dominated
+    after: float = 0.5  # fraction of the run before it can be called dominated
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalingStudy:
-    name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
+class ScalingStudy(StudySettings):
     base: list[str] = field(default_factory=list)  # configuration files that every cell begins with
-    overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
     arms: list[Arm] = field(default_factory=list)  # what is run
     convention: Literal["matrices_head", "all", "transformer"] = "matrices_head"  # parameters that N counts
     width_per_layer: int = 64  # of kind ladder; GPT-1 has 64
@@ -102,16 +103,12 @@ class ScalingStudy:
     learning_rate: Rate = field(default_factory=Rate)  # of a width: value x (width / reference)^exponent
     held_out: list[str] = field(default_factory=list)  # names of cells that no fit sees
     epochs_limit: float = 4.0  # most passes over the data, apart from arms of kind data
-    budget_flops: int | None = None  # refuse a study whose cells need more (model operations); null: no limit
+    budget_flops: int | None = None  # refuse a study whose cells need more (model FLOPs); null: no limit
     budget_hours: float | None = None  # stop at this many hours of all ranks together; null: no limit
     stop: EarlyEnd = field(default_factory=EarlyEnd)  # of cells that are hopeless
-    jobs: int = 1  # cells that run at a time; the cores are divided among them
-    nproc: int = 1  # ranks of a cell
-    tries: int = 2  # of a cell that fails
-    keep_checkpoints: bool = False  # false: a finished cell keeps its metrics and logs only
 
     def problems(self) -> Iterator[str]:
-        yield from name_problems(self)
+        yield from super().problems()
         if not self.arms:
             yield "arms is empty; a study needs at least one"
         names = [arm.name for arm in self.arms]
@@ -120,10 +117,9 @@ class ScalingStudy:
                 yield f"arms: name={arm.name!r} of number {number + 1} is no name; use letters, digits, '_' and '-'"
             yield from (f"arms.{arm.name}: {problem}" for problem in arm.problems())
         yield from (f"arms: two are called {name}" for name in sorted({x for x in names if names.count(x) > 1}))
-        yield from count_problems(self, "width_per_layer", "head_width")
-        for key in ("warmup", "epochs_limit"):
-            if not getattr(self, key) >= 0:
-                yield f"{key}={getattr(self, key)} is negative; use 0 or more"
+        for key, least in (("width_per_layer", 1), ("head_width", 1), ("warmup", 0), ("epochs_limit", 0)):
+            if not getattr(self, key) >= least:
+                yield f"{key}={getattr(self, key)} is too small; it must be at least {least}"
         for key in ("budget_flops", "budget_hours"):
             value = getattr(self, key)
             if value is not None and not value > 0:

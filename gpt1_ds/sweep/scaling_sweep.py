@@ -92,7 +92,7 @@ class ScalingSweep(Sweep):
         own = sum(trial.flops * trial.own_share for trial in self.trials)
         held_out = sum(trial.held_out for trial in self.trials)
         yield (
-            f"{self.folder}: {len(self.trials)} cells, {held_out} held out, {own:.3g} operations; N counts "
+            f"{self.folder}: {len(self.trials)} cells, {held_out} held out, {own:.3g} FLOPs; N counts "
             f"{CONVENTIONS[self.study.convention]}; schedule {self.study.schedule}"
         )
         seconds = sum(self.seconds(trial) for trial in self.trials)

@@ -91,7 +91,7 @@ class ScalingTrial(Trial):
 
     @cached_property
     def flops(self) -> int:
-        """C: model operations that D tokens take, whoever paid for them."""
+        """C: model FLOPs that D tokens take, whoever paid for them."""
         return self.tokens * flops_per_token(self.config.model, self.vocab_size)
 
     @property
@@ -112,13 +112,13 @@ def make_trials(
     base = base_config(study, overrides)
     maker = _Maker(study, base, base.model.vocab_size or vocab_size, data_tokens)
     made = [trial for arm in study.arms for trial in maker.of(arm)]
-    ConfigError.raise_all(dict.fromkeys([*maker.problems, *_problems(study, made, maker.shortfalls)]))
+    ConfigError.raise_all(dict.fromkeys([*maker.problems, *_problems(study, made)]))
     if study.schedule == "wsd":
         made = _branched(made)
     needed = sum(trial.flops * trial.own_share for trial in made)
     if study.budget_flops is not None and needed > study.budget_flops:
         raise ConfigError(
-            f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} operations; take some out, or raise it"
+            f"budget_flops={study.budget_flops:.3g}: the cells need {needed:.3g} FLOPs; take some out, or raise it"
         )
     return tuple(sorted(made, key=lambda trial: (trial.trunk is not None, -trial.flops, trial.name)))
 
@@ -141,7 +141,6 @@ class _Maker:
     def __init__(self, study: ScalingStudy, base: Config, vocab_size: int | None, data_tokens: int | None) -> None:
         self.study, self.base, self.data_tokens = study, base, data_tokens
         self.problems: list[str] = []
-        self.shortfalls: list[str] = []
         if vocab_size is None:
             self.problems.append("model.vocab_size: the data are not there yet; build them, or say how large it is")
         self.vocab_size = vocab_size or ASSUMED_VOCABULARY  # to find what else is wrong
@@ -193,7 +192,7 @@ class _Maker:
             train=replace(
                 base.train, steps=steps, tokens=None, epochs=None, eval_every=max(1, math.ceil(steps / EVALUATIONS))
             ),
-            optimizer=replace(base.optimizer, lr=self._rate(model.width) * rate),
+            optimizer=replace(base.optimizer, lr=study.learning_rate.at(model.width) * rate),
             schedule=replace(
                 base.schedule,
                 kind=study.schedule,
@@ -207,7 +206,7 @@ class _Maker:
         found = [*problems(config), *world_problems(config, study.nproc)]
         self.problems += [f"arms.{arm.name}: {problem}" for problem in found]
         if arm.kind != "data" and steps * per_step > study.epochs_limit * there:
-            self.shortfalls.append(
+            self.problems.append(
                 f"arms.{arm.name}: {count(tokens)} tokens are {steps * per_step / there:.1f} passes over the "
                 f"{count(there)} of the data; raise epochs_limit={study.epochs_limit:g}, or use kind data"
             )
@@ -224,10 +223,6 @@ class _Maker:
             held_out=name in study.held_out,
         )
 
-    def _rate(self, width: int) -> float:
-        rule = self.study.learning_rate
-        return float(f"{rule.value * (width / rule.reference) ** rule.exponent:.4g}")
-
     def _warmup(self, model: ModelConfig, shortest: int, per_step: int) -> int:
         """Steps, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they could
         not share a trunk.
@@ -236,8 +231,7 @@ class _Maker:
         return max(1, math.ceil(min(wanted, shortest / 4) / per_step))
 
 
-def _problems(study: ScalingStudy, made: Sequence[ScalingTrial], shortfalls: Sequence[str]) -> Iterator[str]:
-    yield from shortfalls
+def _problems(study: ScalingStudy, made: Sequence[ScalingTrial]) -> Iterator[str]:
     arms: dict[str, list[str]] = {}
     for trial in made:
         arms.setdefault(trial.name, []).append(trial.arm)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from omegaconf import OmegaConf
@@ -17,23 +17,23 @@ from gpt1_ds.config.load import first_line, read_file
 from gpt1_ds.config.values import refuse_resolvers
 
 
-class StudySettings(Protocol):
-    """What every kind of study has: a dataclass that knows what is wrong with it."""
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """What every kind of study has."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: str = ""  # the study's folder is <run.dir>/<name>; empty: the file's stem
+    overrides: list[str] = field(default_factory=list)  # key=value overrides for every cell
+    jobs: int = 1  # cells that run at a time; the cores are divided among them
+    nproc: int = 1  # ranks of a cell
+    tries: int = 2  # of a cell that fails for a reason that may pass
+    keep_checkpoints: bool = False  # false: a finished cell keeps its metrics, scores and logs only
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def jobs(self) -> int: ...
-    @property
-    def nproc(self) -> int: ...
-    @property
-    def tries(self) -> int: ...
-    @property
-    def keep_checkpoints(self) -> bool: ...
-
-    def problems(self) -> Iterator[str]: ...
+    def problems(self) -> Iterator[str]:
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in (".", ".."):
+            yield f"name={self.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
+        for key in ("jobs", "nproc", "tries"):
+            if getattr(self, key) < 1:
+                yield f"{key}={getattr(self, key)} is too small; it must be at least 1"
 
 
 T = TypeVar("T", bound=StudySettings)
@@ -57,20 +57,9 @@ def read_study(kind: type[T], name: str, typed: Callable[[str, Any], Any]) -> T:
     study = OmegaConf.to_object(merged)
     assert isinstance(study, kind)
     if not study.name:
-        study = dataclasses.replace(study, name=Path(layer.origin).stem)
+        study = replace(study, name=Path(layer.origin).stem)
     ConfigError.raise_all(f"{layer.origin}: {problem}" for problem in study.problems())
     return study
-
-
-def name_problems(study: StudySettings) -> Iterator[str]:
-    if not re.fullmatch(r"[\w.-]+", study.name) or study.name in (".", ".."):
-        yield f"name={study.name!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
-
-
-def count_problems(study: StudySettings, *more_keys: str) -> Iterator[str]:
-    for key in ("jobs", "nproc", "tries", *more_keys):
-        if getattr(study, key) < 1:
-            yield f"{key}={getattr(study, key)} is too small; it must be at least 1"
 
 
 def jobs_at_a_time(study: StudySettings, asked: int | None) -> int:

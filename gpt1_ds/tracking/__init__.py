@@ -1,1 +1,1 @@
-"""Floor 3: what is measured and where it is written."""
+"""What is measured, and where it is written."""

@@ -1,6 +1,6 @@
 """The training's end of the W&B mirror. W&B lives in a process of its own (tracking/wandb.py) that is fed through a
 pipe, so nothing that happens to it or to its service can stop, slow or crash a run: at worst one warning, and the run
-goes on without. What is in the pipe when a rank is killed is still written.
+continues without. What is in the pipe when a rank is killed is still written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Start:
     tags: list[str]
     job_type: str  # pretrain, finetune or eval
     config: dict[str, Any]
-    pid: int  # whose memory and processor time W&B shows
+    pid: int  # whose memory and CPU time W&B shows
     patience: float = 60.0  # seconds that W&B's service may take for one message before it is given up
     upload_seconds: float = 30.0  # online: for what is not uploaded yet at the end
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 # What each phase that a rank announces counts as, by the first word that is said
@@ -41,7 +42,7 @@ class Operator:
     name: str
     shapes: str
     calls: float
-    seconds: float  # of the processor, without the operators that it called
+    seconds: float  # of the CPU, without the operators that it called
     device_seconds: float = 0.0  # of its kernels
     flops: float = 0.0  # of matrix products
 
@@ -94,18 +95,15 @@ def _products(operators: Iterable[Operator]) -> dict[str, float]:
 
 def _step(step: Span, phases: Sequence[Span], work: Sequence[Span]) -> dict[str, Any]:
     """A step's time by phase; `work` is when its first work began, its last ended, and how much it was."""
-    inside = [span for span in phases if step.begin <= span.begin < step.end]
-    done = [span for span in work if span.name in WORK and step.begin <= span.begin < step.end]
-    found = {
-        "step": int(step.name),
-        "begin": step.begin,
-        "seconds": step.seconds,
-        "phases": _sums(inside),
-        "work": None,
-    }
-    if done:
-        found["work"] = [min(span.begin for span in done), max(span.end for span in done), union(done)]
-    return found
+    inside = _inside(step, phases)
+    done = [span for span in _inside(step, work) if span.name in WORK]
+    found = {"step": int(step.name), "begin": step.begin, "seconds": step.seconds, "phases": _sums(inside)}
+    worked = [min(span.begin for span in done), max(span.end for span in done), union(done)] if done else None
+    return {**found, "work": worked}
+
+
+def _inside(step: Span, spans: Iterable[Span]) -> list[Span]:
+    return [span for span in spans if step.begin <= span.begin < step.end]
 
 
 def union(spans: Iterable[Span]) -> float:
@@ -130,13 +128,9 @@ def _place(name: str) -> int:
 
 def _timeline(steps: Sequence[Span], phases: Sequence[Span]) -> dict[str, Any]:
     """The spans of one step, the same on every rank: the last one that neither evaluates nor saves, if there is one."""
-
-    def inside(step: Span) -> list[Span]:
-        return [span for span in phases if step.begin <= span.begin < step.end]
-
-    plain = [step for step in steps if not {span.name for span in inside(step)} & {*_ENCLOSING}]
+    plain = [step for step in steps if not {span.name for span in _inside(step, phases)} & {*_ENCLOSING}]
     step = (plain or list(steps))[-1]
-    return {"step": int(step.name), "spans": [[span.name, span.begin, span.end] for span in inside(step)]}
+    return {"step": int(step.name), "spans": [[span.name, span.begin, span.end] for span in _inside(step, phases)]}
 
 
 def _largest(operators: Iterable[Operator]) -> list[Operator]:
@@ -149,7 +143,7 @@ def combine(shares: Sequence[dict[str, Any]], layout: dict[str, int], micro_batc
     """
     steps = [step for share in shares for step in share["steps"]]
     names = sorted({name for step in steps for name in step["phases"]}, key=_place)
-    seconds = sum(step["seconds"] for step in steps) / len(steps)
+    seconds = fmean(step["seconds"] for step in steps)
     return {
         "steps": [step["step"] for step in shares[0]["steps"]],
         "step_seconds": seconds,
@@ -164,15 +158,15 @@ def combine(shares: Sequence[dict[str, Any]], layout: dict[str, int], micro_batc
 
 def _phase(name: str, shares: Sequence[dict[str, Any]], step_seconds: float) -> dict[str, float]:
     """Seconds of one phase per step: the mean, and the means of the ranks with the least and the most of it."""
-    ranks = [sum(step["phases"].get(name, 0.0) for step in share["steps"]) / len(share["steps"]) for share in shares]
-    mean = sum(ranks) / len(ranks)
-    device = [share["device_seconds"].get(name, 0.0) / len(share["steps"]) for share in shares]
+    ranks = [fmean(step["phases"].get(name, 0.0) for step in share["steps"]) for share in shares]
+    device = fmean(share["device_seconds"].get(name, 0.0) / len(share["steps"]) for share in shares)
+    mean = fmean(ranks)
     found = {"seconds": mean, "share": mean / step_seconds, "least": min(ranks), "most": max(ranks)}
-    return {**found, "device_seconds": sum(device) / len(device)}
+    return {**found, "device_seconds": device}
 
 
 def _bubble(shares: Sequence[dict[str, Any]], stages: int, micro_batches: int) -> dict[str, Any] | None:
-    """The share of a pipeline's time in which a rank has no work. A pipeline's time is from the first forward pass of
+    """The fraction of a pipeline's time in which a rank has no work. That time is from the first forward pass of
     any of its ranks to the last backward pass of any.
 
     1F1B over equal stages leaves (p - 1) / (m + p - 1) with p stages and m micro-batches (Narayanan et al. 2021).
@@ -181,7 +175,7 @@ def _bubble(shares: Sequence[dict[str, Any]], stages: int, micro_batches: int) -
         return None
     ranks = [_idle(share, [other for other in shares if other["replica"] == share["replica"]]) for share in shares]
     ideal = (stages - 1) / (micro_batches + stages - 1)
-    return {"measured": sum(ranks) / len(ranks), "ideal": ideal, "ranks": ranks}
+    return {"measured": fmean(ranks), "ideal": ideal, "ranks": ranks}
 
 
 def _idle(share: dict[str, Any], pipeline: Sequence[dict[str, Any]]) -> float:
@@ -191,7 +185,7 @@ def _idle(share: dict[str, Any], pipeline: Sequence[dict[str, Any]]) -> float:
         if all(works):
             span = max(work[1] for work in works) - min(work[0] for work in works)
             shares.append(1 - step["work"][2] / span)
-    return sum(shares) / len(shares) if shares else 0.0
+    return fmean(shares) if shares else 0.0
 
 
 def _operators(shares: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

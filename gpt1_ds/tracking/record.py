@@ -27,7 +27,7 @@ class TrainRecord:
     step_seconds: float
     data_wait_seconds: float  # per step, waiting for the next batch
     model_tflops_per_rank: float  # PaLM convention, recomputation not counted
-    mfu: float | None  # share of the device's peak; null where the peak is unknown
+    mfu: float | None  # fraction of the device's peak; null where the peak is unknown
     peak_memory_gib: float  # largest of all ranks
     batch_fingerprint: str  # hash over the tokens that all ranks consumed in this step
     loss_scale: float | None = None  # fp16 only

@@ -58,7 +58,7 @@ def upload(folders: Sequence[Path]) -> None:
         lines = [line.removeprefix("wandb: ") for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         wrong = [line for line in lines if line.lower().startswith("error") and "detailed error logs" not in line]
         why = (wrong or lines or [f"exit code {done.returncode}"])[-1].strip()
-        raise UserError(f"{(left or folders)[0]}: not uploaded: {why}; mend that and sync again")
+        raise UserError(f"{(left or folders)[0]}: not uploaded: {why}; correct that and sync again")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -74,7 +74,7 @@ class Segment:
         self.run.log(values)
 
     def _check_space(self) -> None:
-        """On a full disk W&B's service goes on, says nothing and leaves gaps."""
+        """On a full disk W&B's service continues, says nothing and leaves gaps."""
         place = self.folder / "wandb"
         if not os.statvfs(place).f_bavail:
             raise OSError(f"no space left in {place}")

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.report.scaling_figures import FIGURES
-from gpt1_ds.report.scaling_page import write_scaling_report
+from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
 from tests.helpers.scaling_study import make_study
 
 FLAGS = (

@@ -24,9 +24,8 @@ def records(steps: range, **changes: Any) -> list[dict[str, Any]]:
 def test_hours_are_those_of_training_steps_alone() -> None:
     train = [*records(range(1, 2), step_seconds=36.0), *records(range(11, 12), step_seconds=3.6)]
     assert curves.hours(train) == pytest.approx([0.01, 0.02])
-    axes = curves.Axes.of(train)
-    assert axes.at([0, 6, 11])["hours"] == pytest.approx([0, 0.015, 0.02])
-    assert axes.at([6])["tokens"] == [60]
+    assert curves.places(train, [0, 6, 11])["hours"] == pytest.approx([0, 0.015, 0.02])
+    assert curves.places(train, [6])["tokens"] == [60]
 
 
 def test_thinning_keeps_every_peak_and_what_is_not_finite() -> None:

@@ -74,7 +74,7 @@ def test_a_run_without_a_step_yet(run: Path) -> None:
 def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
     counted = [{"order": order, "loss": 6.5 - order / 100, "bits_per_byte": 2.5} for order in (1, 2, 3)]
     (run.parent.parent / "data" / "ngrams.json").write_text(json.dumps(counted))
-    (axes,) = figures.draw([read(run)])["loss"].axes
+    (axes,) = figures.draw(curves.data([read(run)]))["loss"].axes
     places = [text.xy for text in axes.texts]
     assert all(x > 1 for x, _ in places)
     heights = sorted(y for _, y in places)

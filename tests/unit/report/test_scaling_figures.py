@@ -11,10 +11,9 @@ import pytest
 
 from gpt1_ds.report import figures
 from gpt1_ds.report.plots import NoDataError, Sizes, alike, log_axis, power, spread, subplots
-from gpt1_ds.report.scaling_fit_figures import bootstrap, residuals
+from gpt1_ds.report.scaling_cell_figures import bootstrap, residuals, training_curves
 from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop, once
 from gpt1_ds.report.scaling_results import Cell, Study, read
-from gpt1_ds.report.scaling_run_figures import training_curves
 from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 from gpt1_ds.scaling.laws import compute_optimal
 from tests.helpers.laws import law
@@ -113,7 +112,6 @@ def test_held_out_cells_stand_beside_their_predictions(study: Study) -> None:
     (axes,) = compute(study, Sizes(study)).figure.axes
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[-3:] == ["held out", "efficient frontier", "predicted, 95 %"]
-    assert study.fit is not None
     ends = [list(one.get_segments()[0][:, 1]) for one in axes.collections if hasattr(one, "get_segments")]
     assert ends == [pytest.approx(point["interval"]) for point in study.fit["held_out"]]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpt1_ds.report import paper, transfer_figure
-from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report import paper
+from gpt1_ds.report.study_page import curves, layer_transfer, write_study
 from gpt1_ds.report.study_results import read_study
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
 
@@ -141,12 +141,12 @@ def test_the_page_and_the_table_as_text(folder: Path) -> None:
 
 
 def test_the_curve(folder: Path) -> None:
-    assert transfer_figure.draw(read_study(folder)) is None, "nothing to draw yet"
+    assert layer_transfer(read_study(folder)) is None, "nothing to draw yet"
     finish_all(folder)
     finish(folder, "mnli/transfer-0/1", dev={"accuracy": 0.3})
     results = read_study(folder)
-    assert transfer_figure.curves(results) == {"mnli": {0: [30.0], 4: [pytest.approx(50), pytest.approx(50)]}}
-    figure = transfer_figure.draw(results)
+    assert curves(results) == {"mnli": {0: [30.0], 4: [pytest.approx(50), pytest.approx(50)]}}
+    figure = layer_transfer(results)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", "4"]
     assert list(figure.axes[0].lines[0].get_xydata().ravel()) == pytest.approx([0, 30, 4, 50])
     write_study(folder)

@@ -7,8 +7,7 @@ import pytest
 
 from gpt1_ds.scaling.isoflop import BIAS, isoflop
 from gpt1_ds.scaling.laws import compute_optimal
-from gpt1_ds.scaling.noise import noise_floor
-from gpt1_ds.scaling.points import Point
+from gpt1_ds.scaling.points import Point, noise_floor
 from tests.helpers.laws import TRUTH, law
 
 

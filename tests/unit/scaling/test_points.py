@@ -49,7 +49,7 @@ def test_columns_of_a_study(tmp_path: Path) -> None:
     ]
     points = read_points(points_of(tmp_path, head + "\n".join(rows)))
     assert [point.cell for point in points.fitted] == ["a"]
-    assert [point.cell for point in points.held_out] == ["b"]
+    assert [point.cell for point in points.rows if point.held_out] == ["b"]
     assert points.left_out == {"diverged": 1, "waiting": 1, "of kind shape": 1}
     assert (points.convention, points.schedule) == ("matrices_head", "cosine")
     assert points.rows[0].compute == 7

@@ -31,7 +31,7 @@ def test_one_epoch_is_worth_itself_and_endless_ones_a_limit() -> None:
 
 def test_optimal_size_is_that_of_the_optimal_budget() -> None:
     n, d = compute_optimal(TRUTH, 1e20)
-    base = {name: np.array([value]) for name, value in TRUTH.items()}
+    base = {name: np.array([[value]]) for name, value in TRUTH.items()}
     assert optimal_size(base, np.array([float(d)]))[0, 0] == pytest.approx(float(n))
     assert 6 * n * d == pytest.approx(1e20)
     least = law(n, d, **TRUTH)

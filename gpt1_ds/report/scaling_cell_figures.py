@@ -1,17 +1,97 @@
-"""Figures of how far the fit can be trusted: what it misses per cell, and where the bootstrap puts its parameters."""
+"""Figures of single cells and of the fit: how each cell trained, what it scores downstream, what the fit misses of it,
+and where the bootstrap puts the fit's parameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_results import Study
+from gpt1_ds.report.scaling_results import Cell, Score, Study
 from gpt1_ds.scaling.laws import exponents
+from gpt1_ds.scaling.tables import DIVERGED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NAMED = 60  # cells named below the residuals; of more, only their order is shown
 DRAWS = 1500  # of the bootstrap in the cloud
+POINTS = 60_000  # of all training curves together, so that the page stays small
+MOST_PANELS = 8
+
+
+def training_curves(study: Study, sizes: Sizes) -> Drawing:
+    """Held-out loss against tokens of every cell that has a run folder, diverged ones in red."""
+    curves = {cell: curve for cell in study.cells if (curve := list(_curve(study, cell)))}
+    drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == DIVERGED}
+    if not drawn:
+        raise NoDataError("no run folder of a cell holds a held-out curve")
+    panels: dict[str, list[Cell]] = defaultdict(list)
+    for cell in drawn:
+        panels[cell.arm].append(cell)
+    for arm in list(panels)[MOST_PANELS:]:
+        panels["other arms"] += panels.pop(arm)
+    figure, places = plots.subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
+    most = max(POINTS // len(drawn), 10)
+    tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
+    for axes, (arm, cells) in zip(places, panels.items(), strict=True):
+        for cell in cells:
+            curve = plots.spread(drawn[cell], most)
+            colour = "crimson" if cell.outcome == DIVERGED else sizes(cell.n)
+            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1, alpha=0.8)
+            if cell.outcome == DIVERGED:
+                axes.plot(*curve[-1], zorder=5, **plots.CROSS)
+        axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
+        plots.finish_loss(axes, "tokens trained on so far", arm, named=False)
+    sizes.legend(figure, drawn)
+    text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
+    text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
+    return Drawing(figure, text, drawn)
+
+
+def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
+    """(tokens, held-out loss), the finite ones; the batches' losses of a run that diverged before two evaluations."""
+    run = study.run_dir(cell)
+    lines = list(read_jsonl(run.metrics)) if run else []
+    for kind in ("eval", "train") if cell.outcome == DIVERGED else ("eval",):
+        points = [
+            (line["tokens"], line["loss"])
+            for line in lines
+            if line.get("kind") == kind and line.get("tokens") and _finite(line.get("loss"))
+        ]
+        if len(points) > 1:
+            yield from points
+            return
+
+
+def downstream(study: Study, sizes: Sizes) -> Drawing:
+    """Score against pre-training compute, a panel per task and metric."""
+    panels: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    for score in study.downstream:
+        panels[score.task, score.metric].append(score)
+    if not panels:
+        raise NoDataError("no downstream.csv: no task was evaluated on the cells")
+    cells = {cell.cell: cell for cell in study.cells}
+    figure, places = plots.subplots(len(panels), width=3.8, height=3.0)
+    for axes, ((task, metric), scores) in zip(places, panels.items(), strict=True):
+        for score in scores:
+            cell = cells.get(score.cell)
+            colour, held_out = (sizes(cell.n), cell.held_out) if cell else ("0.5", False)
+            plots.point(axes, score.flops, score.value, colour, held_out)
+        plots.log_axis(axes.xaxis, plots.power)
+        plots.finish(axes, plots.FLOPS, metric, task)
+    known = [cells[score.cell] for score in study.downstream if score.cell in cells]
+    sizes.legend(figure, known)
+    return Drawing(figure, "Scores on tasks against the compute of pre-training, a panel per task.", known)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
 def residuals(study: Study, sizes: Sizes) -> Drawing:
@@ -29,7 +109,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
         "What the fit predicts against what was measured, per cell in order of compute: (predicted - loss) / loss. "
         "Open squares: held out. "
     )
-    noise = (study.fit or {}).get("noise")
+    noise = study.fit.get("noise")
     if noise:
         band = 200 * noise["relative_std"]
         axes.axhspan(-band, band, color="0.5", alpha=0.15, linewidth=0, zorder=0)
@@ -52,7 +132,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
 def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     """The cloud of alpha and beta, and histograms of E and of a, which says how N_opt grows with compute."""
     fit = study.fit
-    if fit is None:
+    if not fit:
         raise NoDataError("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
     draws = fit.get("bootstrap") or {}
     samples = {name: drawn for name, drawn in (draws.get("samples") or {}).items() if drawn}
@@ -80,7 +160,7 @@ def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, f"{text}.", fitted)
 
 
-def _cloud(axes: Any, fit: Mapping[str, Any], samples: dict[str, list[float]]) -> None:
+def _cloud(axes: Axes, fit: Mapping[str, Any], samples: dict[str, list[float]]) -> None:
     pairs = plots.spread(list(zip(samples["alpha"], samples["beta"], strict=True)), DRAWS)
     axes.plot(*zip(*pairs, strict=True), ".", color="steelblue", alpha=0.35, markersize=3, markeredgewidth=0)
     intervals = fit.get("intervals") or {}
@@ -91,7 +171,7 @@ def _cloud(axes: Any, fit: Mapping[str, Any], samples: dict[str, list[float]]) -
     plots.finish(axes, "alpha: exponent of N", "beta: exponent of D")
 
 
-def _histogram(axes: Any, fit: Mapping[str, Any], name: str, drawn: list[float]) -> None:
+def _histogram(axes: Axes, fit: Mapping[str, Any], name: str, drawn: list[float]) -> None:
     axes.hist(drawn, bins=40, color="steelblue", alpha=0.6)
     for end in (fit.get("intervals") or {}).get(name, []):
         axes.axvline(end, color="crimson", linewidth=1, linestyle=":")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.config.probes import SCALES
-from gpt1_ds.report.evolution import CAPTION, evolution, normalised
+from gpt1_ds.report import curves, figures
+from gpt1_ds.report.curves import PROBES, normalised
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read
 from tests.unit.report.test_page import run as plain_run
@@ -37,18 +38,24 @@ def test_0_is_chance_and_1_the_best() -> None:
 
 def test_the_scales_are_said() -> None:
     for name, scale in SCALES.items():
-        assert f"{name} {scale.best:g}" in CAPTION
-        assert scale.source in CAPTION
+        assert f"{name} {scale.best:g}" in PROBES
+        assert scale.source in PROBES
 
 
 def test_a_line_per_probe_over_the_steps(run: Path) -> None:
-    add(run, entry("sst2", 100, accuracy=0.6), entry("sst2", 10, accuracy=0.5), entry("copa", 10, accuracy=0.75))
+    add(
+        run,
+        entry("sst2", 100, accuracy=0.6),
+        entry("sst2", 10, accuracy=0.5),
+        entry("copa", 10, accuracy=0.75),
+        entry("copa", 100, accuracy=0.85),
+    )
     story = read(run)
-    (axes,) = evolution([story]).axes
+    (axes,) = figures.draw(curves.data([story]))["zero_shot"].axes
     lines = {line.get_label(): line for line in axes.lines if not str(line.get_label()).startswith("_")}
     assert list(lines["sst2"].get_xdata()) == [10, 100]
-    assert list(lines["sst2"].get_ydata()) == pytest.approx([0, 0.1 / 0.413])
-    assert list(lines["copa"].get_ydata()) == [0.5]
+    assert list(lines["sst2"].get_ydata()) == pytest.approx([0, 0.1 / 0.413], rel=1e-5)
+    assert list(lines["copa"].get_ydata()) == [0.5, 0.7]
     assert axes.get_xscale() == "log"
 
 
