@@ -68,7 +68,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     axes = figure.subplots()
     for one in chart["series"]:
         table = runs[one["run"]]["tables"][one["table"]]
-        style = {"marker": "o", "ms": 3} if one["style"] == "circles" else {"alpha": 0.6, "lw": 1}
+        style: dict[str, Any] = {"marker": "o", "ms": 3} if one["style"] == "circles" else {"alpha": 0.6, "lw": 1}
         style |= {"color": f"C{one['colour']}", "linestyle": LINES[one["run"] % 4] if probes else "-"}
         axes.plot(table["step" if probes else "tokens"], table[one["key"]], label=one["label"], **style)
     _marks(axes, chart["marks"])

@@ -166,7 +166,7 @@ def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
     for point in told:
         (low, high), at = point["interval"], flops[point["cell"]] * BESIDE
         reach = [[max(point["predicted"] - low, 0)], [max(high - point["predicted"], 0)]]
-        style = {"fmt": "_", "color": "crimson", "capsize": 4, "zorder": 6, "label": "predicted, 95 %"}
+        style: dict[str, Any] = {"fmt": "_", "color": "crimson", "capsize": 4, "zorder": 6, "label": "predicted, 95 %"}
         axes.errorbar(at, point["predicted"], reach, **style)
     if not told:
         return ""
