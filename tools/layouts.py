@@ -146,9 +146,9 @@ def compare(one: Trace, other: Trace) -> Difference:
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
     """Runs on every rank: the product's own grid, loader, engine and reduction, without a run folder."""
     from gpt1_ds.data.sources import open_data
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training import schedule
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
 
     config = load([], overrides)
     with contextlib.ExitStack() as stack:

@@ -8,6 +8,7 @@ disk files carry a sha256.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint.slices import Geometry, Slice
+from gpt1_ds.checkpoint.state import slice_of
 from gpt1_ds.data.windows import mix
+from gpt1_ds.engine.master_weights import Fragment
 
 _BLOCKS = {"cpu": 1 << 16, "cuda": 1 << 22}  # elements at a time: on a CPU their 64-bit copies stay in the cache
 
@@ -58,5 +61,25 @@ def _odd(count: int, stream: int, device: torch.device) -> Tensor:
     return torch.from_numpy(factors.view(np.int64)).to(device)
 
 
-def as_text(value: int) -> str:
-    return f"{value % 2**64:016x}"
+def hash_of(fragment: Fragment) -> Tensor:
+    """int64 []: what a fragment adds to its parameter's hash."""
+    info = fragment.info
+    return partial_hash(fragment.master, Geometry.of(info.shape, info.dim), slice_of(fragment))
+
+
+def hashes_of(fragments: list[Fragment]) -> dict[str, int]:
+    """What a rank's fragments add to every parameter's hash."""
+    hashes: dict[str, int] = {}
+    for fragment in fragments:
+        name = fragment.info.name
+        hashes[name] = hashes.get(name, 0) + int(hash_of(fragment))
+    return hashes
+
+
+def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
+    """The ranks' parts of the parameters' hashes, added; in hexadecimal digits."""
+    sums: dict[str, int] = {}
+    for part in parts:
+        for name, value in part.items():
+            sums[name] = sums.get(name, 0) + value
+    return {name: f"{sums[name] % 2**64:016x}" for name in sorted(sums)}

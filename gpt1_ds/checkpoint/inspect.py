@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common import progress
 from gpt1_ds.common.text import shown
 from gpt1_ds.common.units import byte_size, count
@@ -46,6 +47,6 @@ def verify(path: Path) -> int:
             done += 1
             show(done)
 
-        manifest.verify_files(folder, facts, progress=one_more)
+        verify_files(folder, facts, progress=one_more)
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0

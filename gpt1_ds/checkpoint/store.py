@@ -1,4 +1,4 @@
-"""Saving and loading whole checkpoints, all ranks together.
+"""Saving whole checkpoints, all ranks together.
 
 A save is written into a hidden folder beside its place, by this thread or, from a copy of the state, by another one.
 When every rank's file is on disk and was read back, rank 0 adds the manifest and renames the folder, then moves
@@ -17,25 +17,21 @@ import threading
 import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from gpt1_ds.checkpoint import manifest, probe, publish, retention
-from gpt1_ds.checkpoint.folders import steps_in
-from gpt1_ds.checkpoint.publish import Contents, Part, total_hashes
-from gpt1_ds.checkpoint.state import StateReader, hash_of, tensors_of, write_tensors
+from gpt1_ds.checkpoint import manifest, probe
+from gpt1_ds.checkpoint.commit import Contents, Part, commit, complete
+from gpt1_ds.checkpoint.fingerprint import hashes_of
+from gpt1_ds.checkpoint.state import tensors_of, write_tensors
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError, NodeError, UserError
+from gpt1_ds.common.errors import NodeError, UserError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.master_weights import MOMENTS, Fragment
+from gpt1_ds.engine.master_weights import Fragment
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Store:
             return
         facts = {**contents.facts, "probe": {"loss": loss, "precision": self.config.train.precision}}
         contents = replace(contents, facts=facts)
-        owned = self._owned()
+        owned = master_weights.saved_fragments(self.engine)
         size = sum(4 * len(f.master) * (1 + len(f.moments)) for f in owned)
         final = self.run_dir.checkpoint(contents.step)
         temporary = final.with_name(f".{final.name}.{self.grid.share(uuid.uuid4().hex[:8])}.tmp")
@@ -106,77 +102,11 @@ class Store:
         final = self.run_dir.checkpoint(save.contents.step)
         try:
             parts = self.grid.gather(self.grid.agree(save.part.result))
-            self.grid.on_rank_0(lambda: self._publish(save, final, parts))
+            self.grid.on_rank_0(lambda: self._commit(save, final, parts))
         except UserError as failure:
             self._give_up(save.contents.step, save.temporary, failure)
             return None
         return final
-
-    def load(self, folder: Path, weights_only: bool = False) -> dict[str, Any]:
-        """Fill the engine from a checkpoint written on any layout; its manifest. Raises CheckpointError.
-
-        With `weights_only` the optimizer starts afresh.
-        """
-        facts = self.grid.agree(lambda: manifest.read(folder))
-        self.grid.agree(lambda: self._fill(folder, facts, weights_only))
-        found, saved = total_hashes(self.grid.gather(_hashes(self._owned()))), facts["parameters"]
-        changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
-        if changed:
-            raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
-        master_weights.publish(self.engine)
-        loss = probe.probe_loss(self.engine, self.config.model)
-        self.grid.agree(lambda: probe.check(folder, facts["probe"], loss, self.config.train.precision))
-        return facts
-
-    def load_newest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
-        there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
-
-        Raises CheckpointError when there are checkpoints and none is good.
-        """
-        folders = self.grid.on_rank_0(lambda: steps_in(self.run_dir.checkpoints))
-        bad: list[tuple[Path, str]] = []
-        for folder in reversed(folders):
-            try:
-                self.verify(folder)
-                facts = self.load(folder)
-            except manifest.NewerFormatError:
-                raise
-            except CheckpointError as error:
-                bad.append((folder, str(error)))
-                continue
-            self.grid.on_rank_0(partial(retention.settle, self.run_dir, folder, bad))
-            return folder, facts
-        if bad:
-            problems = "; ".join(problem for _, problem in bad)
-            raise CheckpointError(f"{self.run_dir.checkpoints}: no good checkpoint is left: {problems}")
-        self.grid.on_rank_0(lambda: retention.refuse_to_start_over(self.run_dir))
-        return None
-
-    def verify(self, folder: Path) -> None:
-        """Raise CheckpointError for a checkpoint whose files are not as they were written; the ranks share the
-        reading.
-        """
-        share, threads = (self.rank, self.grid.world), torch.get_num_threads()
-        alive = partial(self.engine.progress, "set-up")
-        self.grid.agree(lambda: manifest.verify_files(folder, manifest.read(folder), share, threads, alive))
-
-    def _fill(self, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
-        """Read this rank's slices into the masters and, to resume, the moments."""
-        reader = StateReader(folder)
-        resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
-        master_weights.forget_moments(self.engine)
-        if resume:
-            master_weights.make_moments(self.engine, facts["updates"])
-            master_weights.set_loss_scaler(self.engine, facts["loss_scaler"])
-        for fragment in master_weights.fragments(self.engine):
-            self.engine.progress("set-up")  # one sign of life per tensor
-            targets = {"master": fragment.master, **(fragment.moments if resume else {})}
-            for kind, values in targets.items():
-                values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
-
-    def _owned(self) -> list[Fragment]:
-        return [f for f in master_weights.fragments(self.engine) if master_weights.is_saved_here(self.engine, f.info)]
 
     def _write(self, temporary: Path, owned: list[Fragment]) -> Part:
         tensors, index = tensors_of(owned)
@@ -187,12 +117,12 @@ class Store:
         if manifest.file_facts(temporary / name) != {"bytes": size, "sha256": digest}:
             problem = "reads back otherwise than it was written: the disk or the way to it is in trouble"
             raise NodeError(this_node(), f"{temporary / name}: {problem} (on {this_node()})")
-        return Part(name, size, digest, index, _hashes(owned))
+        return Part(name, size, digest, index, hashes_of(owned))
 
-    def _publish(self, save: _Save, final: Path, parts: list[Part]) -> None:
-        publish.complete(save.temporary, save.contents, parts)
+    def _commit(self, save: _Save, final: Path, parts: list[Part]) -> None:
+        complete(save.temporary, save.contents, parts)
         manifest.read(save.temporary)
-        publish.publish(save.temporary, final, self.run_dir.latest)
+        commit(save.temporary, final, self.run_dir.latest)
 
     def _give_up(self, step: int, temporary: Path | None, failure: UserError) -> None:
         self.failure = failure
@@ -206,15 +136,6 @@ class Store:
         """Whether every rank of this machine can hold a copy of its `size` bytes twice over."""
         here = socket.gethostname()
         return available_bytes() > 2 * size * sum(host == here for host in self._hosts)
-
-
-def _hashes(owned: list[Fragment]) -> dict[str, int]:
-    """This rank's part of every parameter's hash."""
-    hashes: dict[str, int] = {}
-    for fragment in owned:
-        name = fragment.info.name
-        hashes[name] = hashes.get(name, 0) + int(hash_of(fragment))
-    return hashes
 
 
 def _make_room(temporary: Path, needed: int) -> None:

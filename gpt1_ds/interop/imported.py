@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt1_ds.checkpoint.publish import Contents, Part, complete
-from gpt1_ds.checkpoint.state import hash_of, tensors_of, write_tensors
+from gpt1_ds.checkpoint.commit import Contents, Part, complete
+from gpt1_ds.checkpoint.fingerprint import hashes_of
+from gpt1_ds.checkpoint.state import tensors_of, write_tensors
 from gpt1_ds.checkpoint.whole import probe_loss, whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder
@@ -137,5 +138,5 @@ def _write(folder: Path, fragments: list[Fragment], contents: Contents) -> None:
     (folder / "state").mkdir()
     tensors, index = tensors_of(fragments)
     size, digest = write_tensors(folder / TENSORS, tensors)
-    hashes = {one.info.name: int(hash_of(one)) for one in fragments}
+    hashes = hashes_of(fragments)
     complete(folder, contents, [Part(TENSORS, size, digest, index, hashes)])

@@ -14,24 +14,25 @@ from typing import Any
 import torch
 
 from gpt1_ds.checkpoint.folders import find, steps_in
-from gpt1_ds.checkpoint.publish import sweep
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.restore import verify
+from gpt1_ds.checkpoint.retention import remove_unfinished
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, Watch
 from gpt1_ds.training import provenance, resume, wandb_summary
 from gpt1_ds.training.batches import Batches
-from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.training.evaluator import Evaluator
 from gpt1_ds.training.reporter import Reporter
+from gpt1_ds.training.run_folder import exit_code, locked_run_dir, run_folder
 from gpt1_ds.training.saver import Saver
-from gpt1_ds.training.session import exit_code, joined, opened, run_folder
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
@@ -39,13 +40,17 @@ from gpt1_ds.training.stop import HANDOVER, Requests
 from gpt1_ds.training.trainer import DONE, Outcome, Trainer
 from gpt1_ds.training.workload import Open, Workload
 
-Conclude = Callable[[Workload, Engine, Store, TrainingState, RunDir], None]
+Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
 def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
-    with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
+    with (
+        distributed_session(config) as grid,
+        locked_run_dir(run_dir, config, grid),
+        Watch(run_dir, grid, config.guard) as watch,
+    ):
         requests = Requests(run_dir, grid)
         workload = open_workload(config, grid, partial(watch.beat, SET_UP))
         grid.on_rank_0(lambda: _prepare(run_dir, workload.config))
@@ -59,7 +64,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if not trainer.saver.is_saved(trainer.state):
                 raise trainer.saver.unsaved()
             if outcome.reason == DONE and conclude is not None:
-                conclude(workload, trainer.engine, trainer.saver.store, trainer.state, run_dir)
+                conclude(workload, trainer.engine, trainer.state, run_dir)
             reporter.finish()
             code, reason = _finish(run_dir, grid, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
@@ -109,7 +114,7 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
     reporter = Reporter(wandb_summary.begin(workload, run_dir, grid) if grid.rank == 0 else None)
     saver = Saver(workload, run_dir, engine, lowest=math.log(config.model.vocab_size))
-    grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
+    grid.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
     state, begun = _first_state(workload, saver)
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
@@ -150,7 +155,7 @@ def _first_state(workload: Workload, saver: Saver) -> tuple[TrainingState, str]:
         draw_weights(saver.engine, seed)
         return fresh, "from scratch"
     folder = saver.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
-    saver.store.verify(folder)
+    verify(saver.engine, folder)
     if settings.init_from is not None:
         workload.transfer(saver.engine, folder, saver.load_weights)
         return fresh, f"from the weights of {folder}"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import retention
-from gpt1_ds.checkpoint.publish import Contents
+from gpt1_ds.checkpoint.commit import Contents
 from gpt1_ds.checkpoint.replicas import Replicas
+from gpt1_ds.checkpoint.restore import restore, restore_newest
 from gpt1_ds.checkpoint.store import Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError, UnsavedError
@@ -95,16 +96,17 @@ class Saver:
 
     def resume(self) -> tuple[Path, TrainingState] | None:
         """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none."""
-        found = self.store.load_newest()
+        found = restore_newest(self.engine, self.config, self.run_dir)
         return None if found is None else (found[0], self._restored(*found))
 
     def load(self, folder: Path) -> TrainingState:
         """The state of a checkpoint, loaded."""
-        return self._restored(folder, self.store.load(folder))
+        return self._restored(folder, restore(self.engine, self.config, folder))
 
     def load_weights(self, folder: Path) -> None:
         """The weights of a checkpoint alone: the optimizer starts afresh."""
-        self._check(folder, self.store.load(folder, weights_only=True), "tokenizer", self.workload.tokenizer_hash)
+        manifest = restore(self.engine, self.config, folder, weights_only=True)
+        self._check(folder, manifest, "tokenizer", self.workload.tokenizer_hash)
 
     def _restored(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
         self._check(folder, manifest, "data", self.workload.data_hash)

@@ -9,7 +9,9 @@ import safetensors.torch
 import torch
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.state import StateReader, merge, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.state import merge, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
 from gpt1_ds.engine.master_weights import Fragment
@@ -81,7 +83,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_an_untouched_checkpoint_verifies(checkpoint: Path) -> None:
     facts = manifest.read(checkpoint)
-    manifest.verify_files(checkpoint, facts)
+    verify_files(checkpoint, facts)
     assert facts["step"] == 3
 
 
@@ -100,7 +102,7 @@ def test_damage_is_named(checkpoint: Path, damage: str) -> None:
         target.rename(checkpoint / "elsewhere")
         target.symlink_to(checkpoint / "elsewhere")
     with pytest.raises(CheckpointError, match=r"sub/b: (damaged|missing)"):
-        manifest.verify_files(checkpoint, manifest.read(checkpoint))
+        verify_files(checkpoint, manifest.read(checkpoint))
 
 
 def test_a_changed_or_newer_manifest_is_refused(checkpoint: Path) -> None:
@@ -125,7 +127,7 @@ def test_names_outside_the_folder_are_refused(checkpoint: Path, name: str) -> No
     facts = manifest.read(checkpoint)
     facts["files"][name] = {"bytes": 1, "sha256": "0"}
     with pytest.raises(CheckpointError, match="not a plain file of this checkpoint"):
-        manifest.verify_files(checkpoint, facts)
+        verify_files(checkpoint, facts)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,21 @@
-"""Turning the files that ranks have written into a published checkpoint: one process, one rename."""
+"""Turning the files that ranks have written into a checkpoint: one process, one rename."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.fingerprint import as_text
+from gpt1_ds.checkpoint.fingerprint import total_hashes
+from gpt1_ds.checkpoint.retention import REPLACED
 from gpt1_ds.checkpoint.state import INDEX, Index, merge, to_json
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
-
-REPLACED = ".replaced"  # behind the name of an older checkpoint of the same step while it makes room
 
 
 @dataclass(frozen=True)
@@ -43,15 +41,6 @@ class Part:
     hashes: dict[str, int] = field(default_factory=dict)
 
 
-def total_hashes(parts: Iterable[dict[str, int]]) -> dict[str, str]:
-    """The ranks' parts of the parameters' hashes, added."""
-    sums: dict[str, int] = {}
-    for part in parts:
-        for name, value in part.items():
-            sums[name] = sums.get(name, 0) + value
-    return {name: as_text(sums[name]) for name in sorted(sums)}
-
-
 def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:
     """Add to a folder with every rank's file what makes it a checkpoint, and flush it to disk."""
     written = [part for part in parts if part.file]
@@ -73,7 +62,7 @@ def complete(temporary: Path, contents: Contents, parts: list[Part]) -> None:
         sync_folder(folder)
 
 
-def publish(temporary: Path, final: Path, latest: Path) -> None:
+def commit(temporary: Path, final: Path, latest: Path) -> None:
     """Put a completed folder in its place and let `latest` name it."""
     replaced = final.with_name(f".{final.name}{REPLACED}")
     if final.exists():
@@ -83,13 +72,3 @@ def publish(temporary: Path, final: Path, latest: Path) -> None:
     with contextlib.suppress(OSError):  # it is published; who starts next mends `latest`
         write_atomic(latest, final.name + "\n")
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def sweep(checkpoints: Path) -> None:
-    """Remove what killed saves left behind. Only the holder of the run's lock may call this."""
-    for leftover in checkpoints.glob(".step-*"):
-        final = leftover.with_name(leftover.name.removeprefix(".").removesuffix(REPLACED))
-        if leftover.name.endswith(REPLACED) and not final.exists():  # killed between the two renames
-            os.rename(leftover, final)
-        else:
-            shutil.rmtree(leftover, ignore_errors=True)
