@@ -75,7 +75,7 @@ class Bench:
         self.engine.step(batches, 1e-4)
 
     def contents(self) -> Any:
-        from gpt1_ds.checkpoint.commit import Contents
+        from gpt1_ds.checkpoint.store import Contents
         from gpt1_ds.config import to_yaml
         from gpt1_ds.engine import master_weights
 

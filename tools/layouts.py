@@ -183,7 +183,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
 
 def _weights(engine: Any) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's pieces of the masters: (parameter info, slice, values)."""
-    from gpt1_ds.checkpoint.state import slice_of
+    from gpt1_ds.checkpoint.shard import slice_of
     from gpt1_ds.engine import master_weights
 
     owned = [f for f in master_weights.fragments(engine) if master_weights.is_saved_here(engine, f.info)]

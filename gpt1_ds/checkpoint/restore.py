@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from gpt1_ds.checkpoint import manifest, probe, retention
-from gpt1_ds.checkpoint.fingerprint import hashes_of, total_hashes
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.shard import hashes_of, total_hashes
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir

@@ -18,29 +18,40 @@ import uuid
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpt1_ds.checkpoint import manifest, probe
-from gpt1_ds.checkpoint.commit import Contents, Part, commit, complete
-from gpt1_ds.checkpoint.fingerprint import hashes_of
-from gpt1_ds.checkpoint.state import tensors_of, write_tensors
+from gpt1_ds.checkpoint.retention import REPLACED
+from gpt1_ds.checkpoint.shard import INDEX, Shard, merged_index, total_hashes, write_shard
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import NodeError, UserError
-from gpt1_ds.common.files import this_node
+from gpt1_ds.common.errors import CheckpointError, UserError
+from gpt1_ds.common.files import sync_folder, write_atomic, write_json
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.master_weights import Fragment
 
 
 @dataclass(frozen=True)
+class Contents:
+    """What goes into a checkpoint besides the tensors: `facts` for the manifest, the resolved config, the tokenizer."""
+
+    step: int
+    facts: dict[str, Any]
+    config_yaml: str
+    tokenizer: Path
+
+
+@dataclass(frozen=True)
 class _Save:
-    """A save under way; `part` is this rank's."""
+    """A save under way; `shard` is this rank's."""
 
     contents: Contents
     temporary: Path
-    part: Future[Part]
+    shard: Future[Shard]
 
 
 class Store:
@@ -78,21 +89,22 @@ class Store:
         except UserError as failure:
             self._give_up(contents.step, temporary, failure)
             return
-        part: Future[Part] = Future()
+        file = f"state/rank-{self.rank:05d}.safetensors"
+        shard: Future[Shard] = Future()
         wanted = self.config.checkpoint.background if background else "off"
         if wanted == "on" or (wanted == "auto" and all(self.grid.gather(self._fits_in_memory(size)))):
-            part = self._writer.submit(self._write, temporary, [_copied(fragment) for fragment in owned])
+            shard = self._writer.submit(write_shard, temporary, file, [_copied(fragment) for fragment in owned])
         else:
             try:
-                part.set_result(self._write(temporary, owned))
+                shard.set_result(write_shard(temporary, file, owned))
             except (OSError, UserError) as error:  # for all ranks to agree on, like one of the thread
-                part.set_exception(error)
-        self._under_way = _Save(contents, temporary, part)
+                shard.set_exception(error)
+        self._under_way = _Save(contents, temporary, shard)
 
     @property
     def is_written(self) -> bool:
-        """Whether a save is under way and this rank's part of it is done: when all are, `finish` does not wait."""
-        return self._under_way is not None and self._under_way.part.done()
+        """Whether a save is under way and this rank's shard of it is done: when all are, `finish` does not wait."""
+        return self._under_way is not None and self._under_way.shard.done()
 
     def finish(self) -> Path | None:
         """Publish the save under way; None when there is none, or when it failed, which is said and cleaned up."""
@@ -101,26 +113,15 @@ class Store:
         save, self._under_way = self._under_way, None
         final = self.run_dir.checkpoint(save.contents.step)
         try:
-            parts = self.grid.gather(self.grid.agree(save.part.result))
-            self.grid.on_rank_0(lambda: self._commit(save, final, parts))
+            shards = self.grid.gather(self.grid.agree(save.shard.result))
+            self.grid.on_rank_0(lambda: self._commit(save, final, shards))
         except UserError as failure:
             self._give_up(save.contents.step, save.temporary, failure)
             return None
         return final
 
-    def _write(self, temporary: Path, owned: list[Fragment]) -> Part:
-        tensors, index = tensors_of(owned)
-        if not tensors:
-            return Part()
-        name = f"state/rank-{self.rank:05d}.safetensors"
-        size, digest = write_tensors(temporary / name, tensors)
-        if manifest.file_facts(temporary / name) != {"bytes": size, "sha256": digest}:
-            problem = "reads back otherwise than it was written: the disk or the way to it is in trouble"
-            raise NodeError(this_node(), f"{temporary / name}: {problem} (on {this_node()})")
-        return Part(name, size, digest, index, hashes_of(owned))
-
-    def _commit(self, save: _Save, final: Path, parts: list[Part]) -> None:
-        complete(save.temporary, save.contents, parts)
+    def _commit(self, save: _Save, final: Path, shards: list[Shard]) -> None:
+        complete(save.temporary, save.contents, shards)
         manifest.read(save.temporary)
         commit(save.temporary, final, self.run_dir.latest)
 
@@ -153,3 +154,36 @@ def _yield_to_training() -> None:
     """Lower the priority of the calling thread: on Linux it has its own."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def complete(temporary: Path, contents: Contents, shards: list[Shard]) -> None:
+    """Add to a folder with every rank's file what makes it a checkpoint, and flush it to disk."""
+    written = [shard for shard in shards if shard.file]
+    for shard in written:
+        path = temporary / shard.file
+        if not path.is_file() or path.stat().st_size != shard.bytes:
+            raise CheckpointError(
+                f"{path}: not seen here as it was written: is run.dir on a disk that all nodes share?"
+            )
+    write_json(temporary / INDEX, merged_index(written))
+    write_atomic(temporary / "config.yaml", contents.config_yaml)
+    copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
+    files = {shard.file: {"bytes": shard.bytes, "sha256": shard.sha256} for shard in written}
+    others = [path for path in sorted(temporary.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
+    files.update({str(path.relative_to(temporary)): manifest.file_facts(path) for path in others})
+    hashes = total_hashes(shard.hashes for shard in shards)
+    manifest.write(temporary, {**contents.facts, "parameters": hashes, "files": files})
+    for folder in (temporary / "state", temporary / "tokenizer", temporary):
+        sync_folder(folder)
+
+
+def commit(temporary: Path, final: Path, latest: Path) -> None:
+    """Put a completed folder in its place and let `latest` name it."""
+    replaced = final.with_name(f".{final.name}{REPLACED}")
+    if final.exists():
+        os.rename(final, replaced)
+    os.rename(temporary, final)
+    sync_folder(final.parent)
+    with contextlib.suppress(OSError):  # it is published; who starts next mends `latest`
+        write_atomic(latest, final.name + "\n")
+    shutil.rmtree(replaced, ignore_errors=True)

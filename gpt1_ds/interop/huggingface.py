@@ -20,7 +20,7 @@ from gpt1_ds.checkpoint import external, manifest
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.state import write_tensors
+from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.checkpoint.verify import check_size, verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json

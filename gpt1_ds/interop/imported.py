@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt1_ds.checkpoint.commit import Contents, Part, complete
-from gpt1_ds.checkpoint.fingerprint import hashes_of
-from gpt1_ds.checkpoint.state import tensors_of, write_tensors
+from gpt1_ds.checkpoint.shard import write_shard
+from gpt1_ds.checkpoint.store import Contents, complete
 from gpt1_ds.checkpoint.whole import probe_loss, whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder
@@ -136,7 +135,4 @@ def _fragments(model: DenseModel, weights: dict[str, Tensor]) -> list[Fragment]:
 
 def _write(folder: Path, fragments: list[Fragment], contents: Contents) -> None:
     (folder / "state").mkdir()
-    tensors, index = tensors_of(fragments)
-    size, digest = write_tensors(folder / TENSORS, tensors)
-    hashes = hashes_of(fragments)
-    complete(folder, contents, [Part(TENSORS, size, digest, index, hashes)])
+    complete(folder, contents, [write_shard(folder, TENSORS, fragments)])

@@ -23,17 +23,19 @@ from gpt1_ds.training.workload import Workload
 FAILED = "failed"
 
 
-def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror:
-    """The mirror of a segment that begins: one W&B run for all segments of a run. Rank 0 only."""
+def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror | None:
+    """The mirror of a segment that begins: one W&B run for all segments of a run; None where it is off. Rank 0
+    only.
+    """
     config = workload.config
     if config.tracking.wandb == "off":
-        return Mirror(None)
+        return None
     job_type = "pretrain" if config.task is None else "finetune"
     try:
         return Mirror(start(config, run_dir, job_type, facts(workload, run_dir, grid.world)))
     except OSError as error:
         log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
-        return Mirror(None)
+        return None
 
 
 def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
 
 def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
-    from gpt1_ds.checkpoint.state import slice_of
+    from gpt1_ds.checkpoint.shard import slice_of
     from gpt1_ds.engine import master_weights
 
     found = []

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt1_ds.checkpoint.fingerprint import partial_hash
+from gpt1_ds.checkpoint.shard import partial_hash
 from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
 
 

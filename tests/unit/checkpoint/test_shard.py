@@ -10,7 +10,7 @@ import torch
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.state import merge, tensors_of, to_json, write_tensors
+from gpt1_ds.checkpoint.shard import merged_index, write_shard, write_tensors
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
@@ -32,16 +32,14 @@ def folder(tmp_path: Path) -> Path:
     """A state written by two tensor-parallel ranks."""
     weight, norm = torch.randn(6, 4), torch.randn(4)
     (tmp_path / "state").mkdir()
-    parts = []
+    shards = []
     for rank in range(2):
         info = ParameterInfo("w", (6, 4), 0, 3 * rank, 3 * rank + 3)
         fragments = [Fragment(info, 0, weight[3 * rank : 3 * rank + 3].flatten())]
         if rank == 0:
             fragments.append(Fragment(ParameterInfo("n", (4,)), 0, norm))
-        tensors, index = tensors_of(fragments)
-        write_tensors(tmp_path / f"state/rank-{rank}.safetensors", tensors)
-        parts.append((f"state/rank-{rank}.safetensors", index))
-    write_json(tmp_path / "state/index.json", to_json(merge(parts)))
+        shards.append(write_shard(tmp_path, f"state/rank-{rank}.safetensors", fragments))
+    write_json(tmp_path / "state/index.json", merged_index(shards))
     safetensors.torch.save_file({"w": weight, "n": norm}, tmp_path / "wanted.safetensors")
     return tmp_path
 
