@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt1_ds.training.inference import load as load
+    from gpt1_ds.evaluation.load import load as load
 
 __version__ = "0.1.0"
 
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
         from gpt1_ds.launcher import libraries
 
         libraries.load()
-        from gpt1_ds.training.inference import load
+        from gpt1_ds.evaluation.load import load
 
         return load
     raise AttributeError(f"module 'gpt1_ds' has no attribute {name!r}")

@@ -45,11 +45,11 @@ class Bench:
 
     def __init__(self, overrides: list[str], place: Path) -> None:
         from gpt1_ds.checkpoint.store import Store
+        from gpt1_ds.engine.build import build_engine
         from gpt1_ds.engine.process_groups import Grid, connect
-        from gpt1_ds.training.build import build_engine
-        from gpt1_ds.training.session import keep_memory
+        from gpt1_ds.engine.session import tune_malloc
 
-        keep_memory()
+        tune_malloc()
         self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])
         connect(600)
         self.grid = Grid(self.config)
@@ -62,7 +62,7 @@ class Bench:
     def step(self) -> None:
         import torch
 
-        from gpt1_ds.training.build import MicroBatch, batch_shape
+        from gpt1_ds.engine.build import MicroBatch, batch_shape
 
         self.steps += 1
         batches = []
@@ -75,7 +75,7 @@ class Bench:
         self.engine.step(batches, 1e-4)
 
     def contents(self) -> Any:
-        from gpt1_ds.checkpoint.publish import Contents
+        from gpt1_ds.checkpoint.store import Contents
         from gpt1_ds.config import to_yaml
         from gpt1_ds.engine import master_weights
 
@@ -161,10 +161,11 @@ def write_on(place: Path, overrides: list[str]) -> Path:
 
 def load_on(place: Path, overrides: list[str], folder: Path) -> tuple[float, float, float]:
     """Runs on fresh ranks: seconds of verifying and loading, peak GiB after that, and after a training step."""
+    from gpt1_ds.checkpoint.restore import restore, verify
     from gpt1_ds.tracking.throughput import peak_process_gib
 
     bench = Bench(overrides, place)
-    seconds = timed(lambda: (bench.store.verify(folder), bench.store.load(folder)))
+    seconds = timed(lambda: (verify(bench.engine, folder), restore(bench.engine, bench.config, folder)))
     loaded = peak_process_gib()
     bench.step()
     return seconds, loaded, peak_process_gib()

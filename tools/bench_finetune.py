@@ -32,16 +32,16 @@ class Ours:
 
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
+        from gpt1_ds.engine.build import build_engine
         from gpt1_ds.engine.process_groups import Grid, connect
+        from gpt1_ds.engine.session import tune_malloc
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
-        from gpt1_ds.training.build import build_engine
         from gpt1_ds.training.finetune_config import finetune_config
         from gpt1_ds.training.finetuning import Finetuning
-        from gpt1_ds.training.session import keep_memory
         from gpt1_ds.training.state import TrainingState
 
-        keep_memory()
+        tune_malloc()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
         words.append(f"task.tokenizer={options.tokenizer}")
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
@@ -72,7 +72,7 @@ class Plain:
         import torch
         from transformers import OpenAIGPTConfig, OpenAIGPTModel
 
-        model, encoded = ours.workload.config.model, ours.workload.splits["train"]
+        model, encoded = ours.workload.config.model, ours.workload.train
         self.config = OpenAIGPTConfig(
             vocab_size=model.vocab_size,
             n_positions=model.context,
@@ -151,7 +151,7 @@ def compare(ours: Ours, plain: Plain) -> tuple[float, float]:
     import torch
 
     first = ours.workload.batches.at(0)
-    mine = ours.engine.evaluate(ours.workload.micro_batches(first))
+    mine = ours.engine.evaluate(ours.workload.scorer.micro_batches(first))
     for part in (plain.body, plain.drop):
         part.eval()
     with torch.no_grad():

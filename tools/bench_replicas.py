@@ -55,8 +55,8 @@ def measure(overrides: list[str], rounds: int) -> tuple[list[float], list[float]
 
     from gpt1_ds.checkpoint.replicas import Replicas
     from gpt1_ds.data.loader import Rows
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import Grid, connect
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
 
     config = load([], overrides)
     torch.set_num_threads(1)

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
@@ -58,7 +59,7 @@ KILLS_PER_RUN = 3
 
 def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     """Runs on every rank: the product's own life of a run, slowed down at random between the steps of its protocols."""
-    from gpt1_ds.checkpoint import publish, state, store
+    from gpt1_ds.checkpoint import reader, restore, shard, store
     from gpt1_ds.training import pretrain, pretraining
 
     draw = random.Random(f"{seed} {os.environ['RANK']} {time.time()}")
@@ -75,8 +76,8 @@ def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
         return slowed
 
     for module, name in (
-        *((publish, name) for name in ("complete", "publish", "write_atomic", "sync_folder")),
-        *((store, "write_tensors"), (store, "steps_in"), (manifest, "verify_files"), (state, "assemble")),
+        *((store, name) for name in ("complete", "commit", "write_atomic", "sync_folder")),
+        *((shard, "write_tensors"), (restore, "steps_in"), (restore, "verify_files"), (reader, "assemble")),
         *((os, "rename"), (shutil, "rmtree"), (pretraining, "held_out_loss")),
     ):
         setattr(module, name, slow(getattr(module, name)))
@@ -88,7 +89,7 @@ def newest_good(run_dir: RunDir) -> int:
     folders = steps_in(run_dir.checkpoints)
     if not folders:
         return 0
-    manifest.verify_files(folders[-1], manifest.read(folders[-1]))
+    verify_files(folders[-1], manifest.read(folders[-1]))
     return int(folders[-1].name.removeprefix("step-"))
 
 

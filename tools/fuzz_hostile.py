@@ -44,11 +44,12 @@ from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
+from gpt1_ds.evaluation.generate import generate  # noqa: E402
+from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint, task_of  # noqa: E402
+from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
-from gpt1_ds.training import inference  # noqa: E402
-from gpt1_ds.training.sampling import Sampling  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402
 from tools.memory import memory_now, memory_peak, reserved  # noqa: E402
 
@@ -88,12 +89,12 @@ def use_checkpoint(folder: Path) -> None:
     options = argparse.Namespace(checkpoint=folder)
     command.inspect(options)
     command.verify(options)
-    inference.task_of(folder, manifest.read(folder))
-    config = inference.checkpoint_config(folder)
+    task_of(folder, manifest.read(folder))
+    config = checkpoint_config(folder)
     ConfigError.raise_all(world_problems(config, 1))
     list(describe(config, 1, config.model.vocab_size, None))
-    loaded = inference.load_checkpoint(folder, "cpu")
-    inference.sample(loaded, "The time.\n Ab", Sampling(tokens=3))
+    loaded = load_checkpoint(folder, "cpu")
+    generate(loaded, "The time.\n Ab", Sampling(tokens=3))
     loaded.tokenizer.token_bytes()
     huggingface.export(folder, folder.parent / "exported")
 

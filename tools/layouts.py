@@ -146,9 +146,9 @@ def compare(one: Trace, other: Trace) -> Difference:
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
     """Runs on every rank: the product's own grid, loader, engine and reduction, without a run folder."""
     from gpt1_ds.data.sources import open_data
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training import schedule
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
 
     config = load([], overrides)
     with contextlib.ExitStack() as stack:
@@ -183,7 +183,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
 
 def _weights(engine: Any) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's pieces of the masters: (parameter info, slice, values)."""
-    from gpt1_ds.checkpoint.state import slice_of
+    from gpt1_ds.checkpoint.shard import slice_of
     from gpt1_ds.engine import master_weights
 
     owned = [f for f in master_weights.fragments(engine) if master_weights.is_saved_here(engine, f.info)]

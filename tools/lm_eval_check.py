@@ -62,7 +62,7 @@ def ours(checkpoint: Path, items: list[dict[str, str]]) -> list[tuple[float, boo
     """(log-probability of the continuation, whether greedy decoding gives it) by our model and tokenizer."""
     import torch
 
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     loaded, results = load_checkpoint(checkpoint, "cpu"), []
     for item in items:

@@ -112,14 +112,14 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     import torch.distributed as dist
 
     from gpt1_ds.data.loader import Rows
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import Grid, connect
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.training.session import keep_memory, share_cores
+    from gpt1_ds.engine.session import share_cores, tune_malloc
 
     config = load([], words)
     share_cores()
     if keep:
-        keep_memory()
+        tune_malloc()
     else:
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks go back when they are freed
     connect(300)

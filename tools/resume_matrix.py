@@ -66,12 +66,11 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.checkpoint.store import Store
+    from gpt1_ds.checkpoint.restore import restore, verify
     from gpt1_ds.data.sources import open_data
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches, with_vocabulary
     from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.training import schedule
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches, with_vocabulary
-    from gpt1_ds.training.session import run_folder
 
     config = load([], overrides)
     torch.set_num_threads(1)
@@ -79,11 +78,11 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     grid, data = Grid(config), open_data(config)
     config = with_vocabulary(config, data.tokenizer.vocab_size)
     engine = build_engine(config, data.tokenizer.vocab_size, grid)
-    store, shape = Store(run_folder(config), engine, config), batch_shape(config, grid)
+    shape = batch_shape(config, grid)
     results = []
     for checkpoint in checkpoints:
-        store.verify(checkpoint)
-        store.load(checkpoint)
+        verify(engine, checkpoint)
+        restore(engine, config, checkpoint)
         wrong = _not_restored(engine, checkpoint)
         losses = []
         for step in range(saved + 1, saved + more + 1):
@@ -99,7 +98,7 @@ def _not_restored(engine: Any, checkpoint: Path) -> str:
     """The first tensor whose part on this rank is not that part of the whole tensor in the checkpoint, bit for bit."""
     import torch
 
-    from gpt1_ds.checkpoint.state import StateReader
+    from gpt1_ds.checkpoint.reader import StateReader
     from gpt1_ds.engine import master_weights
 
     reader = StateReader(checkpoint)

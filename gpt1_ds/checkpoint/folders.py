@@ -20,6 +20,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.checkpoint import CheckpointConfig
 
+REPLACED = ".replaced"  # after the name of an older checkpoint of the same step while it makes room
 _STEP = re.compile(r"step-(\d{8,})")
 
 
@@ -93,3 +94,13 @@ def refuse_to_start_over(run_dir: RunDir) -> None:
             f"{run_dir.checkpoints}: no good checkpoint is left, there were {', '.join(left)}; put one back, "
             "or choose another run.name to start over"
         )
+
+
+def remove_unfinished(checkpoints: Path) -> None:
+    """Remove what killed saves have left. Only the holder of the run's lock may call this."""
+    for leftover in checkpoints.glob(".step-*"):
+        final = leftover.with_name(leftover.name.removeprefix(".").removesuffix(REPLACED))
+        if leftover.name.endswith(REPLACED) and not final.exists():  # killed between the two renames
+            os.rename(leftover, final)
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)

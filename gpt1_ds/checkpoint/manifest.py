@@ -10,18 +10,13 @@ import contextlib
 import errno
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
-from gpt1_ds.config import ModelConfig
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -111,7 +106,7 @@ def _state_problems(body: dict[str, Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
     """A file that the disk cannot give back is damaged like one whose checksum is wrong."""
     try:
         yield
@@ -124,7 +119,7 @@ def _readable(path: Path) -> Iterator[None]:
 def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises CheckpointError for what is none, or takes over `most` bytes of memory."""
     try:
-        with _readable(path), naming(path):
+        with readable(path), naming(path):
             if path.exists() and not path.is_file():
                 raise CheckpointError(f"{path}: not a plain file")
             if path.stat().st_size > LARGEST_JSON:
@@ -138,55 +133,6 @@ def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, A
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: damaged: not a JSON object")
     return value
-
-
-def verify_files(
-    folder: Path,
-    manifest: dict[str, Any],
-    share: tuple[int, int] = (0, 1),
-    threads: int = 2,
-    progress: Callable[[], None] | None = None,
-) -> None:
-    """Compare size and sha256 of the files listed, `threads` at a time; with `share` = (k, n) every n-th of them, from
-    the k-th. `progress` is called after each.
-
-    Raises CheckpointError naming the first file that is missing, changed or outside the folder.
-    """
-    files = sorted(manifest["files"].items())[share[0] :: share[1]]
-    with ThreadPoolExecutor(threads) as pool:  # hashing lets go of the interpreter
-        for _ in pool.map(lambda item: _verify_file(folder, *item), files):
-            if progress is not None:
-                progress()
-
-
-def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
-    path = folder / name
-    with _readable(path):
-        if not is_inside(folder, name) or not path.is_file():
-            raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
-        if sha256_file(path) != facts["sha256"]:
-            raise CheckpointError(f"{path}: damaged: its sha256 does not match the manifest")
-
-
-def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
-    """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
-    if model.vocab_size is None:
-        raise CheckpointError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
-    needed = 4 * sum(map(math.prod, architecture(model, model.vocab_size, head).shapes.values()))
-    held = sum(file["bytes"] for file in manifest["files"].values())
-    if held < needed:
-        raise CheckpointError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")
-
-
-def is_inside(folder: Path, name: str) -> bool:
-    """Whether `name` is a relative path that stays in the folder, through no link."""
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts:
-        return False
-    return not any((folder / part).is_symlink() for part in (pure, *pure.parents[:-1]))
 
 
 def file_facts(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpt1_ds.checkpoint.state import hash_of
+from gpt1_ds.checkpoint.shard import hash_of
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.model import names

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.model.init import initial_value

@@ -43,13 +43,14 @@ def verify(options: argparse.Namespace) -> int:
     """Compare every file with the manifest; raises CheckpointError naming the first difference."""
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.verify import verify_files
     from gpt1_ds.common import progress
 
     folder = find(Path(options.checkpoint))
     facts = manifest.read(folder)
     done = itertools.count(1)
     with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
-        manifest.verify_files(folder, facts, progress=lambda: show(next(done)))
+        verify_files(folder, facts, progress=lambda: show(next(done)))
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0
 

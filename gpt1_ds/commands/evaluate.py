@@ -49,12 +49,12 @@ def _run(options: argparse.Namespace) -> int:
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
     if config.task is not None and not config.probes:
-        target = "gpt1_ds.training.evaluate_task:evaluate_task"
+        target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"
         return launch.start(target, (config, folders, out), options.nproc)
     config, held_out = _with_held_out(config)
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)
-    return launch.start("gpt1_ds.training.evaluate:evaluate", task, options.nproc)
+    return launch.start("gpt1_ds.evaluation.evaluate:evaluate", task, options.nproc)
 
 
 def _kept(run: Path, points: int | None) -> list[Path]:

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
-    from gpt1_ds.training.predict import Predictor
+    from gpt1_ds.evaluation.predict import Predictor
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,8 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.training.inference import load_checkpoint
-    from gpt1_ds.training.predict import Predictor, write_lines
+    from gpt1_ds.evaluation.load import load_checkpoint
+    from gpt1_ds.evaluation.predict import Predictor, write_lines
 
     predictor = Predictor(load_checkpoint(options.checkpoint))
     with contextlib.ExitStack() as stack:
@@ -90,8 +90,8 @@ def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterat
 
 def _from_lines(predictor: Predictor, options: argparse.Namespace, stream: IO[Any]) -> Iterator[list[str]]:
     """Of --input or standard input, which is `stream`, window by window."""
+    from gpt1_ds.evaluation.predict import predict_lines, windows
     from gpt1_ds.tasks.lines import LineReader, choose_format
-    from gpt1_ds.training.predict import predict_lines, windows
 
     if stream.isatty():
         say("reading lines from the terminal; Ctrl-D ends them")

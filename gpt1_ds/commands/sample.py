@@ -24,15 +24,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.evaluation.sampling import Sampling
     from gpt1_ds.launcher import libraries
-    from gpt1_ds.training.sampling import Sampling
 
     sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)
     libraries.load()
-    from gpt1_ds.training import inference
+    from gpt1_ds.evaluation.generate import generate
+    from gpt1_ds.evaluation.load import load_checkpoint
 
-    loaded = inference.load_checkpoint(options.checkpoint)
-    text = inference.sample(loaded, options.prompt, sampling)
+    loaded = load_checkpoint(options.checkpoint)
+    text = generate(loaded, options.prompt, sampling)
     print(shown(options.prompt + text))
     run = loaded.folder.parent.parent
     if (run / "config.yaml").exists():  # the run's report shows its samples

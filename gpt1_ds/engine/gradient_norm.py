@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gpt1_ds.engine.process_groups import Grid
 
 _BLOCK = 1 << 18
 
@@ -13,7 +16,7 @@ _BLOCK = 1 << 18
 def square_sum(tensors: Iterable[Tensor]) -> Tensor:
     """fp32 scalar: the sum of squares of fp32 tensors (at least one).
 
-    On a processor block by block: torch's norm adds 2**24 numbers up in one fp32 sum and loses 0.3 % of it there, which
+    On a CPU block by block: torch's norm adds 2**24 numbers up in one fp32 sum and loses 0.3 % of it there, which
     would make the norm depend on how the layout cuts a matrix. It is also half as fast.
     """
     sums = []
@@ -24,3 +27,26 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
         else:
             sums += [torch.dot(block, block) for block in values.split(_BLOCK)]
     return torch.stack(sums).sum()
+
+
+def clip_gradients(module: nn.Module, grid: Grid, clip: float, rejects: Callable[[float], bool]) -> float:
+    """ZeRO 0: the global norm before gradients are scaled to `clip` (0: they are not). A step whose norm is not finite,
+    or that `rejects` returns True for, loses its gradients; its norm is infinite.
+    """
+    held = [(parameter, parameter.grad) for parameter in module.parameters() if parameter.grad is not None]
+    gradients = [gradient for _, gradient in held]
+    owned = [
+        gradient
+        for parameter, gradient in held
+        if getattr(parameter, "tensor_model_parallel", False) or grid.tensor_rank == 0
+    ]
+    square = square_sum(owned) if owned else torch.zeros((), device=gradients[0].device)
+    dist.all_reduce(square, group=grid.tensor_group)
+    norm = float(square.sqrt())
+    if not torch.isfinite(square) or rejects(norm):
+        for parameter, _ in held:
+            parameter.grad = None
+        return float("inf")
+    if clip and norm > clip:
+        torch._foreach_mul_(gradients, clip / (norm + 1e-6))
+    return norm

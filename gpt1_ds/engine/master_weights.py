@@ -96,6 +96,11 @@ def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
     return info.name not in engine.copied
 
 
+def saved_fragments(engine: Engine) -> list[Fragment]:
+    """What this rank writes of the fragments that it holds."""
+    return [fragment for fragment in fragments(engine) if is_saved_here(engine, fragment.info)]
+
+
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
     base = _base(engine.deepspeed.optimizer)

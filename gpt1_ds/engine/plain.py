@@ -14,7 +14,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, Rejects, StepResult
 from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
-from gpt1_ds.engine.gradient_norm import square_sum
+from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import Grid
 from gpt1_ds.engine.update_filter import filter_updates
@@ -56,7 +56,7 @@ class DenseEngine(Engine):
             self.micro_losses.append(loss.detach())
             self.progress("update")
             if self.zero == 0 and number == len(batches) - 1:
-                norm = self._clip_gradients()
+                norm = clip_gradients(self.module, self.grid, self.clip, self._rejects)
             self.deepspeed.step()
         if self.zero:
             norm = float(self.deepspeed.get_global_grad_norm())
@@ -96,26 +96,6 @@ class DenseEngine(Engine):
         if self.grid.layout.data > 1:
             dist.all_reduce(mean, group=self.grid.data_group)
         return float(mean) / self.grid.layout.data
-
-    def _clip_gradients(self) -> float:
-        """ZeRO 0: the global norm, gradients scaled to `clip`; a step whose norm is not finite loses its gradients."""
-        owned = [
-            parameter.grad
-            for parameter in self.module.parameters()
-            if parameter.grad is not None
-            and (getattr(parameter, "tensor_model_parallel", False) or self.grid.tensor_rank == 0)
-        ]
-        square = square_sum(owned) if owned else torch.zeros((), device=self.device)
-        dist.all_reduce(square, group=self.grid.tensor_group)
-        norm = float(square.sqrt())
-        gradients = [parameter.grad for parameter in self.module.parameters() if parameter.grad is not None]
-        if not torch.isfinite(square) or self._rejects(norm):
-            for parameter in self.module.parameters():
-                parameter.grad = None
-            return float("inf")
-        if self.clip and norm > self.clip:
-            torch._foreach_mul_(gradients, self.clip / (norm + 1e-6))
-        return norm
 
 
 def _never(_: float) -> bool:

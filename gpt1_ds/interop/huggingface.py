@@ -18,7 +18,9 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.checkpoint import external, manifest
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.checkpoint.state import StateReader, write_tensors
+from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.shard import write_tensors
+from gpt1_ds.checkpoint.verify import check_size, verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig, load_carried
@@ -50,7 +52,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     """
     source = find(checkpoint)
     facts = manifest.read(source)
-    manifest.verify_files(source, facts)
+    verify_files(source, facts)
     out = free_place(out)
     config = load_carried(source / "config.yaml")
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
@@ -61,7 +63,7 @@ def export(checkpoint: Path, out: Path) -> Path:
             f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
         )
     tuned = FineTuned.of(source, facts, config)
-    manifest.check_size(source, facts, model, tuned.head if tuned else None)
+    check_size(source, facts, model, tuned.head if tuned else None)
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     settings = their_config(model, tokenizer)
     files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)

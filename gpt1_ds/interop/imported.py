@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.checkpoint.probe import probe_batch
-from gpt1_ds.checkpoint.publish import Contents, Part, complete
-from gpt1_ds.checkpoint.state import hash_of, tensors_of, write_tensors
+from gpt1_ds.checkpoint.shard import write_shard
+from gpt1_ds.checkpoint.store import Contents, complete
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import is_taken, published_folder
@@ -84,13 +84,10 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     }
     infos = [names.info(parameter) for parameter in model.parameters()]  # labelled as a single rank labels them
     fragments = [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
-    hashes = {one.info.name: int(hash_of(one)) for one in fragments}
     with published_folder(out) as folder:
         (folder / "state").mkdir()
-        tensors, index = tensors_of(fragments)
-        size, digest = write_tensors(folder / TENSORS, tensors)
         contents = Contents(0, facts, to_carried_yaml(config), tokenizer_folder)
-        complete(folder, contents, [Part(TENSORS, size, digest, index, hashes)])
+        complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
     return [*found.remarks, *remarks]
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -24,17 +26,18 @@ from gpt1_ds.engine.device import held_bytes
 from gpt1_ds.monitoring import trace
 from gpt1_ds.monitoring.watchdog import SAVE, Watch
 from gpt1_ds.tracking import phases
-from gpt1_ds.tracking.throughput import Stopwatch
+
+Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
 
 
 class Profile:
     """The recording of one window of steps, once. Every method is called by all ranks together."""
 
     def __init__(
-        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watch: Watch, clock: Stopwatch
+        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watch: Watch, pause: Pause
     ) -> None:
         self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
-        self.engine, self.grid, self.watch, self.clock = engine, engine.grid, watch, clock
+        self.engine, self.grid, self.watch, self.pause = engine, engine.grid, watch, pause
         self._recording: _Recording | None = None
         if self.grid.rank == 0 and self.window and self.window.start > steps:
             log.say(f"train.profile={train.profile}: the run ends with step {steps}; nothing is profiled")
@@ -42,7 +45,7 @@ class Profile:
     def at(self, step: int) -> None:
         """Step `step` begins, and with it, perhaps, the recording; or the one before it was the last."""
         if step in self.window and self._recording is None:
-            with self.clock.pause():
+            with self.pause():
                 self._begin()
         elif step not in self.window:
             self.end()
@@ -73,7 +76,7 @@ class Profile:
         self.window = range(0)  # once
         self.watch.listener = None
         self.watch.beat(SAVE)
-        with self.clock.pause():
+        with self.pause():
             recording.stop()
             share = {**self._place(), **phases.share_of(recording.read())}
             shares = self.grid.gather(share)

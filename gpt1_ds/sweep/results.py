@@ -99,7 +99,7 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
     if tracking.wandb == "off":
         return
     from gpt1_ds.tracking.mirror import Mirror, Start
-    from gpt1_ds.training.wandb_summary import run_id
+    from gpt1_ds.tracking.wandb_run import run_id
 
     start = Start(
         mode=tracking.wandb,

@@ -45,15 +45,13 @@ class Start:
 
 
 class Mirror:
-    """Sends what a run logs to W&B; without a `Start` it does nothing. Rank 0 only. No method raises or blocks, but for
+    """Sends what a run logs to W&B. Rank 0 only. No method raises or blocks, but for
     `finish`, which takes FINISH_SECONDS at most.
     """
 
-    def __init__(self, start: Start | None) -> None:
+    def __init__(self, start: Start) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._messages: queue.Queue[str | None] = queue.Queue(MESSAGES_KEPT)
-        if start is None:
-            return
         try:
             self._process = _worker(Path(start.folder) / "wandb")
         except OSError as error:

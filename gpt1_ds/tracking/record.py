@@ -45,6 +45,11 @@ class EvalRecord:
     bits_per_byte: float  # of the text's UTF-8 bytes; the end-of-document token has none
     kind: str = "eval"
 
+    def __str__(self) -> str:
+        return (
+            f"held-out loss {self.loss:.4f}  perplexity {self.perplexity:.2f}  {self.bits_per_byte:.4f} bits per byte"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRecord:

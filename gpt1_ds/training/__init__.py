@@ -1,1 +1,1 @@
-"""Floor 6: runs."""
+"""The life of a training run: the step loop, and what it works with."""

@@ -21,13 +21,13 @@ from torch import Tensor
 from gpt1_ds.common.memory import available_bytes
 from gpt1_ds.engine.optimizer import AdamW
 from gpt1_ds.engine.process_groups import connect
+from gpt1_ds.engine.session import share_cores, tune_malloc
 from gpt1_ds.launcher import launch
 from gpt1_ds.model import attention, dropout
 from gpt1_ds.model.cross_entropy import Softmax
 from gpt1_ds.model.gelu import bias_gelu
 from gpt1_ds.plan.machine import Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops
-from gpt1_ds.training.session import keep_memory, share_cores
 
 BURST = 0.15
 REPEATS = 3
@@ -70,7 +70,7 @@ def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
 def measure(burst: float, largest: int | None = None) -> Numbers:
     """One rank's numbers, all ranks measuring the same at once."""
     share_cores()
-    keep_memory()
+    tune_malloc()
     device = connect(300)
     bench = _Bench(device, burst, [size for size in SIZES[device.type] if size <= (largest or size)])
     cuda = device.type == "cuda"

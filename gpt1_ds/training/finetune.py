@@ -16,7 +16,7 @@ from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.lifecycle import live
 from gpt1_ds.training.results import write_results
-from gpt1_ds.training.session import run_folder
+from gpt1_ds.training.run_folder import run_folder
 
 
 def finetune(config: Config) -> int:
@@ -65,8 +65,8 @@ def _first_tokenizer(config: Config) -> Path:
 
 
 def _describe(workload: Finetuning) -> None:
-    train = workload.splits["train"]
-    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in workload.splits.items())
+    train = workload.train
+    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in workload.scorer.splits.items())
     cut = f"; {train.truncated} are longer than {train.limit} tokens and cut" if train.truncated else ""
     log.say(
         f"{workload.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "

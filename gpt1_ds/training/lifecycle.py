@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint.folders import find, steps_in
-from gpt1_ds.checkpoint.publish import sweep
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.folders import remove_unfinished, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, Watch
 from gpt1_ds.training import provenance, resume, wandb_summary
 from gpt1_ds.training.batches import Batches
-from gpt1_ds.training.build import batch_shape, build_engine, draw_weights
 from gpt1_ds.training.evaluator import Evaluator
-from gpt1_ds.training.reporter import Reporter
+from gpt1_ds.training.restorer import Restorer
+from gpt1_ds.training.run_folder import exit_code, locked_run_dir, run_folder
 from gpt1_ds.training.saver import Saver
-from gpt1_ds.training.session import exit_code, joined, opened, run_folder
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
@@ -39,28 +36,31 @@ from gpt1_ds.training.stop import HANDOVER, Requests
 from gpt1_ds.training.trainer import DONE, Outcome, Trainer
 from gpt1_ds.training.workload import Open, Workload
 
-Conclude = Callable[[Workload, Engine, Store, TrainingState, RunDir], None]
+Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
 def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> int:
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
-    with joined(config) as grid, opened(run_dir, config, grid), Watch(run_dir, grid, config.guard) as watch:
+    with (
+        distributed_session(config) as grid,
+        locked_run_dir(run_dir, config, grid),
+        Watch(run_dir, grid, config.guard) as watch,
+    ):
         requests = Requests(run_dir, grid)
         workload = open_workload(config, grid, partial(watch.beat, SET_UP))
         grid.on_rank_0(lambda: _prepare(run_dir, workload.config))
         trainer = _build(workload, run_dir, grid, watch, requests)
-        begin, reason, reporter = time.monotonic(), wandb_summary.FAILED, trainer.log.reporter
+        begin, reason, mirror = time.monotonic(), wandb_summary.FAILED, trainer.log.mirror
         try:
-            if grid.rank == 0:
-                reporter.begin(trainer.state.step, trainer.steps)
+            trainer.log.begin(trainer.state.step)
             outcome = trainer.train()
             trainer.profile.end()
             if not trainer.saver.is_saved(trainer.state):
                 raise trainer.saver.unsaved()
             if outcome.reason == DONE and conclude is not None:
-                conclude(workload, trainer.engine, trainer.saver.store, trainer.state, run_dir)
-            reporter.finish()
+                conclude(workload, trainer.engine, trainer.state, run_dir)
+            trainer.log.finish()
             code, reason = _finish(run_dir, grid, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
             trainer.saver.finish()
@@ -71,10 +71,10 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
                 write_json(run_dir.outcome(_job()), status)
             raise
         finally:
-            reporter.finish()
-            if reporter.mirror is not None and reporter.mirror.is_on:
+            trainer.log.finish()
+            if mirror is not None and mirror.is_on:
                 watch.beat(ENDED)  # W&B may take its time
-                wandb_summary.close(reporter.mirror, workload.config, run_dir, trainer.state, reason)
+                wandb_summary.close(mirror, workload.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -107,10 +107,11 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
     engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
     engine.progress = watch.beat
     log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
-    reporter = Reporter(wandb_summary.begin(workload, run_dir, grid) if grid.rank == 0 else None)
-    saver = Saver(workload, run_dir, engine, lowest=math.log(config.model.vocab_size))
-    grid.on_rank_0(lambda: sweep(run_dir.checkpoints))
-    state, begun = _first_state(workload, saver)
+    mirror = wandb_summary.begin(workload, run_dir, grid) if grid.rank == 0 else None
+    saver = Saver(workload, run_dir, engine)
+    restorer = Restorer(workload, run_dir, engine, saver)
+    grid.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
+    state, begun = restorer.first()
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
     if grid.rank == 0:
@@ -118,7 +119,7 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=grid.world, job=_job())
         ranks = f"{grid.world} rank{'s' * (grid.world > 1)}"
         log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
-    steps = StepLog(workload.flops_per_token, run_dir, engine, reporter)
+    steps = StepLog(workload.steps, workload.flops_per_token, run_dir, engine, mirror)
     trainer = Trainer(
         config=config,
         steps=workload.steps,
@@ -127,35 +128,16 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
         batches=Batches(workload.batch, run_dir, grid),
         spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, grid), workload.sources),
         saver=saver,
+        restorer=restorer,
         evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
         log=steps,
-        profile=Profile(config.train, workload.steps, run_dir, engine, watch, steps.clock),
+        profile=Profile(config.train, workload.steps, run_dir, engine, watch, steps.clock.pause),
         requests=requests,
         run_dir=run_dir,
         beat=watch.beat,
     )
     trainer.rewind()
     return trainer
-
-
-def _first_state(workload: Workload, saver: Saver) -> tuple[TrainingState, str]:
-    """(the state that the run begins with, its weights loaded, where they come from)"""
-    found = saver.resume()
-    if found is not None:
-        return found[1], f"from step {found[1].step} of {found[0].name}"
-    settings, seed = workload.config.checkpoint, workload.config.run.seed
-    wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
-    fresh = TrainingState(lowest_validation_loss=saver.lowest)
-    if wanted is None:
-        draw_weights(saver.engine, seed)
-        return fresh, "from scratch"
-    folder = saver.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
-    saver.store.verify(folder)
-    if settings.init_from is not None:
-        workload.transfer(saver.engine, folder, saver.load_weights)
-        return fresh, f"from the weights of {folder}"
-    state = saver.load(folder)
-    return state, f"from step {state.step} of {folder.name}"
 
 
 def _finish(run_dir: RunDir, grid: Grid, outcome: Outcome, seconds: float) -> int:

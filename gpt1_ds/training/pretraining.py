@@ -12,12 +12,12 @@ from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
-from gpt1_ds.training.build import batch_shape, training_batches, with_vocabulary
-from gpt1_ds.training.held_out import held_out_loss
 from gpt1_ds.training.workload import Record, Workload
 
 

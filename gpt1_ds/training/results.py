@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.restore import restore
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.tasks.submission import write_submission
-from gpt1_ds.tracking.record import TaskRecord
-from gpt1_ds.training.entries import merge
+from gpt1_ds.tracking.entries import write_scores
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -20,12 +16,7 @@ from gpt1_ds.training.workload import Workload
 FOLDER = "predictions"
 
 
-def write_scores(record: TaskRecord, path: Path) -> None:
-    """Merge a task's scores into an eval.json."""
-    merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
-
-
-def write_results(workload: Workload, engine: Engine, store: Store, state: TrainingState, run_dir: RunDir) -> None:
+def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:
     """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
     the engine then holds the best checkpoint's weights.
     """
@@ -36,20 +27,20 @@ def write_results(workload: Workload, engine: Engine, store: Store, state: Train
     if step != state.step:
         if not grid.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
-        store.load(folder, weights_only=True)
-    for split in sorted(workload.splits.keys() - {"train"}):
-        if workload.has_labels(split):
-            record, predictions = workload.measure(engine, split, step, state.tokens)
+        restore(engine, workload.config, folder, weights_only=True)
+    for split in sorted(workload.scorer.splits.keys() - {"train"}):
+        if workload.scorer.has_labels(split):
+            record, predictions = workload.scorer.measure(engine, split, step, state.tokens)
             if grid.rank == 0:
                 write_scores(record, run_dir.evaluation)
                 log.say(f"step {record.step}: {record}")
-        elif workload.settings.answer == "labelled":
+        elif workload.scorer.settings.answer == "labelled":
             continue
         else:
-            predictions, _ = workload.predict(engine, split)
+            predictions, _ = workload.scorer.predict(engine, split)
         grid.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                workload.task, workload.splits[split], found, run_dir.path / FOLDER, split
+                workload.scorer.task, workload.scorer.splits[split], found, run_dir.path / FOLDER, split
             )
         )
     if grid.rank == 0:

@@ -1,4 +1,4 @@
-"""Saves of a run, and its way back to one."""
+"""Saves of a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import folders
-from gpt1_ds.checkpoint.publish import Contents
 from gpt1_ds.checkpoint.replicas import Replicas
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.store import Contents, Store
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError, TrainingError, UnsavedError
+from gpt1_ds.common.errors import TrainingError, UnsavedError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_carried_yaml, to_yaml
@@ -25,14 +24,16 @@ from gpt1_ds.training.workload import Workload
 
 
 class Saver:
-    """All ranks call every method together. `lowest` is the validation loss of a run that has measured none."""
+    """All ranks call every method together."""
 
-    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, lowest: float) -> None:
+    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine) -> None:
         self.workload, self.run_dir, self.engine, self.grid = workload, run_dir, engine, engine.grid
-        self.config, self.lowest = workload.config, lowest
+        self.config = workload.config
         self.store = Store(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
+        self._carried_yaml = to_carried_yaml(self.config)
+        self._config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
 
     def is_saved(self, state: TrainingState) -> bool:
         """Whether a checkpoint of this state was published, or read."""
@@ -49,9 +50,8 @@ class Saver:
         self.finish()  # one at a time
         if again or not self.is_saved(state):
             self.compare_replicas(state.step)
-            contents = Contents(
-                state.step, self._metadata(state), to_carried_yaml(self.config), self.workload.tokenizer_folder
-            )
+            metadata, tokenizer = self._metadata(state), self.workload.tokenizer_folder
+            contents = Contents(state.step, metadata, self._carried_yaml, tokenizer)
             self.store.start(contents, background)
         if not background:
             self.finish()
@@ -93,30 +93,10 @@ class Saver:
             "checkpoint; if it happens again on the same node, its memory or its device is bad"
         )
 
-    def resume(self) -> tuple[Path, TrainingState] | None:
-        """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none."""
-        found = self.store.load_newest()
-        return None if found is None else (found[0], self._restored(*found))
-
-    def load(self, folder: Path) -> TrainingState:
-        """The state of a checkpoint, loaded."""
-        return self._restored(folder, self.store.load(folder))
-
-    def load_weights(self, folder: Path) -> None:
-        """The weights of a checkpoint alone: the optimizer starts afresh."""
-        self._check(folder, self.store.load(folder, weights_only=True), "tokenizer", self.workload.tokenizer_hash)
-
-    def _restored(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
-        self._check(folder, manifest, "data", self.workload.data_hash)
-        state = TrainingState.from_manifest(manifest, self.lowest)
+    def was_read(self, state: TrainingState, folder: Path) -> None:
+        """This state was read from a checkpoint: in the run's own folder it needs no save."""
         self.grid.on_rank_0(lambda: self._name_best(state))
         self._saved_step = state.step if folder.parent == self.run_dir.checkpoints else -1
-        return state
-
-    def _check(self, folder: Path, manifest: dict[str, Any], what: str, here: str) -> None:
-        if manifest["hashes"][what] != here:
-            key = "data.path" if self.config.task is None else "task.path"
-            raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")
 
     def _name_best(self, state: TrainingState) -> None:
         if state.best is not None and self.run_dir.checkpoint(state.best.step).is_dir():
@@ -132,7 +112,7 @@ class Saver:
             "seed": self.config.run.seed,
             "hashes": {
                 **provenance(),
-                "config": hashlib.sha256(to_yaml(self.config).encode()).hexdigest(),
+                "config": self._config_hash,
                 "data": workload.data_hash,
                 "tokenizer": workload.tokenizer_hash,
             },

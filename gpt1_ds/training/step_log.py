@@ -1,33 +1,95 @@
-"""What is logged of a run: metrics.jsonl, and what people see of it."""
+"""What is logged of a run: metrics.jsonl, and what people see: lines, a progress bar below them, and W&B."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 
+from gpt1_ds.common import log, progress
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.units import count, duration
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
+from gpt1_ds.tracking.mirror import Mirror
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
-from gpt1_ds.tracking.throughput import Stopwatch
-from gpt1_ds.training.reporter import Reporter
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 
 
-class StepLog:
-    """All ranks call every method together; rank 0 writes. `clock` times the steps."""
+@dataclass(frozen=True)
+class Speed:
+    step_seconds: float
+    data_wait_seconds: float
+    tokens_per_second: float
 
-    def __init__(self, flops_per_token: int, run_dir: RunDir, engine: Engine, reporter: Reporter) -> None:
-        self.flops_per_token = flops_per_token
-        self.engine, self.grid, self.reporter = engine, engine.grid, reporter
+
+class Stopwatch:
+    """Times steps between two `lap`s; what happens inside `pause` does not count."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._steps, self._tokens, self._paused, self._waited = 0, 0, 0.0, 0.0
+
+    def step(self, tokens: int) -> None:
+        self._steps += 1
+        self._tokens += tokens
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._paused += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._waited += time.perf_counter() - began
+
+    def lap(self) -> Speed:
+        """The interval's averages per step; starts the next interval."""
+        seconds = max(time.perf_counter() - self._start - self._paused, 1e-9)
+        steps = max(self._steps, 1)
+        speed = Speed(seconds / steps, self._waited / steps, self._tokens / seconds)
+        self.__init__()  # type: ignore[misc]
+        return speed
+
+
+class StepLog:
+    """All ranks call every method together; rank 0 writes, and has the `mirror` if there is one. `clock` times the
+    steps.
+    """
+
+    def __init__(
+        self, steps: int, flops_per_token: int, run_dir: RunDir, engine: Engine, mirror: Mirror | None
+    ) -> None:
+        self.steps, self.flops_per_token, self.mirror = steps, flops_per_token, mirror
+        self.engine, self.grid = engine, engine.grid
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock = Stopwatch()
         self._peak_tflops = peak_tflops(engine.device)
+        self._show: progress.Show = progress.show_nothing
+        self._bar = contextlib.ExitStack()
+
+    def begin(self, step: int) -> None:
+        """Show a progress bar from `step` on."""
+        if self.grid.rank == 0:
+            self._show = self._bar.enter_context(progress.bar(self.steps, step))
+
+    def finish(self) -> None:
+        self._bar.close()
+        self._show = progress.show_nothing
 
     def count(self, step: int, tokens: int) -> None:
         """A step is finished, whether it is logged or not."""
         self.clock.step(tokens)
-        self.reporter.advance(step)
+        self._show(step)
 
     def train(self, state: TrainingState, result: StepResult, learning_rate: float, fingerprint: str) -> None:
         """The step that `state` comes after."""
@@ -51,15 +113,29 @@ class StepLog:
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
         )
         if self.grid.rank == 0:
-            self.metrics.add(record)
-            self.reporter.train(record)
+            self._add(record)
+            self._say(record)
 
     def evaluation(self, records: Sequence[Record]) -> None:
         if self.grid.rank == 0:
             for record in records:
-                self.metrics.add(record)
-                self.reporter.evaluation(record)
+                self._add(record)
+                log.say(f"step {record.step}: {record}")
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""
         self.grid.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
+
+    def _add(self, record: TrainRecord | Record) -> None:
+        self.metrics.add(record)
+        if self.mirror is not None:
+            self.mirror.log(asdict(record))
+
+    def _say(self, record: TrainRecord) -> None:
+        norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"
+        speed, left = f"{count(record.tokens_per_second)} tokens/s", (self.steps - record.step) * record.step_seconds
+        log.say(
+            f"step {record.step}/{self.steps}  loss {record.loss:.4f}  lr {record.learning_rate:.2e}  grad {norm}  "
+            f"{speed}  {duration(left)} left"
+        )
+        self._show(record.step, f"loss {record.loss:.4f}  {speed}")

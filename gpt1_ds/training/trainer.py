@@ -15,6 +15,7 @@ from gpt1_ds.monitoring.watchdog import SET_UP
 from gpt1_ds.training import schedule, spikes
 from gpt1_ds.training.batches import Batches, StepBatch
 from gpt1_ds.training.evaluator import Evaluator
+from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
@@ -43,6 +44,7 @@ class Trainer:
     batches: Batches
     spike_policy: SpikePolicy
     saver: Saver
+    restorer: Restorer
     evaluator: Evaluator
     log: StepLog
     profile: Profile
@@ -110,7 +112,7 @@ class Trainer:
         with self.log.clock.pause():
             self.saver.finish()
             self.beat(SET_UP)
-            found = self.saver.resume()
+            found = self.restorer.newest()
             if found is None:
                 raise TrainingError(f"{self.run_dir.path}: there is no checkpoint to go back to")
             state = found[1]

@@ -1,24 +1,21 @@
-"""What a run shows in W&B: what it is, where it stands at the end, its results, samples and checkpoints."""
+"""What training shows in W&B: what the run is, where it stands at the end, and its checkpoints."""
 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gpt1_ds.architecture.count import counts, flops_per_token, parameters
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import UserError
-from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import Grid
-from gpt1_ds.tracking.mirror import Mirror, Start
-from gpt1_ds.training.entries import Entry, read_entries
+from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.mirror import Mirror
+from gpt1_ds.tracking.wandb_run import run_id, show_tables, start
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -26,58 +23,19 @@ from gpt1_ds.training.workload import Workload
 FAILED = "failed"
 
 
-def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror:
-    """The mirror of a segment that begins: one W&B run for all segments of a run. Rank 0 only."""
+def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror | None:
+    """The mirror of a segment that begins: one W&B run for all segments of a run; None where it is off. Rank 0
+    only.
+    """
     config = workload.config
     if config.tracking.wandb == "off":
-        return Mirror(None)
+        return None
     job_type = "pretrain" if config.task is None else "finetune"
     try:
-        return Mirror(_start(config, run_dir, job_type, facts(workload, run_dir, grid.world)))
+        return Mirror(start(config, run_dir, job_type, facts(workload, run_dir, grid.world)))
     except OSError as error:
         log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
-        return Mirror(None)
-
-
-def show(config: Config, out: Path | None) -> None:
-    """What `evaluate` wrote to a run's eval.json, and the run's samples, as a W&B run beside that of the training."""
-    run_dir = RunDir(Path() if out is None else out.parent)
-    if config.tracking.wandb == "off" or out is None or not run_dir.config.is_file():
-        return
-    try:
-        mirror = Mirror(_start(config, run_dir, "eval", asdict(config)))
-        entries = read_entries(out)
-        _tables(mirror, run_dir, entries)
-        mirror.finish(
-            {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
-        )
-    except (OSError, UserError) as error:
-        log.say(f"W&B does not show this evaluation ({error}); {out} has everything")
-
-
-def _start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> Start:
-    tracking, behind = config.tracking, "-eval" if job_type == "eval" else ""
-    return Start(
-        mode=tracking.wandb,
-        id=run_id(run_dir) + behind,
-        name=config.run.name + behind,
-        folder=str(run_dir.path.resolve()),
-        project=tracking.project,
-        group=tracking.group,
-        tags=tracking.tags,
-        job_type=job_type,
-        config=shown,
-        pid=os.getpid(),
-    )
-
-
-def run_id(run_dir: RunDir) -> str:
-    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving."""
-    file = run_dir.wandb / "id"
-    if not file.exists():
-        run_dir.wandb.mkdir(exist_ok=True)
-        write_atomic(file, uuid.uuid4().hex[:16] + "\n")
-    return file.read_text().strip()
+        return None
 
 
 def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
@@ -112,18 +70,12 @@ def close(mirror: Mirror, config: Config, run_dir: RunDir, state: TrainingState,
     """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
     try:
         entries = read_entries(run_dir.evaluation)
-        _tables(mirror, run_dir, entries)
+        show_tables(mirror, run_dir, entries)
         if config.tracking.artifacts == "reference":
             _refer(run_dir, mirror)
         mirror.finish(summary(run_dir, state, reason, entries), failed=reason == FAILED)
     except Exception as error:  # nothing here may change how the run ends
         mirror.give_up(f"{type(error).__name__}: {error}")
-
-
-def _tables(mirror: Mirror, run_dir: RunDir, entries: Sequence[Entry]) -> None:
-    named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
-    mirror.table("evaluation", named)
-    mirror.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
 
 
 def _refer(run_dir: RunDir, mirror: Mirror) -> None:

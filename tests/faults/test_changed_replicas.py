@@ -84,10 +84,10 @@ def test_what_reads_back_otherwise_is_not_published(tiny_data: Path, tmp_path: P
 
 def pretrain_on_a_bad_disk(config: Any) -> int:
     """Runs on every rank: a byte of what rank 1 writes at step 10 is another one on the disk."""
-    from gpt1_ds.checkpoint import store
+    from gpt1_ds.checkpoint import shard
     from gpt1_ds.training import pretrain
 
-    write = store.write_tensors
+    write = shard.write_tensors
 
     def written_badly(path: Path, *others: Any) -> tuple[int, str]:
         result = write(path, *others)
@@ -97,8 +97,8 @@ def pretrain_on_a_bad_disk(config: Any) -> int:
             path.write_bytes(data)
         return result
 
-    store.write_tensors = written_badly
+    shard.write_tensors = written_badly
     try:
         return pretrain.pretrain(config)
     finally:
-        store.write_tensors = write
+        shard.write_tensors = write

@@ -13,6 +13,7 @@ import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
 from tools import runs
@@ -193,7 +194,7 @@ def test_every_file_at_fifty_places_and_never_a_good_one(finished, tmp_path: Pat
             at = draw.randrange(len(good))
             path.write_bytes(good[:at] + bytes([good[at] ^ 1 << draw.randrange(8)]) + good[at + 1 :])
             with pytest.raises(CheckpointError):
-                manifest.verify_files(folder, manifest.read(folder))
+                verify_files(folder, manifest.read(folder))
         path.write_bytes(good)
     for _ in range(1000):
-        manifest.verify_files(folder, manifest.read(folder))
+        verify_files(folder, manifest.read(folder))

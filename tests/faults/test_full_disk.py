@@ -10,6 +10,7 @@ import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import read_jsonl
@@ -26,7 +27,7 @@ def fill(disk: Path, leave: int = 0) -> Path:
 def assert_whole(folder: Path) -> None:
     """A checkpoint that the run has not removed meanwhile, which it may, as it keeps one."""
     try:
-        manifest.verify_files(folder, manifest.read(folder))
+        verify_files(folder, manifest.read(folder))
     except (OSError, CheckpointError):
         assert not folder.exists(), f"{folder} is damaged"
 

@@ -68,7 +68,7 @@ def edit_index(folder: Path, edit: Callable[[dict], None]) -> None:  # type: ign
 
 
 def assert_refused(folder: Path, canary: Path, *words: str) -> None:
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
@@ -83,13 +83,13 @@ def state_file(folder: Path) -> Path:
 
 
 def test_the_honest_one_loads(folder: Path) -> None:
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     assert load_checkpoint(folder).step == 2
 
 
 def test_reading_again_and_again_leaves_no_threads(folder: Path) -> None:
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     def threads() -> int:
         load_checkpoint(folder)
@@ -122,7 +122,7 @@ def test_a_torch_archive_with_a_payload(folder: Path, canary: Path) -> None:
 
 
 def test_an_unnamed_extra_file_is_never_opened(folder: Path, canary: Path) -> None:
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     (folder / "state" / "extra.pkl").write_bytes(pickle.dumps(Payload(canary)))
     load_checkpoint(folder)
@@ -274,7 +274,7 @@ def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monke
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("  name: ", "  name: ${oc.env:WANDB_API_KEY} #", 1))
     sign(folder)
-    from gpt1_ds.training.inference import load_checkpoint
+    from gpt1_ds.evaluation.load import load_checkpoint
 
     with pytest.raises(CheckpointError, match=r"no .* is read from a run or a checkpoint") as caught:
         load_checkpoint(folder)

@@ -101,7 +101,7 @@ def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
 
 PHASES = {
     "set-up": ("gpt1_ds.training.pretraining", "open_data"),
-    "save": ("gpt1_ds.checkpoint.publish", "complete"),
+    "save": ("gpt1_ds.checkpoint.store", "complete"),
     "evaluation": ("gpt1_ds.training.pretraining", "held_out_loss"),
     "agreement": ("gpt1_ds.training.stop.Requests", "agree"),
 }

@@ -14,39 +14,38 @@ FOLDER = Path(__file__).parent / "format-1" / "step-00000003"
 
 
 @pytest.mark.parametrize(("ranks", "words"), [(1, []), (2, ["parallel.zero=3"]), (2, ["parallel.pipeline=2"])])
-def test_it_still_resumes(ranks: int, words: list[str], tmp_path: Path) -> None:
-    arguments = ([*words, "train.global_batch=4", "train.micro_batch=1"], tmp_path)
+def test_it_still_resumes(ranks: int, words: list[str]) -> None:
+    arguments = ([*words, "train.global_batch=4", "train.micro_batch=1"],)
     for facts, wrong in launch.run("tests.golden.test_format_1:load_it", arguments, ranks):
         assert not wrong
         assert (facts["format"], facts["step"], facts["updates"], facts["precision"]) == (1, 3, 3, "fp32")
 
 
-def load_it(words: list[str], folder: Path):  # type: ignore[no-untyped-def]
+def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     """Runs on every rank. Loading itself compares parameter hashes and the probe's loss."""
     import torch.distributed as dist
 
-    from gpt1_ds.checkpoint.store import Store
-    from gpt1_ds.common.rundir import RunDir
+    from gpt1_ds.checkpoint.restore import restore, verify
     from gpt1_ds.config import load
+    from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import Grid, connect
-    from gpt1_ds.training.build import build_engine
 
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1"]
     config = load([str(FOLDER / "config.yaml")], [*layout, *words])
     connect(60)
     engine = build_engine(config, 345, Grid(config))
-    store = Store(RunDir(folder), engine, config)
-    store.verify(FOLDER)
-    store.load(FOLDER)
+    verify(engine, FOLDER)
+    restore(engine, config, FOLDER)
     wrong = _not_restored(engine, FOLDER)
     dist.destroy_process_group()
     return manifest.read(FOLDER), wrong
 
 
 def test_it_can_be_sampled_from() -> None:
-    from gpt1_ds.training.inference import load_checkpoint, sample
-    from gpt1_ds.training.sampling import Sampling
+    from gpt1_ds.evaluation.generate import generate
+    from gpt1_ds.evaluation.load import load_checkpoint
+    from gpt1_ds.evaluation.sampling import Sampling
 
     loaded = load_checkpoint(FOLDER)
     assert loaded.step == 3
-    assert isinstance(sample(loaded, "The", Sampling(5, 0.0, 0, 1.0, 0)), str)
+    assert isinstance(generate(loaded, "The", Sampling(5, 0.0, 0, 1.0, 0)), str)

@@ -18,12 +18,12 @@ import transformers
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.interop.hf_task import move_bias
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.training.inference import load_checkpoint
-from gpt1_ds.training.predict import Predictor
 from tests.helpers.foreign import import_hf, master
 from tests.helpers.served import fields, fine_tune, rows
 

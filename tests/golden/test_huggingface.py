@@ -16,15 +16,16 @@ import transformers
 from gpt1_ds import load
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.base import OPENAI
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.evaluation.generate import generate
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
-from gpt1_ds.training.inference import load_checkpoint, sample
-from gpt1_ds.training.sampling import Sampling
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master
 from tests.helpers.shared_data import shared_data
 
@@ -97,7 +98,7 @@ def test_greedy_text_is_ours(checkpoint: Path, exported: Path, theirs: Any) -> N
         inputs = auto(prompt, return_tensors="pt")
         ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :]
         text = auto.decode(ids, skip_special_tokens=True)
-        assert text == sample(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
+        assert text == generate(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
 
 
 def test_a_round_trip_keeps_every_bit(checkpoint: Path, exported: Path, tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_the_logits_are_transformers(imported: tuple[Path, list[str]], tmp_path:
     import transformers
 
     from gpt1_ds.checkpoint.probe import probe_batch
+    from gpt1_ds.evaluation.load import load_checkpoint
     from gpt1_ds.objectives.causal import Causal
-    from gpt1_ds.training.inference import load_checkpoint
 
     huggingface.export(imported[0], tmp_path / "hf")
     theirs = transformers.OpenAIGPTLMHeadModel.from_pretrained(tmp_path / "hf").eval()

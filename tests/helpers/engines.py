@@ -16,8 +16,8 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
     import torch
     import torch.distributed as dist
 
+    from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import Grid, connect
-    from gpt1_ds.training.build import build_engine
     from tools.layouts import sequence_parallel_on_cpu
 
     config = load([], overrides)
@@ -34,7 +34,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
 
 def pieces(engine: Any, kind: str, owned: bool = True) -> list[tuple[Any, Any, np.ndarray]]:
     """This rank's (parameter info, slice, values) of `master`, `exp_avg` or `exp_avg_sq`; all copies unless `owned`."""
-    from gpt1_ds.checkpoint.state import slice_of
+    from gpt1_ds.checkpoint.shard import slice_of
     from gpt1_ds.engine import master_weights
 
     found = []
@@ -53,8 +53,8 @@ def gradients(
     import torch
 
     from gpt1_ds.engine.base import MicroBatch
+    from gpt1_ds.engine.build import batch_shape
     from gpt1_ds.model.dropout import row_keys
-    from gpt1_ds.training.build import batch_shape
 
     tokens, labels, weights = rows
     shape = batch_shape(config, engine.grid)
@@ -81,10 +81,10 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     import torch
     import torch.distributed as dist
 
+    from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import Grid, connect
     from gpt1_ds.tasks.reading import read_task
     from gpt1_ds.training import schedule
-    from gpt1_ds.training.build import build_engine
     from gpt1_ds.training.finetuning import Finetuning
 
     torch.set_num_threads(1)
@@ -93,7 +93,7 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     workload = Finetuning(config, read_task(config.task), tokenizer, grid)
     engine = build_engine(workload.config, workload.config.model.vocab_size, grid, objective=workload.objective)
     fill(engine, weights)
-    predictions, dev_loss = workload.predict(engine, "dev")
+    predictions, dev_loss = workload.scorer.predict(engine, "dev")
     found: dict[str, Any] = {"predictions": predictions, "dev_loss": dev_loss, "steps": [], "examples": []}
     for step in range(1, steps + 1):
         rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, workload.steps)

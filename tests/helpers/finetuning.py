@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import launch
@@ -92,7 +93,7 @@ def scores(run_dir: RunDir) -> list[tuple[Any, ...]]:
 def best(run_dir: RunDir) -> Path:
     """The checkpoint that scored best, verified."""
     path = run_dir.checkpoints / run_dir.best.read_text().strip()
-    manifest.verify_files(path, manifest.read(path))
+    verify_files(path, manifest.read(path))
     return path
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.checkpoint.state import StateReader
+from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import huggingface, imported, openai
@@ -60,11 +60,10 @@ def master(checkpoint: Path, name: str) -> torch.Tensor:
 
 def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray) -> float:
     """On each rank: load `checkpoint` into the engine and give the mean loss of `tokens` [B, S + 1]."""
-    from gpt1_ds.checkpoint.store import Store
-    from gpt1_ds.common.rundir import RunDir
+    from gpt1_ds.checkpoint.restore import restore
     from gpt1_ds.engine.base import MicroBatch
 
-    Store(RunDir(Path(checkpoint)), engine, config).load(Path(checkpoint), weights_only=True)
+    restore(engine, config, Path(checkpoint), weights_only=True)
     tokens_TB = torch.from_numpy(np.ascontiguousarray(tokens.T))
     weights_SB = torch.full((len(tokens_TB) - 1, tokens_TB.shape[1]), 1 / tokens_TB[1:].numel())
     keys_B = torch.zeros(tokens_TB.shape[1], dtype=torch.int64)

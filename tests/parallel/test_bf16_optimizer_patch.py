@@ -23,7 +23,7 @@ def train_here(overrides: list[str], steps: int, unpatched: bool) -> Any:
     """Norms, masters and first moments after steps of two micro-batches each; `unpatched`: DeepSpeed's own."""
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine import pipelined, plain
-    from gpt1_ds.training.build import batch_shape, training_batches
+    from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import on_engine, pieces
 
     def train(engine: Any, config: Any) -> Any:

@@ -49,7 +49,7 @@ def flip_a_bit(engine: Any, config: Any, name: str, kind: str, bad: int) -> Any:
     from gpt1_ds.checkpoint.replicas import MASTER, Replicas
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine import master_weights
-    from gpt1_ds.training.build import batch_shape, training_batches
+    from gpt1_ds.engine.build import batch_shape, training_batches
 
     replicas = Replicas(engine)
     equal = [replicas.compare()]

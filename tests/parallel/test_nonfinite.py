@@ -46,8 +46,8 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
     import torch
 
     from gpt1_ds.engine.base import MicroBatch
+    from gpt1_ds.engine.build import batch_shape
     from gpt1_ds.model.dropout import row_keys
-    from gpt1_ds.training.build import batch_shape
     from tests.helpers.engines import pieces
 
     tokens, labels, weights = (torch.from_numpy(array) for array in batch())

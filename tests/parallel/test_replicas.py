@@ -44,7 +44,7 @@ def test_copies_do_not_drift(layout: str, tiny_data: Path) -> None:
 
 def train_here(engine: Any, config: Any) -> Any:
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.training.build import batch_shape, training_batches
+    from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import pieces
 
     data, shape = open_data(config), batch_shape(config, engine.grid)

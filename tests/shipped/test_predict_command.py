@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from gpt1_ds.cli import main
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.training.inference import load_checkpoint
-from gpt1_ds.training.predict import Predictor
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.served import fields, labels, rows
 

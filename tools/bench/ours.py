@@ -63,7 +63,7 @@ class Text:
         import numpy as np
 
         from gpt1_ds.data.loader import BatchShape, Rows
-        from gpt1_ds.training.build import training_batches
+        from gpt1_ds.engine.build import training_batches
 
         shape, draw = BatchShape(config.train.global_batch, config.train.micro_batch), np.random.default_rng(0)
         size = (config.train.micro_batch, config.model.context + 1)
@@ -89,12 +89,12 @@ class Ours:
     """The engine of a configuration; `text` gives its batches."""
 
     def __init__(self, config: Config, text: Text, device: str) -> None:
+        from gpt1_ds.engine.build import build_engine
         from gpt1_ds.engine.process_groups import Grid
-        from gpt1_ds.training.build import build_engine
-        from gpt1_ds.training.session import keep_memory
+        from gpt1_ds.engine.session import tune_malloc
 
         connect(device)
-        keep_memory()
+        tune_malloc()
         assert config.model.vocab_size is not None, "it is known here"
         self.config, self.text, self.steps = config, text, 0
         self.engine: Any = build_engine(config, config.model.vocab_size, Grid(config))

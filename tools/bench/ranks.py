@@ -91,11 +91,11 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
 
     from gpt1_ds.config import load
     from gpt1_ds.data.loader import Rows
+    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import Grid, connect
-    from gpt1_ds.training.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.training.session import keep_memory
+    from gpt1_ds.engine.session import tune_malloc
 
-    keep_memory()
+    tune_malloc()
     config = load([], words)
     connect(600)
     grid = Grid(config)

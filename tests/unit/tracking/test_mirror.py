@@ -82,14 +82,6 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "W&B" not in capfd.readouterr().err
 
 
-def test_off_starts_nothing(tmp_path: Path) -> None:
-    before = psutil.Process().children()  # the server that other tests fork their ranks from
-    mirror = Mirror(None)
-    mirror.log(record(1))
-    mirror.finish({})
-    assert psutil.Process().children() == before
-
-
 def test_a_frozen_service_costs_one_line(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

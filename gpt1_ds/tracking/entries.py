@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
+from gpt1_ds.tracking.record import TaskRecord
 
 Entry = dict[str, Any]
 
@@ -15,6 +17,11 @@ Entry = dict[str, Any]
 def merge(path: Path, entry: Entry) -> None:
     """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
     write_json(path, [*(e for e in read_entries(path) if key_of(e) != key_of(entry)), entry])
+
+
+def write_scores(record: TaskRecord, path: Path) -> None:
+    """Merge a task's scores into an eval.json."""
+    merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
 
 
 def read_entries(path: Path | None) -> list[Entry]:

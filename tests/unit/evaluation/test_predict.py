@@ -15,11 +15,12 @@ import gpt1_ds
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.evaluation.generate import generate
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import WINDOW, Predictor, predict_lines, windows
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LONGEST, LineReader
-from gpt1_ds.training.inference import load_checkpoint, sample
-from gpt1_ds.training.predict import WINDOW, Predictor, predict_lines, windows
-from gpt1_ds.training.sampling import Sampling
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.served import COLUMNS, fields, fine_tune, labels, rows
 
@@ -89,7 +90,7 @@ def test_a_fine_tuned_model_loads_and_still_writes_text(coefficient: float, tiny
     run = fine_tune("single", tiny_data.parent / "tokenizer", tmp_path / "task", *words)
     loaded = load_checkpoint(run)
     assert loaded.folder.name == (run / "checkpoints" / "best").read_text().strip()
-    assert isinstance(sample(loaded, "The", Sampling(tokens=8)), str)
+    assert isinstance(generate(loaded, "The", Sampling(tokens=8)), str)
     model, tokenizer = gpt1_ds.load(run)
     tokens = torch.tensor([[tokenizer.start_id], *([int(n)] for n in tokenizer.encode("a")), [tokenizer.extract_id]])
     assert model.scores(tokens, torch.tensor([len(tokens) - 1])).shape == (1, 3)

@@ -1,7 +1,6 @@
 """Tensor files are safetensors that the library reads, and manifests notice any change."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,9 @@ import safetensors.torch
 import torch
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.state import StateReader, merge, tensors_of, write_tensors
+from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.shard import merged_index, write_shard, write_tensors
+from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import sha256_file, write_json
 from gpt1_ds.engine.master_weights import Fragment
@@ -31,16 +32,14 @@ def folder(tmp_path: Path) -> Path:
     """A state written by two tensor-parallel ranks."""
     weight, norm = torch.randn(6, 4), torch.randn(4)
     (tmp_path / "state").mkdir()
-    parts = []
+    shards = []
     for rank in range(2):
         info = ParameterInfo("w", (6, 4), 0, 3 * rank, 3 * rank + 3)
         fragments = [Fragment(info, 0, weight[3 * rank : 3 * rank + 3].flatten())]
         if rank == 0:
             fragments.append(Fragment(ParameterInfo("n", (4,)), 0, norm))
-        tensors, index = tensors_of(fragments)
-        write_tensors(tmp_path / f"state/rank-{rank}.safetensors", tensors)
-        parts.append((f"state/rank-{rank}.safetensors", index))
-    write_json(tmp_path / "state/index.json", {name: asdict(stored) for name, stored in merge(parts).items()})
+        shards.append(write_shard(tmp_path, f"state/rank-{rank}.safetensors", fragments))
+    write_json(tmp_path / "state/index.json", merged_index(shards))
     safetensors.torch.save_file({"w": weight, "n": norm}, tmp_path / "wanted.safetensors")
     return tmp_path
 
@@ -82,7 +81,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_an_untouched_checkpoint_verifies(checkpoint: Path) -> None:
     facts = manifest.read(checkpoint)
-    manifest.verify_files(checkpoint, facts)
+    verify_files(checkpoint, facts)
     assert facts["step"] == 3
 
 
@@ -101,7 +100,7 @@ def test_damage_is_named(checkpoint: Path, damage: str) -> None:
         target.rename(checkpoint / "elsewhere")
         target.symlink_to(checkpoint / "elsewhere")
     with pytest.raises(CheckpointError, match=r"sub/b: (damaged|missing)"):
-        manifest.verify_files(checkpoint, manifest.read(checkpoint))
+        verify_files(checkpoint, manifest.read(checkpoint))
 
 
 def test_a_changed_or_newer_manifest_is_refused(checkpoint: Path) -> None:
@@ -126,7 +125,7 @@ def test_names_outside_the_folder_are_refused(checkpoint: Path, name: str) -> No
     facts = manifest.read(checkpoint)
     facts["files"][name] = {"bytes": 1, "sha256": "0"}
     with pytest.raises(CheckpointError, match="not a plain file of this checkpoint"):
-        manifest.verify_files(checkpoint, facts)
+        verify_files(checkpoint, facts)
 
 
 @pytest.mark.parametrize(

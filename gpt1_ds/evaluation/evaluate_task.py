@@ -7,56 +7,55 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.restore import restore, verify
+from gpt1_ds.checkpoint.verify import check_size
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import build_engine
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.evaluation.load import task_of
+from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.training import wandb_summary
-from gpt1_ds.training.build import build_engine
-from gpt1_ds.training.finetuning import Finetuning
-from gpt1_ds.training.inference import task_of
-from gpt1_ds.training.results import write_scores
-from gpt1_ds.training.session import joined, run_folder
+from gpt1_ds.tracking.entries import write_scores
+from gpt1_ds.tracking.wandb_run import show_evaluation
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None) -> int:
     """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
     (eval.json), one by one.
     """
-    with joined(config) as grid:
-        workload = grid.agree(lambda: _open(config, checkpoints[0], grid))
-        config = workload.config
-        assert config.model.vocab_size is not None, "a workload fills it in"
-        engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
-        store = Store(run_folder(config), engine, config)
+    with distributed_session(config) as grid:
+        scorer = grid.agree(lambda: _open(config, checkpoints[0], grid))
+        config = scorer.config
+        engine = build_engine(config, scorer.vocab_size, grid, initialise=False, objective=scorer.objective)
         for checkpoint in checkpoints:
-            store.verify(checkpoint)
-            _score(workload, engine, checkpoint, store.load(checkpoint, weights_only=True), out)
+            verify(engine, checkpoint)
+            _score(scorer, engine, checkpoint, restore(engine, config, checkpoint, weights_only=True), out)
         if grid.rank == 0:
-            wandb_summary.show(config, out)
+            show_evaluation(config, out)
     return 0
 
 
-def _score(workload: Finetuning, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
+def _score(scorer: TaskScorer, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
     """Every labelled split under the engine's weights, which are those of `checkpoint`."""
-    for split in workload.splits:
-        if split == "train" or not workload.has_labels(split):
+    for split in scorer.splits:
+        if split == "train" or not scorer.has_labels(split):
             continue
-        with progress.bar(watched=workload.grid.rank == 0) as show:
+        with progress.bar(watched=scorer.grid.rank == 0) as show:
             show(words=split)
-            record, _ = workload.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
-        if workload.grid.rank == 0:
+            record, _ = scorer.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
+        if scorer.grid.rank == 0:
             log.say(f"{checkpoint}: {record}")
             if out is not None:
                 write_scores(record, out)
 
 
-def _open(config: Config, checkpoint: Path, grid: Grid) -> Finetuning:
+def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskScorer:
     """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
     assert config.task is not None, "the verb asks only then"
     facts = manifest.read(checkpoint)
@@ -65,8 +64,8 @@ def _open(config: Config, checkpoint: Path, grid: Grid) -> Finetuning:
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
     _check(task, data, checkpoint)
-    manifest.check_size(checkpoint, facts, config.model, head)
-    return Finetuning(config, data, checkpoint / "tokenizer", grid)
+    check_size(checkpoint, facts, config.model, head)
+    return TaskScorer(config, data, checkpoint / "tokenizer", grid)
 
 
 def _check(task: Task, data: TaskData, checkpoint: Path) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.tasks import zeroshot
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
-from gpt1_ds.training.inference import Loaded
 
 BATCH_TOKENS = 8192  # positions of one forward pass, padding included
 HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32 with 40,478 ids

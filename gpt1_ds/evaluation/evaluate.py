@@ -9,21 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.store import Store
+from gpt1_ds.checkpoint.restore import restore, verify
+from gpt1_ds.checkpoint.verify import check_size
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
+from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.evaluation.held_out import held_out_loss
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
-from gpt1_ds.training import wandb_summary
-from gpt1_ds.training.build import batch_shape, build_engine, with_vocabulary
-from gpt1_ds.training.entries import Entry, key_of, merge, read_entries
-from gpt1_ds.training.held_out import held_out_loss
-from gpt1_ds.training.inference import load_checkpoint
-from gpt1_ds.training.probes import probe_metrics
-from gpt1_ds.training.session import joined, run_folder
+from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
+from gpt1_ds.tracking.wandb_run import show_evaluation
 
 HELD_OUT = "held-out"
 
@@ -33,7 +34,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
 
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
-    with joined(config) as grid:
+    with distributed_session(config) as grid:
         there = grid.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = there if missing else []
         if config.probes:
@@ -46,7 +47,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
             if left:
                 _held_out(config, grid, left, out)
         if grid.rank == 0:
-            wandb_summary.show(config, out)
+            show_evaluation(config, out)
     return 0
 
 
@@ -86,12 +87,11 @@ def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
     config = with_vocabulary(config, data.tokenizer.vocab_size)
     for path, facts in zip(checkpoints, grid.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
-        manifest.check_size(path, facts, config.model)
+        check_size(path, facts, config.model)
     engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
-    store = Store(run_folder(config), engine, config)
     for checkpoint in checkpoints:
-        store.verify(checkpoint)
-        facts = store.load(checkpoint, weights_only=True)
+        verify(engine, checkpoint)
+        facts = restore(engine, config, checkpoint, weights_only=True)
         if facts["hashes"]["tokenizer"] != data.tokenizer_hash:
             raise DataError(
                 f"{config.data.path[0].path}: was built with another tokenizer than {checkpoint} was trained with"

@@ -10,9 +10,9 @@ import torch
 
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import load
+from gpt1_ds.evaluation import probes
+from gpt1_ds.evaluation.probes import log_probabilities
 from gpt1_ds.model.build import DenseModel
-from gpt1_ds.training import probes
-from gpt1_ds.training.probes import log_probabilities
 from tests.helpers.foreign import SMALL, random_weights
 from tests.helpers.reference import Reference
 

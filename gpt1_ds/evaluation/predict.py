@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.task_scores import classes, predictions, probabilities
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.rows import BadRowError
-from gpt1_ds.training.finetuning import classes, predictions, probabilities
-from gpt1_ds.training.inference import Loaded
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass

@@ -11,8 +11,8 @@ from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import Data
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import evaluation_batches
 from gpt1_ds.tracking.record import EvalRecord
-from gpt1_ds.training.build import evaluation_batches
 
 
 def held_out_loss(

@@ -1,0 +1,86 @@
+"""Filling an engine from a checkpoint that any layout has written. All ranks call every function together."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpt1_ds.checkpoint import folders, manifest, probe
+from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.shard import hashes_of, total_hashes
+from gpt1_ds.checkpoint.verify import verify_files
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.master_weights import MOMENTS
+
+
+def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = False) -> dict[str, Any]:
+    """Fill the engine from a checkpoint; its manifest. With `weights_only` the optimizer starts afresh.
+
+    Raises CheckpointError.
+    """
+    facts = engine.grid.agree(lambda: manifest.read(folder))
+    engine.grid.agree(lambda: _fill(engine, folder, facts, weights_only))
+    parts = engine.grid.gather(hashes_of(master_weights.saved_fragments(engine)))
+    found, saved = total_hashes(parts), facts["parameters"]
+    changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
+    if changed:
+        raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
+    master_weights.publish(engine)
+    loss = probe.probe_loss(engine, config.model)
+    engine.grid.agree(lambda: probe.check(folder, facts["probe"], loss, config.train.precision))
+    return facts
+
+
+def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Path, dict[str, Any]] | None:
+    """Fill the engine from the newest checkpoint that verifies and loads; (its folder, its manifest), or None when
+    there is none. Newer ones are then renamed aside, out loud; while none is good, all stay as they are.
+
+    Raises CheckpointError when there are checkpoints and none is good.
+    """
+    found = engine.grid.on_rank_0(lambda: folders.steps_in(run_dir.checkpoints))
+    bad: list[tuple[Path, str]] = []
+    for folder in reversed(found):
+        try:
+            verify(engine, folder)
+            facts = restore(engine, config, folder)
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            bad.append((folder, str(error)))
+            continue
+        engine.grid.on_rank_0(partial(folders.settle, run_dir, folder, bad))
+        return folder, facts
+    if bad:
+        problems = "; ".join(problem for _, problem in bad)
+        raise CheckpointError(f"{run_dir.checkpoints}: no good checkpoint is left: {problems}")
+    engine.grid.on_rank_0(lambda: folders.refuse_to_start_over(run_dir))
+    return None
+
+
+def verify(engine: Engine, folder: Path) -> None:
+    """Raise CheckpointError for a checkpoint whose files are not as they were written; the ranks share the reading."""
+    share, threads = (engine.grid.rank, engine.grid.world), torch.get_num_threads()
+    alive = partial(engine.progress, "set-up")
+    engine.grid.agree(lambda: verify_files(folder, manifest.read(folder), share, threads, alive))
+
+
+def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
+    """Read this rank's slices into the master weights and, to resume, the moments."""
+    reader = StateReader(folder)
+    resume = not weights_only and all(reader.has(kind) for kind in MOMENTS)
+    master_weights.forget_moments(engine)
+    if resume:
+        master_weights.make_moments(engine, facts["updates"])
+        master_weights.set_loss_scaler(engine, facts["loss_scaler"])
+    for fragment in master_weights.fragments(engine):
+        engine.progress("set-up")  # one sign of life per tensor
+        targets = {"master": fragment.master, **(fragment.moments if resume else {})}
+        for kind, values in targets.items():
+            values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))

@@ -1,0 +1,58 @@
+"""What every distributed command runs in: threads and memory of this rank, and the process groups."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
+from gpt1_ds.config import Config
+from gpt1_ds.engine.process_groups import Grid, connect
+
+
+@contextlib.contextmanager
+def distributed_session(config: Config) -> Iterator[Grid]:
+    """This rank, connected to the others and placed in the layout."""
+    share_cores()
+    tune_malloc()
+    device = connect(config.guard.init_timeout)
+    try:
+        ConfigError.raise_all(device_problems(config, device))
+        yield Grid(config)
+    except (UserError, TrainingError):  # all ranks come here together
+        dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()  # after any other error it would wait for what the other ranks do not do any more
+
+
+def device_problems(config: Config, device: torch.device) -> Iterator[str]:
+    """One line per setting that this kind of device cannot run."""
+    if device.type == "cuda":
+        return
+    if config.parallel.sequence:
+        yield "parallel.sequence=true needs CUDA (Megatron has no sequence-parallel regions on a CPU); leave it out"
+    if config.model.attention == "fused":
+        yield "model.attention=fused needs CUDA; leave it out for the exact kernel"
+    if config.train.precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        yield "train.precision=fp16 is not supported by this CPU; use bf16 or fp32"
+
+
+def share_cores() -> None:
+    """Threads per rank: the cores this process may use, divided by the ranks on this machine."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+
+
+def tune_malloc() -> None:
+    """glibc hands every large tensor back to the system when it is freed and pays page faults for the next one: a
+    quarter of a step of a small model. Keep such blocks instead."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: smaller blocks come from the heap
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap does not shrink

@@ -1,0 +1,56 @@
+"""Text from a checkpoint.
+
+Shapes: S positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.sampling import Sampling
+
+
+@torch.no_grad()
+def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
+    """A continuation of `prompt` (not repeated), ended early by the end of a document."""
+    tokenizer, context = loaded.tokenizer, loaded.config.model.context
+    device = next(loaded.model.parameters()).device
+    generator = torch.Generator().manual_seed(sampling.seed)
+    forbidden = [tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]
+    sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
+    begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
+    while len(sequence) < begin + sampling.tokens:
+        if seen + len(pending) > context:  # learned positions end here: continue from the later half
+            pending, seen, caches = sequence[-max(1, context // 2) :], 0, loaded.model.caches()
+        tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
+        logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
+        seen += len(pending)
+        if not bool(logits_V[: tokenizer.vocab_size].isfinite().all()):  # pad rows are not
+            raise CheckpointError(f"{loaded.folder}: its weights give no finite numbers: this is not a trained model")
+        logits_V[forbidden] = -torch.inf
+        logits_V[tokenizer.vocab_size :] = -torch.inf
+        token = choose(logits_V.float().cpu(), sampling, generator)
+        if token == tokenizer.eod_id:
+            break
+        sequence.append(token)
+        pending = [token]
+    return tokenizer.decode(sequence[begin:])
+
+
+def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One token id: the likeliest at temperature 0, else drawn from the top_k and top_p that are left."""
+    if sampling.temperature == 0:
+        return int(logits_V.argmax())
+    logits_V = logits_V / sampling.temperature
+    if sampling.top_k:
+        logits_V = logits_V.masked_fill(
+            logits_V < logits_V.topk(min(sampling.top_k, len(logits_V))).values[-1], -torch.inf
+        )
+    if sampling.top_p < 1:
+        ordered, order = logits_V.sort(descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of likelier tokens
+        logits_V = logits_V.index_fill(0, order[before >= sampling.top_p], -torch.inf)
+    return int(torch.multinomial(logits_V.softmax(-1), 1, generator=generator))

@@ -1,0 +1,67 @@
+"""The W&B run of a run folder, and that of its evaluations."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
+from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.mirror import Mirror, Start
+
+
+def run_id(run_dir: RunDir) -> str:
+    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving."""
+    file = run_dir.wandb / "id"
+    if not file.exists():
+        run_dir.wandb.mkdir(exist_ok=True)
+        write_atomic(file, uuid.uuid4().hex[:16] + "\n")
+    return file.read_text().strip()
+
+
+def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> Start:
+    """How a segment of the run folder begins; `shown` is its configuration in W&B."""
+    tracking, suffix = config.tracking, "-eval" if job_type == "eval" else ""
+    return Start(
+        mode=tracking.wandb,
+        id=run_id(run_dir) + suffix,
+        name=config.run.name + suffix,
+        folder=str(run_dir.path.resolve()),
+        project=tracking.project,
+        group=tracking.group,
+        tags=tracking.tags,
+        job_type=job_type,
+        config=shown,
+        pid=os.getpid(),
+    )
+
+
+def show_tables(mirror: Mirror, run_dir: RunDir, entries: Sequence[Entry]) -> None:
+    """The results and the samples of a run folder."""
+    named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
+    mirror.table("evaluation", named)
+    mirror.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
+
+
+def show_evaluation(config: Config, out: Path | None) -> None:
+    """What `evaluate` wrote to a run's eval.json, and the run's samples, as a W&B run beside that of the training."""
+    run_dir = RunDir(Path() if out is None else out.parent)
+    if config.tracking.wandb == "off" or out is None or not run_dir.config.is_file():
+        return
+    try:
+        mirror = Mirror(start(config, run_dir, "eval", asdict(config)))
+        entries = read_entries(out)
+        show_tables(mirror, run_dir, entries)
+        mirror.finish(
+            {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
+        )
+    except (OSError, UserError) as error:
+        log.say(f"W&B does not show this evaluation ({error}); {out} has everything")

@@ -1,0 +1,67 @@
+"""Where a run begins: at its newest good checkpoint, at the one it was told to, or with fresh weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.restore import restore, restore_newest, verify
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.build import draw_weights
+from gpt1_ds.training.saver import Saver
+from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.workload import Workload
+
+
+class Restorer:
+    """All ranks call every method together. It tells `saver` what was read."""
+
+    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, saver: Saver) -> None:
+        self.workload, self.run_dir, self.engine, self.saver = workload, run_dir, engine, saver
+        self.config = workload.config
+        assert self.config.model.vocab_size is not None, "a workload fills it in"
+        self.lowest = math.log(self.config.model.vocab_size)  # validation loss of a run that has measured none
+
+    def newest(self) -> tuple[Path, TrainingState] | None:
+        """The newest good checkpoint of the run folder and its state, loaded; None when the folder holds none."""
+        found = restore_newest(self.engine, self.config, self.run_dir)
+        return None if found is None else (found[0], self._state(*found))
+
+    def first(self) -> tuple[TrainingState, str]:
+        """(the state that the run begins with, its weights loaded, where they come from)"""
+        found = self.newest()
+        if found is not None:
+            return found[1], f"from step {found[1].step} of {found[0].name}"
+        settings, seed = self.config.checkpoint, self.config.run.seed
+        wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
+        fresh = TrainingState(lowest_validation_loss=self.lowest)
+        if wanted is None:
+            draw_weights(self.engine, seed)
+            return fresh, "from scratch"
+        folder = self.engine.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
+        verify(self.engine, folder)
+        if settings.init_from is not None:
+            self.workload.transfer(self.engine, folder, self._load_weights)
+            return fresh, f"from the weights of {folder}"
+        state = self._state(folder, restore(self.engine, self.config, folder))
+        return state, f"from step {state.step} of {folder.name}"
+
+    def _load_weights(self, folder: Path) -> None:
+        """The weights of a checkpoint alone: the optimizer starts afresh."""
+        manifest = restore(self.engine, self.config, folder, weights_only=True)
+        self._check(folder, manifest, "tokenizer", self.workload.tokenizer_hash)
+
+    def _state(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
+        self._check(folder, manifest, "data", self.workload.data_hash)
+        state = TrainingState.from_manifest(manifest, self.lowest)
+        self.saver.was_read(state, folder)
+        return state
+
+    def _check(self, folder: Path, manifest: dict[str, Any], what: str, here: str) -> None:
+        if manifest["hashes"][what] != here:
+            key = "data.path" if self.config.task is None else "task.path"
+            raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")

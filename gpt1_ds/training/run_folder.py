@@ -1,0 +1,73 @@
+"""The folder of a run: its lock, its logs, and the exit code of the process."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import EXIT_CONTINUE
+from gpt1_ds.common.lock import RunLock
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config
+from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.launcher.launch import STORE_VARIABLE
+
+
+@contextlib.contextmanager
+def locked_run_dir(run_dir: RunDir, config: Config, grid: Grid) -> Iterator[None]:
+    """The run folder, created, locked by rank 0 and with a log file per rank. Raises UserError alike on all ranks."""
+    with contextlib.ExitStack() as stack:
+        grid.on_rank_0(lambda: run_dir.create(config.run.share))
+        os.umask(0o077 if config.run.share == "private" else 0o007)
+
+        def take_lock() -> None:
+            stack.enter_context(RunLock(run_dir.lock, config.guard.lock_timeout))
+
+        grid.on_rank_0(take_lock)
+        stack.enter_context(_logged(run_dir, grid.rank))
+        yield
+
+
+@contextlib.contextmanager
+def _logged(run_dir: RunDir, rank: int) -> Iterator[None]:
+    """Everything a library prints goes to the rank's log; only our own lines reach the terminal, from rank 0."""
+    with open(run_dir.rank_log(rank), "a", buffering=1) as file:
+        terminal = os.fdopen(os.dup(2), "w", buffering=1)
+        log.setup(rank, run_dir.rank_log(rank), terminal)
+        with _redirected(file):
+            faulthandler.enable(file)
+            try:
+                yield
+            except BaseException:
+                log.LOGGER.debug("the run ends with an error", exc_info=True)
+                raise
+            finally:
+                faulthandler.disable()
+                log.teardown()
+
+
+@contextlib.contextmanager
+def _redirected(file: IO[str]) -> Iterator[None]:
+    """C++ libraries write to the descriptor, so that is what is moved."""
+    before = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def exit_code(handover: bool) -> int:
+    """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
+    under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
+    return EXIT_CONTINUE if handover and not under_launcher else 0
+
+
+def run_folder(config: Config) -> RunDir:
+    return RunDir(Path(config.run.dir) / config.run.name)
