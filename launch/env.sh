@@ -17,7 +17,7 @@ program=("${prefix[@]}" "${python[@]}" -m gpt1_ds)
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN} CUDA_DEVICE_MAX_CONNECTIONS=1
+export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
 once() { # WORD...: the program in one process on this job's first node, in the container if there is one
   if [ ${#step_options[@]} -gt 0 ]; then

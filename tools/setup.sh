@@ -1,29 +1,77 @@
 #!/usr/bin/env bash
-# Makes .venv in the project root with everything that needs no GPU; on a machine with an NVIDIA driver, torch is the CUDA
-# build. Doing it again takes no time. TORCH_INDEX_URL names another place to take torch from.
+# Makes .venv in the project root. Doing it again takes no time.
+#   bash tools/setup.sh           torch for the GPUs of this machine, else for its CPU
+#   bash tools/setup.sh --gpu     torch for GPUs, also on a login node that has none; --gpu=cu126 names the build
+#   bash tools/setup.sh --cpu     torch for CPUs
+# TORCH_INDEX_URL names another place to take torch from. --print says which torch it would be, and does nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+kind=auto print=
+for word in "$@"; do
+  case $word in
+    --gpu) kind=gpu ;;
+    --gpu=cu[0-9]*) kind=${word#--gpu=} ;;
+    --cpu) kind=cpu ;;
+    --print) print=yes ;;
+    *) echo "$word: write --gpu, --gpu=cu126, --cpu or --print" >&2; exit 2 ;;
+  esac
+done
+
+driver() { # the major version of the NVIDIA driver that answers; nothing where none does
+  command -v nvidia-smi >/dev/null || return 0
+  { nvidia-smi --query-gpu=driver_version --format=csv,noheader || true; } 2>/dev/null | sed -n '1s/^\([0-9][0-9]*\)\..*/\1/p'
+}
+
+build() { # the newest build of torch that the driver runs; without a driver, one that most run
+  local found
+  found=$(driver)
+  if [ "$kind" = auto ]; then
+    [ -n "$found" ] && kind=gpu || kind=cpu
+  fi
+  if [ "$kind" != gpu ]; then
+    echo "$kind"
+  elif [ "${found:-570}" -ge 580 ]; then
+    echo cu130
+  elif [ "${found:-570}" -ge 570 ]; then
+    echo cu128
+  elif [ "$found" -ge 525 ]; then
+    echo cu126
+  else
+    echo "the NVIDIA driver is $found; torch needs 525 or newer: update it, or write --cpu" >&2
+    return 2
+  fi
+}
+build=$(build)
+[ -z "$print" ] || { echo "$build"; exit; }
 
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 2; }
 
 stamp=.venv/.gpt1-ds-$(cat pyproject.toml tools/constraints.txt tools/setup.sh | sha256sum | cut -c1-16)
-[ -e "$stamp" ] && exit 0
+if [ "$kind" = auto ]; then # an environment that is there keeps its torch: nodes of a cluster share it
+  for made in "$stamp"-*; do
+    [ ! -e "$made" ] || exit 0
+  done
+fi
+[ ! -e "$stamp-$build" ] || exit 0
 
 echo "setting up .venv (once)" >&2
 "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
 
+# another build of the same version would satisfy the pin
+ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1 || pip uninstall --yes torch >/dev/null 2>&1
 # torch first, by its pin: deepspeed's own build and a plain `torch` would both pull gigabytes of CUDA libraries
 torch=$(grep '^torch==' tools/constraints.txt)
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
   pip install --index-url "$TORCH_INDEX_URL" "$torch"
-elif command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
-  pip install "$torch"
+elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also answer to the pin
+  pip install --index-url "https://download.pytorch.org/whl/$build" "$torch"
 else
   pip install "$torch+cpu" || pip install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip install "$torch"
 fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
 pip install setuptools wheel
 pip install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
 rm -f .venv/.gpt1-ds-*
-touch "$stamp"
+touch "$stamp-$build"

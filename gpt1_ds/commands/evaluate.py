@@ -31,7 +31,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint.folders import find
     from gpt1_ds.config import load_carried, world_problems
-    from gpt1_ds.launcher import launch
+    from gpt1_ds.launcher import accelerator, launch
 
     folder = find(Path(options.checkpoint))
     if options.out is not None and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
@@ -45,6 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     world = launch.world(options.nproc)
     config = _with_fitting_micro_batch(config, world)
     ConfigError.raise_all(world_problems(config, world))
+    accelerator.prepare(config, options.nproc)
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default

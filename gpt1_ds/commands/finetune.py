@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml, world_problems
-    from gpt1_ds.launcher import launch
+    from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
@@ -35,6 +35,7 @@ def _run(options: argparse.Namespace) -> int:
         for line in _plan(config, world, data):
             print(line)
         return 0
+    accelerator.prepare(config, options.nproc)
     code = launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
     update_profile(config)
     return code

@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import ConfigError
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load, to_yaml, world_problems
     from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
-    from gpt1_ds.launcher import launch
+    from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
 
@@ -30,6 +30,7 @@ def _run(options: argparse.Namespace) -> int:
         if not needs_embedded_corpus(config):  # it would be built first
             open_data(config)
         return 0
+    accelerator.prepare(config, options.nproc)
     config = with_embedded_corpus(config)
     open_data(config)  # what is wrong with the data is said once, before ranks start
     code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)

@@ -15,6 +15,7 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.launcher import accelerator
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import tries
 from gpt1_ds.slurm.faults import RUN_VARIABLE, Fault, fault_of
@@ -65,6 +66,7 @@ def _prepare(options: argparse.Namespace) -> Path:
     files, overrides = _split(arguments)
     with contextlib.redirect_stdout(sys.stderr):
         config = job_config(command, files, overrides, options.world)
+        accelerator.prepare(config)
         _check_data(command, config)
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     run_dir.create(config.run.share)

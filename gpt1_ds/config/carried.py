@@ -14,6 +14,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.values import texts_in
 
 SECTIONS = ("model", "data", "train", "optimizer", "schedule", "guard", "task", "probes")
+NOT_CARRIED = {"train": ("device",)}  # of SECTIONS: whose machine has which device
 KEYS = {  # of the other sections
     "run": ("name", "seed"),
     "parallel": ("tensor", "pipeline", "zero", "sequence", "assembly"),
@@ -34,7 +35,10 @@ def carried(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[dic
     left_out: list[str] = []
     for section, keys in values.items():
         if section in SECTIONS:
-            kept[section] = keys
+            own = NOT_CARRIED.get(section, ())
+            kept[section] = (
+                {key: keys[key] for key in keys if key not in own} if own and isinstance(keys, Mapping) else keys
+            )
         elif not isinstance(keys, Mapping):
             left_out.append(str(section))
         else:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+CORES_PER_RANK = 2  # at least, with a GPU: one starts its kernels, one reads batches and writes checkpoints
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){1,2})")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -23,6 +24,7 @@ class SlurmConfig:
     nodes: int = 1  # hosts of the job
     gpus_per_node: int = 0  # 0: ranks on CPUs
     ranks_per_node: int | None = None  # null: one per GPU, or one where there are none
+    cpus_per_gpu: int = 4  # cores asked for with each GPU, where cpus_per_task does not say how many
     cpus_per_task: int | None = None  # cores of a node's launcher task, or of a rank with launcher=srun; null: default
     memory: str | None = None  # of a node, like 200G; null: the partition's default
     time: str = "24:00:00"  # limit of one job: [days-]hours:minutes:seconds; a longer run continues in the next job
@@ -59,10 +61,16 @@ class SlurmConfig:
         return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
     def problems(self) -> Iterator[str]:
-        for key in ("nodes", "warning", "max_tries", "pause", "ranks_per_node", "cpus_per_task"):
+        for key in ("nodes", "warning", "max_tries", "pause", "ranks_per_node", "cpus_per_gpu", "cpus_per_task"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 yield f"slurm.{key}={value}: at least 1 is needed"
+        cores = (self.cpus_per_task or 0) // (1 if self.launcher == "srun" else self.ranks)
+        if self.gpus_per_node and self.cpus_per_task is not None and cores < CORES_PER_RANK:
+            yield (
+                f"slurm.cpus_per_task={self.cpus_per_task} is less than {CORES_PER_RANK} cores for each rank with a "
+                "GPU; ask for more, or leave it out for slurm.cpus_per_gpu"
+            )
         for key in ("gpus_per_node", "poor_tries"):
             if getattr(self, key) < 0:
                 yield f"slurm.{key}={getattr(self, key)}: 0 or more"

@@ -18,6 +18,7 @@ class TrainConfig:
     epochs: float | None = None  # passes over the data, rounded up to whole steps; nothing named: 1 epoch
     global_batch: int = 16  # sequences per optimizer step, over all ranks
     micro_batch: int = 8  # sequences per forward pass of one rank
+    device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: a GPU where there is one; a job that has GPUs must use them
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile; auto: only where measuring showed that it pays
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory

@@ -24,6 +24,6 @@ def peak_memory_gib(engine: Engine) -> float:
     return float(most)
 
 
-def peak_tflops(device: torch.device) -> float | None:
-    """bf16 peak of a GPU; None where it is not known."""
-    return throughput.peak_tflops(torch.cuda.get_device_name()) if device.type == "cuda" else None
+def peak_tflops(device: torch.device, precision: str) -> float | None:
+    """Peak of a GPU at `train.precision`; None where it is not known."""
+    return throughput.peak_tflops(torch.cuda.get_device_name(), precision) if device.type == "cuda" else None

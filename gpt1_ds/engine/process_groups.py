@@ -23,6 +23,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.config import Config
 from gpt1_ds.engine.deepspeed_patches import allow_sequence_parallel
+from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.launcher.launch import STORE_VARIABLE
 from gpt1_ds.launcher.network import choose_interface, explained
 
@@ -166,19 +167,15 @@ class Grid:
         return self.layout.ranks(tensor=self.tensor_rank, pipeline=self.pipeline_rank)
 
 
-def connect(timeout_seconds: float, backend: str | None = None) -> torch.device:
-    """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT); this rank's device.
-
-    `backend` is nccl where there are GPUs and gloo elsewhere, unless it is named.
+def connect(timeout_seconds: float, device: torch.device | None = None) -> torch.device:
+    """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
+    on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds.
     """
+    device = device or choose(Config())
     timeout = timedelta(seconds=timeout_seconds)
     choose_interface()
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
-    device = torch.device("cpu")
-    if torch.cuda.is_available() and backend != "gloo":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) if torch.cuda.device_count() > 1 else 0)
-        torch.cuda.set_device(device)
-    backend = backend or "nccl" if device.type == "cuda" else "gloo"
+    backend = "nccl" if device.type == "cuda" else "gloo"
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store_file = os.environ.get(STORE_VARIABLE)
     store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None

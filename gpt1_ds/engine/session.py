@@ -13,6 +13,7 @@ import torch.distributed as dist
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import Grid, connect
+from gpt1_ds.launcher.accelerator import choose
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def distributed_session(config: Config) -> Iterator[Grid]:
     """This rank, connected to the others and placed in the layout."""
     share_cores()
     tune_malloc()
-    device = connect(config.guard.init_timeout)
+    device = connect(config.guard.init_timeout, choose(config))
     try:
         ConfigError.raise_all(device_problems(config, device))
         yield Grid(config)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common.files import write_json
+from gpt1_ds.launcher import accelerator
 from gpt1_ds.launcher.network import choose_interface
 
 FREE_GIB, FREE_INODES = 5, 10_000  # less than this in the run folder's file system is a problem
@@ -46,6 +47,8 @@ def _device() -> Iterator[str]:
     """Every rank needs a device of its own that multiplies."""
     ranks, local = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     if not torch.cuda.is_available():
+        if promise := accelerator.promised("auto", 0, os.environ):
+            yield f"{promise}, but torch {torch.__version__} sees no GPU"
         return
     if torch.cuda.device_count() not in (1, ranks):
         yield f"{torch.cuda.device_count()} GPUs for {ranks} ranks"

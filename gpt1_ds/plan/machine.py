@@ -165,14 +165,18 @@ def _speeds(some: list[dict[str, Any]]) -> Iterator[Speeds]:
         yield speeds
 
 
-def _gpu(name: str, memory_gib: float, peak: float, bandwidth: float, link: float, network: float) -> Machine:
-    """Assumed of a GPU by its data sheet: bf16 peak in TFLOP/s; memory, link and network in bytes per second.
+def _gpu(
+    name: str, memory_gib: float, peaks: tuple[float, float], bandwidth: float, link: float, network: float
+) -> Machine:
+    """Assumed of a GPU by its data sheet: TFLOP/s of bf16 and of fp32 products (TF32 is never on); memory, link and
+    network in bytes per second.
 
     Matrix products reach 70 % of the peak when they are large, passes over memory 80 % of its bandwidth, a ring 80 % of
     the link; exact attention makes about thirty fp32 passes over the causal half of the scores.
     """
     rates = ((1e9, 0.06), (1e10, 0.3), (1e11, 0.6), (1e12, 0.7), (1e13, 0.75))
     passes = 0.8 * bandwidth
+    peak, peak_fp32 = peaks
 
     def speeds(share: float, size: int) -> Speeds:
         return Speeds(
@@ -196,11 +200,11 @@ def _gpu(name: str, memory_gib: float, peak: float, bandwidth: float, link: floa
         device="cuda",
         memory_gib=memory_gib,
         ranks_per_node=8,
-        peak_tflops={"bf16": peak, "fp16": peak, "fp32": peak / 2},  # fp32 products in TF32
+        peak_tflops={"bf16": peak, "fp16": peak, "fp32": peak_fp32},
         speeds={
             "bf16": (speeds(1, 2),),
             "fp16": (speeds(1, 2),),
-            "fp32": (speeds(0.5, 4),),
+            "fp32": (speeds(peak_fp32 / peak, 4),),
         },
         node=Link(8e-6, 0.8 * link),
         network=Link(2e-5, 0.8 * network),
@@ -242,8 +246,8 @@ def _cpu() -> Machine:
 
 
 PRESETS = {
-    "h100": _gpu("h100", 80, 989.4, 3.35e12, 450e9, 50e9),
-    "h200": _gpu("h200", 139, 989.4, 4.8e12, 450e9, 50e9),
-    "a100": _gpu("a100", 80, 312.0, 2.04e12, 300e9, 25e9),
+    "h100": _gpu("h100", 80, (989.4, 67.0), 3.35e12, 450e9, 50e9),
+    "h200": _gpu("h200", 139, (989.4, 67.0), 4.8e12, 450e9, 50e9),
+    "a100": _gpu("a100", 80, (312.0, 19.5), 2.04e12, 300e9, 25e9),
     "cpu": _cpu(),
 }

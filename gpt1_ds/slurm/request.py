@@ -23,6 +23,7 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
         "ntasks-per-node": tasks,
         "cpus-per-task": slurm.cpus_per_task,
         "gpus-per-node": slurm.gpus_per_node or None,
+        "cpus-per-gpu": slurm.cpus_per_gpu if slurm.gpus_per_node and slurm.cpus_per_task is None else None,
         "time": slurm.time,
         "signal": f"B:USR1@{slurm.warning}",
         "account": slurm.account,

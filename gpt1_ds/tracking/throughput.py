@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import resource
 
-# bf16 dense peak in TFLOP/s by a part of the device's name (vendors' data sheets)
-PEAK_TFLOPS = {"H200": 989.4, "H100": 989.4, "H800": 989.4, "A100": 312.0, "A800": 312.0, "L40S": 362.0, "V100": 125.0}
+# dense peaks in TFLOP/s of (16-bit products, fp32 products without TF32), by a part of the device's name; the first
+# that fits counts (vendors' data sheets)
+PEAK_TFLOPS = {
+    "H100 PCIe": (756.0, 51.0),
+    "H100 NVL": (835.0, 60.0),
+    "H200 NVL": (835.0, 60.0),
+    "H200": (989.4, 67.0),
+    "H100": (989.4, 67.0),
+    "H800 PCIe": (756.0, 51.0),
+    "H800": (989.4, 67.0),
+    "A100": (312.0, 19.5),
+    "A800": (312.0, 19.5),
+    "L40S": (362.0, 91.6),
+    "V100": (125.0, 15.7),
+}
 
 
-def peak_tflops(device_name: str) -> float | None:
-    """bf16 peak of a GPU by its name; None for a device whose peak is not listed."""
-    return next((peak for part, peak in PEAK_TFLOPS.items() if part in device_name), None)
+def peak_tflops(device_name: str, precision: str) -> float | None:
+    """Peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not listed."""
+    peaks = next((peaks for part, peaks in PEAK_TFLOPS.items() if part in device_name), None)
+    return peaks and peaks[precision == "fp32"]
 
 
 def peak_process_gib() -> float:

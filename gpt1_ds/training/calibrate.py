@@ -52,8 +52,8 @@ def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
     peaks = {name: max(rate for one in of for _, rate in one.gemm) / 1e12 for name, of in speeds.items()}
     if here["device"] == "cpu":
         peaks = {name: max(one.ranks * one.gemm[-1][1] for one in of) / 1e12 for name, of in speeds.items()}
-    elif known := peak_tflops(here["name"]):
-        peaks["bf16"] = known
+    else:
+        peaks |= {name: peak for name in PRECISIONS if (peak := peak_tflops(here["name"], name))}
     return Machine(
         name=here["name"],
         source=f"measured {datetime.now(UTC):%Y-%m-%d} with {', '.join(map(str, counts))} ranks",

@@ -119,7 +119,7 @@ def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, reques
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=grid.world, job=_job())
         ranks = f"{grid.world} rank{'s' * (grid.world > 1)}"
         log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
-    steps = StepLog(workload.steps, workload.flops_per_token, run_dir, engine, mirror)
+    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, mirror)
     trainer = Trainer(
         config=config,
         steps=workload.steps,

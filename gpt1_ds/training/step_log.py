@@ -67,13 +67,19 @@ class StepLog:
     """
 
     def __init__(
-        self, steps: int, flops_per_token: int, run_dir: RunDir, engine: Engine, mirror: Mirror | None
+        self,
+        steps: int,
+        flops_per_token: int,
+        precision: str,
+        run_dir: RunDir,
+        engine: Engine,
+        mirror: Mirror | None,
     ) -> None:
         self.steps, self.flops_per_token, self.mirror = steps, flops_per_token, mirror
         self.engine, self.grid = engine, engine.grid
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock = Stopwatch()
-        self._peak_tflops = peak_tflops(engine.device)
+        self._peak_tflops = peak_tflops(engine.device, precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
 

@@ -40,9 +40,11 @@ def can_compile(options: Options) -> bool:
 @functools.cache
 def connect(device: str) -> None:
     """Join a process group of this process alone."""
+    import torch
+
     from gpt1_ds.engine import process_groups
 
-    process_groups.connect(600, backend="gloo" if device == "cpu" else None)
+    process_groups.connect(600, torch.device("cpu") if device == "cpu" else None)
 
 
 def initial_weights(config: Config) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""Which device ranks compute on. A job that was given GPUs never trains on a CPU unless it says train.device=cpu.
+
+`prepare` decides before torch is imported, `choose` in every rank. Only `choose` imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import Config
+
+if TYPE_CHECKING:
+    import torch
+
+DRIVER = Path("/proc/driver/nvidia/version")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+_SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
+_HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
+
+
+def prepare(config: Config, ranks: int | None = None) -> None:
+    """Set what CUDA and DeepSpeed read from the environment when they are loaded. `ranks`: of this host, where it is
+    this process that starts them.
+
+    Raises ConfigError where GPUs are promised and the installed torch has no CUDA, or has fewer GPUs than ranks.
+    """
+    if config.train.device == "cpu":
+        os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu")
+        return
+    promise = promised(config.train.device, config.slurm.gpus_per_node, os.environ)
+    if promise and not has_cuda_build():
+        raise ConfigError(_refusal(promise, f"torch {importlib.metadata.version('torch')} is a CPU build"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if promise and ranks and visible is not None and visible not in _HIDDEN:
+        ConfigError.raise_all(too_many(ranks, len(visible.split(","))))
+    if config.parallel.tensor > 1:  # kernels start in the order in which they are called: products before all-reduces
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+
+
+def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) -> str | None:
+    """What says that this process has GPUs, with `train.device` and `slurm.gpus_per_node` as given; None when nothing
+    does.
+    """
+    if device == "cuda":
+        return "train.device=cuda"
+    if device == "cpu":
+        return None
+    if gpus_per_node and "SLURM_JOB_ID" in environment:
+        return f"slurm.gpus_per_node={gpus_per_node}"
+    named = next(
+        (f"{name}={environment[name]}" for name in _SLURM if environment.get(name, "0") not in ("0", "")), None
+    )
+    if named or environment.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
+        return named
+    return f"{DRIVER} (an NVIDIA driver)" if DRIVER.exists() else None
+
+
+def has_cuda_build() -> bool:
+    """Whether the installed torch was built for CUDA, without importing it."""
+    found = importlib.util.find_spec("torch")
+    places = found.submodule_search_locations if found else None
+    return any(Path(place, "lib", "libtorch_cuda.so").exists() for place in places or ())
+
+
+def choose(config: Config) -> torch.device:
+    """This rank's device, bound to the cores beside it. Raises ConfigError alike on all ranks of a host."""
+    import torch
+
+    if config.train.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if promise := promised(config.train.device, config.slurm.gpus_per_node, os.environ):
+            raise ConfigError(
+                _refusal(promise, f"torch {torch.__version__} sees no GPU (is the driver too old for it?)")
+            )
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    local, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    one_each = count == 1 and _task_per_rank(os.environ)
+    if not one_each:
+        ConfigError.raise_all(too_many(ranks, count))
+    if count == 1:  # DeepSpeed takes the device of this number
+        os.environ["LOCAL_RANK"] = "0"
+    device = torch.device("cuda", 0 if count == 1 else local)
+    torch.cuda.set_device(device)
+    bind(bus_address(torch.cuda.get_device_properties(device)))
+    return device
+
+
+def too_many(ranks: int, devices: int) -> Iterator[str]:
+    """A line where ranks would share a GPU, which NCCL refuses."""
+    if ranks > devices:
+        yield f"{ranks} ranks on a host with {devices} visible GPUs; start {devices} at most, or say train.device=cpu"
+
+
+def bind(address: str, devices: Path = PCI_DEVICES) -> None:
+    """Keep this process on the cores beside the PCI device `address`, where the system says which they are."""
+    try:
+        near = cores((devices / address / "local_cpulist").read_text())
+    except (OSError, ValueError):
+        return
+    if near := near & os.sched_getaffinity(0):
+        os.sched_setaffinity(0, near)
+
+
+def cores(text: str) -> set[int]:
+    """Of a list as Linux writes it: "0-3,8" is 0, 1, 2, 3 and 8."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def bus_address(properties: object) -> str:
+    """Where Linux lists a GPU: "0000:1b:00.0"."""
+    domain, bus, slot = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "bus", "device"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def _task_per_rank(environment: Mapping[str, str]) -> bool:
+    """Whether srun started this rank, which may then see its own GPU alone."""
+    return "SLURM_LOCALID" in environment and "TORCHELASTIC_RUN_ID" not in environment
+
+
+def _refusal(promise: str, missing: str) -> str:
+    return (
+        f"train.device: {promise} promises a GPU, but {missing}; install the CUDA build (bash tools/setup.sh --gpu), "
+        "or say train.device=cpu"
+    )

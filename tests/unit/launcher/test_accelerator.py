@@ -1,0 +1,134 @@
+"""A GPU that is promised is used or missed, never replaced by a CPU without a word."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load
+from gpt1_ds.launcher import accelerator
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No promise of this machine's own; what is written into the environment is undone."""
+    before = dict(os.environ)
+    monkeypatch.setattr(accelerator, "DRIVER", tmp_path / "version")
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "DS_", "LOCAL_"))]:
+        del os.environ[name]
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A torch that sees eight GPUs; the devices that are chosen."""
+    chosen: list[object] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(pci_bus_id=0x1B))
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "promise"),
+    [
+        (["train.device=cuda"], {}, "train.device=cuda"),
+        ([], {"SLURM_GPUS_ON_NODE": "8"}, "SLURM_GPUS_ON_NODE=8"),
+        (["slurm.gpus_per_node=8"], {"SLURM_JOB_ID": "7"}, "slurm.gpus_per_node=8"),
+        ([], {"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "0,1"}, "SLURM_JOB_GPUS=0,1"),
+        (["slurm.gpus_per_node=8"], {}, None),  # at the login node
+        (["train.device=cpu"], {"SLURM_GPUS_ON_NODE": "8"}, None),
+        ([], {"SLURM_GPUS_ON_NODE": "0"}, None),
+        ([], {}, None),
+    ],
+)
+def test_who_promises_a_gpu(words: list[str], variables: dict[str, str], promise: str | None) -> None:
+    config = load([], words)
+    assert accelerator.promised(config.train.device, config.slurm.gpus_per_node, variables) == promise
+
+
+def test_a_driver_is_a_promise_unless_its_gpus_are_hidden() -> None:
+    accelerator.DRIVER.write_text("NVRM version: 580\n")
+    assert accelerator.promised("auto", 0, {}) == f"{accelerator.DRIVER} (an NVIDIA driver)"
+    assert accelerator.promised("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}) is None
+
+
+@pytest.mark.skipif(accelerator.has_cuda_build(), reason="about a torch without CUDA")
+def test_a_cpu_build_in_a_gpu_job_is_refused_before_a_rank_starts() -> None:
+    os.environ["SLURM_GPUS_ON_NODE"] = "8"
+    with pytest.raises(
+        ConfigError, match=r"SLURM_GPUS_ON_NODE=8 promises a GPU.*is a CPU build.*setup.sh --gpu"
+    ) as caught:
+        accelerator.prepare(load())
+    assert caught.value.code == 2
+    accelerator.prepare(load([], ["train.device=cpu"]))
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["DS_ACCELERATOR"]) == ("", "cpu")
+
+
+def test_a_rank_without_the_promised_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"train.device=cuda promises a GPU, but torch .* sees no GPU"):
+        accelerator.choose(load([], ["train.device=cuda"]))
+    assert accelerator.choose(load()) == torch.device("cpu")
+
+
+def test_each_rank_has_its_own_gpu(gpus: list[object]) -> None:
+    os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="8")
+    assert accelerator.choose(load()) == torch.device("cuda", 3)
+    assert gpus == [torch.device("cuda", 3)]
+    assert accelerator.choose(load([], ["train.device=cpu"])) == torch.device("cpu")
+
+
+def test_more_ranks_than_gpus_are_refused(gpus: list[object]) -> None:
+    os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="9")
+    with pytest.raises(ConfigError, match="9 ranks on a host with 8 visible GPUs"):
+        accelerator.choose(load())
+    assert not gpus
+
+
+def test_a_task_that_sees_its_own_gpu_alone(gpus: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`srun --gpus-per-task=1`: DeepSpeed takes the device that LOCAL_RANK names, and there is number 0 alone."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="8", SLURM_LOCALID="3")
+    assert accelerator.choose(load()) == torch.device("cuda", 0)
+    assert os.environ["LOCAL_RANK"] == "0"
+    os.environ.update(LOCAL_RANK="3", TORCHELASTIC_RUN_ID="none")  # the agent's ranks all see the same one
+    with pytest.raises(ConfigError, match="8 ranks on a host with 1 visible"):
+        accelerator.choose(load())
+
+
+def test_a_rank_stays_on_the_cores_beside_its_gpu(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    beside = max(allowed)
+    address = accelerator.bus_address(SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0))
+    assert address == "0000:1b:00.0"
+    (tmp_path / address).mkdir()
+    (tmp_path / address / "local_cpulist").write_text(f"{beside}-{beside + 3},900\n")
+    try:
+        accelerator.bind(address, tmp_path)
+        assert os.sched_getaffinity(0) == {beside}
+        (tmp_path / address / "local_cpulist").write_text("900\n")  # none that this job may use
+        accelerator.bind(address, tmp_path)
+        accelerator.bind("0000:ff:00.0", tmp_path)
+        assert os.sched_getaffinity(0) == {beside}
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_lists_of_cores() -> None:
+    assert accelerator.cores("0-3,8\n") == {0, 1, 2, 3, 8}
+
+
+def test_kernels_are_kept_in_order_where_tensor_ranks_meet() -> None:
+    accelerator.prepare(load())
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
+    accelerator.prepare(load([], ["parallel.tensor=2"]))
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
