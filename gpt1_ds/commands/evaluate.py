@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     overrides = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
     config = load_carried(folder / "config.yaml", options.config, overrides)
     world = launch.world(options.nproc)
-    config = _with_fitting_micro_batch(config, world)
+    config = _with_fitting_micro_batch(accelerator.fitted(config, world), world)
     ConfigError.raise_all(world_problems(config, world))
     accelerator.prepare(config, options.nproc)
     run = folder.parent.parent

@@ -29,6 +29,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
+    config = accelerator.fitted(config, world)
     ConfigError.raise_all(world_problems(config, world))
     data = check_task(config)
     if options.dry_run:

@@ -23,6 +23,7 @@ def _run(options: argparse.Namespace) -> int:
     if config.task is not None:
         raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     world = launch.world(options.nproc)
+    config = accelerator.fitted(config, world)
     ConfigError.raise_all(world_problems(config, world))
     if options.dry_run:
         for line in describe(config, world, *found_data(config, quietly=True)):

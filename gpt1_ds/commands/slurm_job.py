@@ -15,7 +15,6 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.launcher import accelerator
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import tries
 from gpt1_ds.slurm.faults import RUN_VARIABLE, Fault, fault_of
@@ -62,6 +61,8 @@ def _begin(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> Path:
     """The run folder of a job whose ranks may start."""
+    from gpt1_ds.launcher import accelerator
+
     command, *arguments = options.words
     files, overrides = _split(arguments)
     with contextlib.redirect_stdout(sys.stderr):
@@ -80,6 +81,7 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     ranks would.
     """
     from gpt1_ds.config import load, world_problems
+    from gpt1_ds.launcher import accelerator
     from gpt1_ds.slurm import submit
 
     if command not in submit.COMMANDS:
@@ -91,7 +93,9 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     else:
         config = load(files, overrides)
     slurm = config.slurm
-    ConfigError.raise_all(world_problems(config, world or slurm.nodes * slurm.ranks))
+    ranks = world or slurm.nodes * slurm.ranks
+    config = accelerator.fitted(config, ranks)
+    ConfigError.raise_all(world_problems(config, ranks))
     if world is None:
         ConfigError.raise_all(submit.layout_problems(config))
     return config

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LARGEST_BATCH = 1 << 20  # sequences
+AUTO = 0  # of micro_batch
 LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
 
 
@@ -17,7 +18,7 @@ class TrainConfig:
     tokens: int | None = None  # training tokens, rounded up to whole steps
     epochs: float | None = None  # passes over the data, rounded up to whole steps; nothing named: 1 epoch
     global_batch: int = 16  # sequences per optimizer step, over all ranks
-    micro_batch: int = 8  # sequences per forward pass of one rank
+    micro_batch: int = 8  # sequences per forward pass of one rank; auto (or 0): as many as fit into its memory
     device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: a GPU where there is one; a job that has GPUs must use them
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile; auto: only where measuring showed that it pays
@@ -34,12 +35,12 @@ class TrainConfig:
         return range(int(start), int(stop))
 
     def problems(self) -> Iterator[str]:
-        for key in ("global_batch", "micro_batch", "log_every"):
+        for key in ("global_batch", "log_every"):
             if getattr(self, key) < 1:
                 yield f"train.{key}={getattr(self, key)} is too small; it must be at least 1"
         if self.global_batch > LARGEST_BATCH:
             yield f"train.global_batch={self.global_batch} is too large; use at most {LARGEST_BATCH}"
-        for key in ("eval_every", "eval_batches"):
+        for key in ("micro_batch", "eval_every", "eval_batches"):
             if getattr(self, key) < 0:
                 yield f"train.{key}={getattr(self, key)} is negative; use 0 or more"
         for key in LENGTH_KEYS:

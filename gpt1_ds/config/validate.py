@@ -78,8 +78,9 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
         )
         return
     data_ranks = world // replica
-    if train.global_batch % (train.micro_batch * data_ranks):
+    micro_batch = train.micro_batch or 1  # auto
+    if train.global_batch % (micro_batch * data_ranks):
         yield (
             f"train.global_batch={train.global_batch} does not split into {data_ranks} data-parallel ranks x "
-            f"train.micro_batch={train.micro_batch}; use a multiple of {train.micro_batch * data_ranks}"
+            f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}"
         )

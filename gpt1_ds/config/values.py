@@ -14,8 +14,10 @@ from typing import Any
 from gpt1_ds.common.units import parse_count
 from gpt1_ds.config.data import DataSource
 from gpt1_ds.config.probes import ProbeConfig
+from gpt1_ds.config.train import AUTO
 
 NULLS = ("null", "none", "~", "")
+NUMBERS: dict[tuple[str, ...], dict[str, int]] = {("train", "micro_batch"): {"auto": AUTO}}  # that have names
 LONGEST_KEY = 100  # characters of one that is compared with those that there are
 MAX_VALUE = 4096  # characters of a value whose interpolations are filled in
 MOST_INTERPOLATIONS = 100  # of a configuration; each costs a millisecond
@@ -64,7 +66,7 @@ def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[
         for key, value in values.items():
             yield from leaves_of(hints.get(key), value, (*prefix, str(key)))
         return
-    yield prefix, _typed(kind, values)
+    yield prefix, _typed(kind, NUMBERS.get(prefix, {}).get(values, values) if isinstance(values, str) else values)
 
 
 @cache

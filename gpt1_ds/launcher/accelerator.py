@@ -8,12 +8,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
+from gpt1_ds.config.train import AUTO
+from gpt1_ds.plan.fit import with_micro_batch
+from gpt1_ds.plan.machine import expected
+from gpt1_ds.plan.planning import usable_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +65,30 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
     if named or environment.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
         return named
     return f"{DRIVER} (an NVIDIA driver)" if DRIVER.exists() else None
+
+
+def fitted(config: Config, world: int) -> Config:
+    """`config` for `world` ranks. train.micro_batch=auto becomes what fits into the memory of the GPUs that are here (at a
+    login node: that the planner assumes), or of this host.
+    """
+    if config.train.micro_batch != AUTO:
+        return config
+    promise = promised(config.train.device, config.slurm.gpus_per_node, os.environ)
+    cuda = config.train.device != "cpu" and bool(config.slurm.gpus_per_node or (promise and has_cuda_build()))
+    machine = expected("cuda" if cuda else "cpu")
+    memory_gib = gpu_gib() if cuda else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    machine = replace(machine, memory_gib=memory_gib or machine.memory_gib)
+    return with_micro_batch(config, world, machine.device, usable_bytes(None, machine, world))
+
+
+def gpu_gib() -> float | None:
+    """Memory of the smallest GPU of this host, GiB; None where no driver answers."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        return min(float(line) for line in done.stdout.splitlines()) / 1024
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def has_cuda_build() -> bool:

@@ -110,6 +110,12 @@ def default_path() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpt1-ds" / "machine.json"
 
 
+def expected(device: str) -> Machine:
+    """What a run on "cuda" or "cpu" is planned for: the machine that find() gives, if it is of that kind."""
+    found = find(None, device)
+    return found if found.device == device else PRESETS["h100" if device == "cuda" else "cpu"]
+
+
 def find(name: str | None = None, device: str = "cuda") -> Machine:
     """The machine of this name or file, else of $GPT1_DS_MACHINE, else the one measured here, else an assumed one."""
     wanted = name or os.environ.get(VARIABLE)

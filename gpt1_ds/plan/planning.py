@@ -11,6 +11,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.config import Config, world_problems
 from gpt1_ds.plan import report
 from gpt1_ds.plan.cost import cost
+from gpt1_ds.plan.fit import with_micro_batch
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, memory
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY, describe, total_steps
@@ -34,6 +35,7 @@ class Planning:
     def __init__(
         self, config: Config, world: int, vocab_size: int | None, tokens: int | None, machine: Machine, limit: int
     ) -> None:
+        config = with_micro_batch(config, world, machine.device, limit)
         self.config, self.world, self.machine, self.limit = config, world, machine, limit
         self.vocab_size, self.data_tokens = vocab_size, tokens
         self.vocabulary = vocab_size or ASSUMED_VOCABULARY

@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count, duration
-from gpt1_ds.config import Config
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
-from gpt1_ds.plan.machine import Machine
-from gpt1_ds.plan.machine import find as find_machine
+from gpt1_ds.plan.machine import Machine, expected
 from gpt1_ds.scaling.checks import DECADE
 from gpt1_ds.scaling.tables import CONVENTIONS, DOMINATED, DONE
 from gpt1_ds.sweep import outcome
@@ -137,14 +135,7 @@ def read_sweep(file: str, overrides: Sequence[str], prepare: bool = False) -> Sc
         base = base_config(study, overrides)
     trials = make_trials(study, overrides, *found_data(base))
     ConfigError.raise_all(f"{file}: {problem}" for problem in unidentified(trials))
-    return ScalingSweep(study, trials, _machine(base))
-
-
-def _machine(base: Config) -> Machine:
-    """What the study is to run on: what was measured here, unless that is no machine of its kind."""
-    device = "cuda" if base.slurm.gpus_per_node else "cpu"
-    found = find_machine(None, device)
-    return found if found.device == device else find_machine("h100" if device == "cuda" else "cpu")
+    return ScalingSweep(study, trials, expected("cuda" if base.slurm.gpus_per_node else "cpu"))
 
 
 def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:

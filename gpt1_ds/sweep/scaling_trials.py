@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.validate import problems
+from gpt1_ds.launcher.accelerator import fitted
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep import outcome
@@ -203,6 +204,7 @@ class _Maker:
             guard=replace(base.guard, rise=study.stop.rise),
             tracking=replace(base.tracking, group=study.name),
         )
+        config = fitted(config, study.nproc)
         found = [*problems(config), *world_problems(config, study.nproc)]
         self.problems += [f"arms.{arm.name}: {problem}" for problem in found]
         if arm.kind != "data" and steps * per_step > study.epochs_limit * there:

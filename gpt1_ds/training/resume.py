@@ -13,6 +13,7 @@ MAY_CHANGE = (
     "run.dir",
     "run.share",
     "parallel.",
+    "train.device",
     "train.micro_batch",
     "train.recompute",
     "train.compile",

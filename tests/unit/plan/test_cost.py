@@ -10,7 +10,7 @@ H100 = PRESETS["h100"]
 
 
 def gpt1(*words: str) -> Config:
-    return load(["pretrain/gpt1_117m"], list(words))
+    return load(["pretrain/gpt1_117m"], ["train.micro_batch=8", *words])
 
 
 def at(world: int, *words: str) -> Cost:

@@ -17,7 +17,7 @@ SMALL = ["model.layers=2", "model.width=8", "model.heads=2", "model.context=4", 
 
 
 def gpt1(*words: str) -> Config:
-    return load(GPT1, list(words))
+    return load(GPT1, ["train.micro_batch=8", *words])
 
 
 def small(*words: str) -> Config:
