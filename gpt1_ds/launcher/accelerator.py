@@ -68,8 +68,8 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
 
 
 def fitted(config: Config, world: int) -> Config:
-    """`config` for `world` ranks. train.micro_batch=auto becomes what fits into the memory of the GPUs that are here (at a
-    login node: that the planner assumes), or of this host.
+    """`config` for `world` ranks: with train.micro_batch=auto, as many sequences as fit into the memory of this host's
+    GPUs (at a login node: those that the planner assumes), or of this host.
     """
     if config.train.micro_batch != AUTO:
         return config
