@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +68,7 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_study(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher.accelerator import fitted
     from gpt1_ds.sweep import runner
     from gpt1_ds.sweep.finetuning_study import load_study
     from gpt1_ds.sweep.finetuning_trials import make_sweep
@@ -76,7 +77,11 @@ def _run_study(options: argparse.Namespace) -> int:
 
     study = load_study(options.study)
     jobs = jobs_at_a_time(study, options.jobs)
-    sweep = make_sweep(study, finetune_config, options.overrides)
+
+    def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
+        return fitted(finetune_config(files, overrides), study.nproc)
+
+    sweep = make_sweep(study, configure, options.overrides)
     sweep.check()
     if options.dry_run:
         print(*sweep.table(), sep="\n")

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 DRIVER = Path("/proc/driver/nvidia/version")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
+DETERMINISTIC = {  # cuBLAS with workspaces of its own; NCCL sums in one order
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NCCL_ALGO": "Ring",
+    "NCCL_PROTO": "Simple",
+}
 _SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
 
@@ -45,6 +50,8 @@ def prepare(config: Config, ranks: int | None = None) -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if promise and ranks and visible is not None and visible not in _HIDDEN:
         ConfigError.raise_all(too_many(ranks, len(visible.split(","))))
+    if config.train.deterministic:
+        os.environ.update(DETERMINISTIC)
     if config.parallel.tensor > 1:  # kernels start in the order in which they are called: products before all-reduces
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
@@ -117,6 +124,10 @@ def choose(config: Config) -> torch.device:
         ConfigError.raise_all(too_many(ranks, count))
     if count == 1:  # DeepSpeed takes the device of this number
         os.environ["LOCAL_RANK"] = "0"
+    if config.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # no sum of a product in parts
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     device = torch.device("cuda", 0 if count == 1 else local)
     torch.cuda.set_device(device)
     bind(bus_address(torch.cuda.get_device_properties(device)))

@@ -37,10 +37,11 @@ def load() -> None:
         logger.removeHandler(handler)
     logger.propagate = True  # into the rank's log file
     logger.addHandler(logging.NullHandler())  # and nowhere where there is none
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     accelerator = deepspeed.accelerator.get_accelerator()
-    if accelerator.device_name() == "cpu":  # torch computes fp16 without units for it, too, if slowly
-        accelerator.is_fp16_supported = lambda: True
+    if accelerator.device_name() == "cpu":
+        with quiet(), _silenced():  # the table is made when it is first read, by trying out compilers
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        accelerator.is_fp16_supported = lambda: True  # torch computes it without units for it, too, if slowly
     megatron.core.tensor_parallel.layers.linear_with_grad_accumulation_and_async_allreduce.warned = True
     # torch 2.13 renamed the collectives that DeepSpeed and Megatron call; nobody here can act on it
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")

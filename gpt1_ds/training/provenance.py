@@ -17,13 +17,28 @@ from typing import Any
 import torch
 
 import gpt1_ds
+from gpt1_ds.launcher.accelerator import DRIVER
 
 PACKAGES = ("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "numpy", "safetensors", "wandb")
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "SLURM_JOB_ID", "SLURM_JOB_NAME")
 PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK", "NCCL_", "GLOO_")
 PROGRAMS = ("gpt1-ds", "__main__.py")  # how sys.argv names this program
 # a resume is promised to be bit-identical only when these are what they were
-DECIDING = ("gpt1_ds", "python", "torch", "deepspeed", "megatron-core", "numpy", "threads", "processor", "device")
+DECIDING = (
+    *(
+        "gpt1_ds",
+        "python",
+        "torch",
+        "deepspeed",
+        "megatron-core",
+        "numpy",
+        "threads",
+        "processor",
+        "device",
+        "compiled",
+    ),
+    *("cuda", "cudnn", "nccl", "driver"),
+)
 
 
 @cache
@@ -78,6 +93,7 @@ def environment(compiled: bool) -> dict[str, Any]:
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "device": device,
+        **_cuda(),
         "compiled": compiled,
         "variables": variables,
     }
@@ -101,6 +117,15 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _cuda() -> dict[str, str | None]:
+    """Versions of what computes on a GPU; None without one."""
+    if not torch.cuda.is_available():
+        return dict.fromkeys(("cuda", "cudnn", "nccl", "driver"))
+    driver = DRIVER.read_text().split("Kernel Module")[-1].split()[0] if DRIVER.exists() else None
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "nccl": nccl, "driver": driver}
 
 
 def _processor() -> str:

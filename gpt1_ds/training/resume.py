@@ -14,6 +14,7 @@ MAY_CHANGE = (
     "run.share",
     "parallel.",
     "train.device",
+    "train.deterministic",
     "train.micro_batch",
     "train.recompute",
     "train.compile",

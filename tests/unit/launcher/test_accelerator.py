@@ -132,3 +132,17 @@ def test_kernels_are_kept_in_order_where_tensor_ranks_meet() -> None:
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
     accelerator.prepare(load([], ["parallel.tensor=2"]))
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+def test_kernels_that_repeat(gpus: list[object]) -> None:
+    """`train.deterministic`: what cuBLAS and NCCL read must stand there before they are loaded."""
+    config = load([], ["train.deterministic=true"])
+    accelerator.prepare(config)
+    assert set(accelerator.DETERMINISTIC.items()) <= set(os.environ.items())
+    try:
+        accelerator.choose(config)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
