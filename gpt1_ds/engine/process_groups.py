@@ -121,19 +121,14 @@ class Grid:
         return self.share(self.agree(action if self.rank == 0 else lambda: None))  # type: ignore[return-value]
 
     def _group(self, *axes: str) -> ProcessGroup:
-        """The group of ranks that differ from this one along `axes` only. Every rank creates every group, in order."""
-        mine, seen = None, set()
-        for rank in range(self.world):
-            tensor, pipeline, data = self.layout.coordinates(rank)
-            fixed = {"tensor": tensor, "pipeline": pipeline, "data": data}
-            members = tuple(self.layout.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes}))
-            if members not in seen:
-                seen.add(members)
-                group = dist.new_group(list(members), timeout=self.timeout)
-                if self.rank in members:
-                    mine = group
-        assert isinstance(mine, ProcessGroup), "every rank is a member of one group along each axis"
-        return mine
+        """The group of ranks that differ from this one along `axes` only. Only its members wait for each other while it
+        is made, so that a thousand ranks do not make thousands of groups one after another.
+        """
+        fixed = {"tensor": self.tensor_rank, "pipeline": self.pipeline_rank, "data": self.data_rank}
+        members = self.layout.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes})
+        group = dist.new_group(members, timeout=self.timeout, use_local_synchronization=True)
+        assert isinstance(group, ProcessGroup), "every rank is a member of one group along each axis"
+        return group
 
     # What DeepSpeed asks. Its "model parallel" group holds all ranks that share one copy of the model.
     def get_model_parallel_rank(self) -> int:
@@ -180,7 +175,14 @@ def connect(timeout_seconds: float, device: torch.device | None = None) -> torch
     store_file = os.environ.get(STORE_VARIABLE)
     store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
     with explained():
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=world,
+            timeout=timeout,
+            device_id=device if device.type == "cuda" else None,
+        )
     deepspeed.init_distributed(verbose=False)  # finds torch's group and adopts it
     return device
 

@@ -10,6 +10,7 @@ import pytest
 from gpt1_ds.cli import parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
+from gpt1_ds.launcher.accelerator import fitted
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
 from tools import site
 
@@ -40,7 +41,7 @@ def test_commands_are_understood(line: Line) -> None:
         named = getattr(options, "nproc", None) or getattr(options, "world", None)
         world = line.world or (None if getattr(options, "search", False) else named)
         if world is not None:
-            assert not list(world_problems(config, world))
+            assert not list(world_problems(fitted(config, world), world))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
