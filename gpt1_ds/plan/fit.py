@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from gpt1_ds.config import Config
 from gpt1_ds.config.train import AUTO
-from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.plan.memory import peak
+from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.plan.search import divisors
 
 MOST = {"cuda": 64, "cpu": 8}  # sequences; more of them make no step faster
