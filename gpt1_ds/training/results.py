@@ -21,26 +21,26 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
     the engine then holds the best checkpoint's weights.
     """
     assert isinstance(workload, Finetuning), "fine-tuning has a task"
-    grid = engine.grid
+    scorer, grid = workload.scorer, engine.grid
     step = state.step if state.best is None else state.best.step
     folder = run_dir.checkpoint(step)
     if step != state.step:
         if not grid.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         restore(engine, workload.config, folder, weights_only=True)
-    for split in sorted(workload.scorer.splits.keys() - {"train"}):
-        if workload.scorer.has_labels(split):
-            record, predictions = workload.scorer.measure(engine, split, step, state.tokens)
+    for split in sorted(scorer.splits.keys() - {"train"}):
+        if scorer.has_labels(split):
+            record, predictions = scorer.measure(engine, split, step, state.tokens)
             if grid.rank == 0:
                 write_scores(record, run_dir.evaluation)
                 log.say(f"step {record.step}: {record}")
-        elif workload.scorer.settings.answer == "labelled":
+        elif scorer.settings.answer == "labelled":
             continue
         else:
-            predictions, _ = workload.scorer.predict(engine, split)
+            predictions, _ = scorer.predict(engine, split)
         grid.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                workload.scorer.task, workload.scorer.splits[split], found, run_dir.path / FOLDER, split
+                scorer.task, scorer.splits[split], found, run_dir.path / FOLDER, split
             )
         )
     if grid.rank == 0:
