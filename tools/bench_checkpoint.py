@@ -41,22 +41,22 @@ WIDE = ["parallel.tensor=2", "parallel.pipeline=2"]
 
 
 class Bench:
-    """An engine of this rank with a store, and steps on random tokens."""
+    """An engine of this rank with a checkpoint manager, and steps on random tokens."""
 
     def __init__(self, overrides: list[str], place: Path) -> None:
-        from gpt1_ds.checkpoint.store import Store
+        from gpt1_ds.checkpoint.manager import CheckpointManager
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.process_groups import Grid, connect
+        from gpt1_ds.engine.process_groups import ProcessGroups, connect
         from gpt1_ds.engine.session import tune_malloc
 
         tune_malloc()
         self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])
         connect(600)
-        self.grid = Grid(self.config)
-        self.engine = build_engine(self.config, VOCABULARY, self.grid)
+        self.groups = ProcessGroups(self.config)
+        self.engine = build_engine(self.config, VOCABULARY, self.groups)
         self.run_dir = RunDir(place)
-        self.grid.on_rank_0(self.run_dir.create)
-        self.store = Store(self.run_dir, self.engine, self.config)
+        self.groups.on_rank_0(self.run_dir.create)
+        self.manager = CheckpointManager(self.run_dir, self.engine, self.config)
         self.steps = 0
 
     def step(self) -> None:
@@ -66,7 +66,7 @@ class Bench:
 
         self.steps += 1
         batches = []
-        for rows in batch_shape(self.config, self.grid).rows():
+        for rows in batch_shape(self.config, self.groups).rows():
             torch.manual_seed(self.steps)
             tokens = torch.randint(VOCABULARY, (self.config.model.context + 1, len(rows)))
             weights = torch.full((self.config.model.context, len(rows)), 1 / self.config.model.context / len(rows))
@@ -75,7 +75,7 @@ class Bench:
         self.engine.step(batches, 1e-4)
 
     def contents(self) -> Any:
-        from gpt1_ds.checkpoint.store import Contents
+        from gpt1_ds.checkpoint.manager import Contents
         from gpt1_ds.config import to_yaml
         from gpt1_ds.engine import master_weights
 
@@ -83,9 +83,9 @@ class Bench:
         return Contents(self.steps, facts, to_yaml(self.config), self.run_dir.path.parent / "text" / "tokenizer")
 
     def save(self, background: bool) -> None:
-        self.store.start(self.contents(), background)
+        self.manager.start(self.contents(), background)
         if not background:
-            assert self.store.finish() is not None
+            assert self.manager.finish() is not None
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -126,11 +126,11 @@ def stall(place: Path, rounds: int) -> dict[str, list[float]]:
             bench.step()
             if with_save and number == 2:
                 paused += timed(lambda: bench.save(background=True))
-            if bench.store.is_written:
-                paused += timed(bench.store.finish)
+            if bench.manager.is_written:
+                paused += timed(bench.manager.finish)
         whole = time.perf_counter() - began
         if with_save:
-            bench.store.finish()
+            bench.manager.finish()
             note("background save: stall", paused)
         return whole - paused
 
@@ -174,11 +174,11 @@ def load_on(place: Path, overrides: list[str], folder: Path) -> tuple[float, flo
 def read_on(place: Path, overrides: list[str], folder: Path) -> tuple[float]:
     """Runs on fresh ranks with the same engine: seconds of reading the files, shared among the ranks, into memory."""
     bench = Bench(overrides, place)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())[bench.grid.rank :: bench.grid.world]
+    files = sorted(path for path in folder.rglob("*") if path.is_file())[bench.groups.rank :: bench.groups.world]
 
     def read() -> None:
         kept = [path.read_bytes() for path in files]
-        bench.grid.gather(len(kept))
+        bench.groups.gather(len(kept))
 
     return (timed(read),)
 

@@ -33,7 +33,7 @@ class Ours:
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.process_groups import Grid, connect
+        from gpt1_ds.engine.process_groups import ProcessGroups, connect
         from gpt1_ds.engine.session import tune_malloc
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
@@ -46,11 +46,11 @@ class Ours:
         words.append(f"task.tokenizer={options.tokenizer}")
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
         connect(600)
-        grid = Grid(self.config)
-        self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), grid)
+        groups = ProcessGroups(self.config)
+        self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), groups)
         config = self.workload.config
-        self.engine = build_engine(config, config.model.vocab_size, grid, objective=self.workload.objective)
-        self.batches = Batches(self.workload.batch, RunDir(Path(place) / "run"), grid)
+        self.engine = build_engine(config, config.model.vocab_size, groups, objective=self.workload.objective)
+        self.batches = Batches(self.workload.batch, RunDir(Path(place) / "run"), groups)
         self.state = TrainingState()
 
     def train(self, steps: int) -> int:

@@ -56,17 +56,17 @@ def measure(overrides: list[str], rounds: int) -> tuple[list[float], list[float]
     from gpt1_ds.checkpoint.replicas import Replicas
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
 
     config = load([], overrides)
     torch.set_num_threads(1)
     connect(600)
     assert config.model.vocab_size is not None, "it is among the overrides"
-    engine = build_engine(config, config.model.vocab_size, Grid(config))
+    engine = build_engine(config, config.model.vocab_size, ProcessGroups(config))
     replicas = Replicas(engine)
     torch.manual_seed(1)
     tokens = torch.randint(config.model.vocab_size, (config.train.global_batch, config.model.context + 1)).numpy()
-    rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.grid).rows()]
+    rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
 
     def step() -> None:
         engine.step(training_batches(rows, config.run.seed, 1), 1e-4)

@@ -144,10 +144,10 @@ def compare(one: Trace, other: Trace) -> Difference:
 
 
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
-    """Runs on every rank: the product's own grid, loader, engine and reduction, without a run folder."""
+    """Runs on every rank: the product's own groups, loader, engine and reduction, without a run folder."""
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.training import schedule
 
     config = load([], overrides)
@@ -159,19 +159,19 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
 
         torch.set_num_threads(1)
         connect(120)
-        grid = Grid(config)
+        groups = ProcessGroups(config)
         data = open_data(config)
-        engine = build_engine(config, data.tokenizer.vocab_size, grid)
-        shape = batch_shape(config, grid)
+        engine = build_engine(config, data.tokenizer.vocab_size, groups)
+        shape = batch_shape(config, groups)
         initial = _weights(engine)
         losses, norms, fingerprints = [], [], []
         for step in range(1, steps + 1):
             batch = data.training.batch(step, shape)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, steps)
             result = engine.step(training_batches(batch.micro_batches, config.run.seed, step), rate)
-            counted = batch.fingerprint if grid.tensor_rank == 0 and grid.is_first_stage else 0
+            counted = batch.fingerprint if groups.tensor_rank == 0 and groups.is_first_stage else 0
             total = torch.tensor([counted])
-            dist.all_reduce(total, group=grid.control_group)
+            dist.all_reduce(total, group=groups.control_group)
             losses.append(result.loss)
             norms.append(result.grad_norm)
             fingerprints.append(f"{int(total) % 2**64:016x}")

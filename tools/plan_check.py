@@ -113,7 +113,7 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
 
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.session import share_cores, tune_malloc
 
     config = load([], words)
@@ -123,10 +123,10 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     else:
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks go back when they are freed
     connect(300)
-    grid = Grid(config)
+    groups = ProcessGroups(config)
     baseline = resident("VmRSS")
-    engine = build_engine(config, VOCABULARY, grid)
-    shape, draw, seconds = batch_shape(config, grid), np.random.default_rng(0), []
+    engine = build_engine(config, VOCABULARY, groups)
+    shape, draw, seconds = batch_shape(config, groups), np.random.default_rng(0), []
     for step in range(1, steps + 1):
         tokens = [(draw.integers(0, VOCABULARY, (len(r), config.model.context + 1)), r) for r in shape.rows()]
         batches = training_batches([Rows(*pair) for pair in tokens], config.run.seed, step)

@@ -69,16 +69,16 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     from gpt1_ds.checkpoint.restore import restore, verify
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches, with_vocabulary
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.training import schedule
 
     config = load([], overrides)
     torch.set_num_threads(1)
     connect(120)
-    grid, data = Grid(config), open_data(config)
+    groups, data = ProcessGroups(config), open_data(config)
     config = with_vocabulary(config, data.tokenizer.vocab_size)
-    engine = build_engine(config, data.tokenizer.vocab_size, grid)
-    shape = batch_shape(config, grid)
+    engine = build_engine(config, data.tokenizer.vocab_size, groups)
+    shape = batch_shape(config, groups)
     results = []
     for checkpoint in checkpoints:
         verify(engine, checkpoint)

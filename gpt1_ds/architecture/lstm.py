@@ -1,4 +1,4 @@
-"""The paper's LSTM (section 5): one recurrent layer in the place of all blocks, and a linear layer behind it."""
+"""The paper's LSTM (section 5): one recurrent layer in the place of all blocks, and a linear layer after it."""
 
 from __future__ import annotations
 

@@ -38,22 +38,22 @@ class Difference:
     parameters: int
 
     def __str__(self) -> str:
-        groups = " and ".join(f"rank{'s' * (len(group) > 1)} {', '.join(map(str, group))}" for group in self.ranks)
+        alike = " and ".join(f"rank{'s' * (len(group) > 1)} {', '.join(map(str, group))}" for group in self.ranks)
         more = f" ({self.parameters} parameters differ)" if self.parameters > 1 else ""
-        return f"the {self.kind} {self.name} is not the same on {groups}{more}"
+        return f"the {self.kind} {self.name} is not the same on {alike}{more}"
 
 
 class Replicas:
     """What the ranks of an engine hold in common. Every method is called by all ranks together."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.grid = engine, engine.grid
+        self.engine, self.groups = engine, engine.groups
         held = {_key(WEIGHT, names.info(parameter)) for parameter in master_weights.kept_whole(engine)}
         if engine.deepspeed.zero_optimization_stage():  # else they are the weights
             held |= {_key(MASTER, names.info(parameter)) for parameter in engine.module.parameters()}
         holders: dict[Key, set[tuple[int, ...]]] = {}
-        for rank, keys in enumerate(self.grid.gather(sorted(held))):
-            tensor, pipeline, data = self.grid.layout.coordinates(rank)
+        for rank, keys in enumerate(self.groups.gather(sorted(held))):
+            tensor, pipeline, data = self.groups.layout.coordinates(rank)
             for key in keys:  # the data ranks hold one copy of the master weights together
                 holders.setdefault(key, set()).add((tensor, pipeline, data if key[0] == WEIGHT else 0))
         self._shared = sorted(key for key, places in holders.items() if len(places) > 1)
@@ -82,19 +82,19 @@ class Replicas:
                 if (key := _key(kind, fragment.info)) in hashes:
                     hashes[key] += hash_of(fragment)
         cut = [key for key in self._mine if key[0] == MASTER]
-        if cut and self.grid.layout.data > 1:
+        if cut and self.groups.layout.data > 1:
             sums = torch.stack([hashes[key] for key in cut])
-            dist.all_reduce(sums, group=self.grid.data_group)
+            dist.all_reduce(sums, group=self.groups.data_group)
             hashes.update(zip(cut, sums, strict=True))
         return hashes
 
     def _explain(self, differing: list[Key], hashes: dict[Key, Tensor]) -> Difference:
         kind, name, *_ = first = differing[0]
-        groups: dict[int, list[int]] = {}
-        for rank, value in enumerate(self.grid.gather(int(hashes[first]) if first in hashes else None)):
+        alike: dict[int, list[int]] = {}
+        for rank, value in enumerate(self.groups.gather(int(hashes[first]) if first in hashes else None)):
             if value is not None:
-                groups.setdefault(value, []).append(rank)
-        ranks = sorted(groups.values(), key=lambda group: (-len(group), group))
+                alike.setdefault(value, []).append(rank)
+        ranks = sorted(alike.values(), key=lambda group: (-len(group), group))
         return Difference(kind, name, ranks, len({name for _, name, *_ in differing}))
 
 

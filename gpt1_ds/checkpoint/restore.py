@@ -25,16 +25,16 @@ def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = F
 
     Raises CheckpointError.
     """
-    facts = engine.grid.agree(lambda: manifest.read(folder))
-    engine.grid.agree(lambda: _fill(engine, folder, facts, weights_only))
-    parts = engine.grid.gather(hashes_of(master_weights.saved_fragments(engine)))
+    facts = engine.groups.agree(lambda: manifest.read(folder))
+    engine.groups.agree(lambda: _fill(engine, folder, facts, weights_only))
+    parts = engine.groups.gather(hashes_of(master_weights.saved_fragments(engine)))
     found, saved = total_hashes(parts), facts["parameters"]
     changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
     if changed:
         raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
     master_weights.publish(engine)
     loss = probe.probe_loss(engine, config.model)
-    engine.grid.agree(lambda: probe.check(folder, facts["probe"], loss, config.train.precision))
+    engine.groups.agree(lambda: probe.check(folder, facts["probe"], loss, config.train.precision))
     return facts
 
 
@@ -44,7 +44,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
 
     Raises CheckpointError when there are checkpoints and none is good.
     """
-    found = engine.grid.on_rank_0(lambda: folders.steps_in(run_dir.checkpoints))
+    found = engine.groups.on_rank_0(lambda: folders.steps_in(run_dir.checkpoints))
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
@@ -55,20 +55,20 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
         except CheckpointError as error:
             bad.append((folder, str(error)))
             continue
-        engine.grid.on_rank_0(partial(folders.settle, run_dir, folder, bad))
+        engine.groups.on_rank_0(partial(folders.settle, run_dir, folder, bad))
         return folder, facts
     if bad:
         problems = "; ".join(problem for _, problem in bad)
         raise CheckpointError(f"{run_dir.checkpoints}: no good checkpoint is left: {problems}")
-    engine.grid.on_rank_0(lambda: folders.refuse_to_start_over(run_dir))
+    engine.groups.on_rank_0(lambda: folders.refuse_to_start_over(run_dir))
     return None
 
 
 def verify(engine: Engine, folder: Path) -> None:
     """Raise CheckpointError for a checkpoint whose files are not as they were written; the ranks share the reading."""
-    share, threads = (engine.grid.rank, engine.grid.world), torch.get_num_threads()
+    share, threads = (engine.groups.rank, engine.groups.world), torch.get_num_threads()
     alive = partial(engine.progress, "set-up")
-    engine.grid.agree(lambda: verify_files(folder, manifest.read(folder), share, threads, alive))
+    engine.groups.agree(lambda: verify_files(folder, manifest.read(folder), share, threads, alive))
 
 
 def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:

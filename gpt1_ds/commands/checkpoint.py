@@ -98,7 +98,7 @@ def _import(options: argparse.Namespace) -> int:
         remarks = imported.publish(found, tokenizer, out, provenance())
     for remark in remarks:
         print(f"{options.source}: {remark}")
-    print(f"{options.out}: a checkpoint; go on with it: pretrain -c {options.out}/config.yaml ", end="")
+    print(f"{options.out}: a checkpoint; continue with it: pretrain -c {options.out}/config.yaml ", end="")
     print(f"checkpoint.init_from={options.out} data.path=...")
     return 0
 

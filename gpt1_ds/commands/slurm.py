@@ -40,7 +40,7 @@ def _submit(options: argparse.Namespace) -> int:
     print(f"job {job}: {planned.run_dir.slurm.resolve()}/{job}.out")
     print(f"watch it:                  gpt1-ds slurm status {run}")
     print(f"save and end:              touch {run}/STOP")
-    print(f"save and go on in a next:  scancel --batch --signal=USR1 {job}")
+    print(f"save and continue in a next:  scancel --batch --signal=USR1 {job}")
     return 0
 
 

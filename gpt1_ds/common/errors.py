@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 
 EXIT_USAGE = 2  # wrong usage, configuration or data
-EXIT_CONTINUE = 75  # EX_TEMPFAIL: everything is saved, run me again to go on
+EXIT_CONTINUE = 75  # EX_TEMPFAIL: everything is saved, run me again to continue
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130  # Ctrl-C, as shells count it
 
@@ -94,7 +94,7 @@ class NodeError(WorldError):
 
 
 class TrainingError(Exception):
-    """A run that cannot go on for a reason in the training itself; one line, exit code 1."""
+    """A run that cannot continue for a reason in the training itself; one line, exit code 1."""
 
     code = EXIT_FAILURE
     passes = False

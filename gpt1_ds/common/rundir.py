@@ -47,7 +47,7 @@ class RunDir:
             raise ConfigError(f"{self.path}: everybody may write to this run folder; chmod o-w it or choose another")
 
     def job_stop(self, job: str) -> Path:
-        """The hand-over request of one SLURM job: save, end, let the successor go on."""
+        """The hand-over request of one SLURM job: save, end, let the successor continue."""
         return self.path / f"STOP.{job}"
 
     def outcome(self, job: str) -> Path:

@@ -52,4 +52,4 @@ class ModelConfig:
             yield f"model.vocab_size={self.vocab_size} is too small; leave it out to take the tokenizer's"
         for key in ("residual_dropout", "embedding_dropout", "attention_dropout"):
             if not 0 <= getattr(self, key) < 1:
-                yield f"model.{key}={getattr(self, key)} is not a share; choose 0 (off) up to, not including, 1"
+                yield f"model.{key}={getattr(self, key)} must be in [0, 1)"

@@ -23,4 +23,4 @@ class ScheduleConfig:
         for key in ("warmup_fraction", "decay_fraction", "final_fraction"):
             value = getattr(self, key)
             if value is not None and not 0 <= value <= 1:
-                yield f"schedule.{key}={value} is not a share; choose 0 to 1"
+                yield f"schedule.{key}={value} must be in [0, 1]"

@@ -55,13 +55,13 @@ class TaskConfig:
         elif self.kind != "auto" or self.labels:
             yield f"task.kind and task.labels describe task.name={TABLE}; {self.name} has its own: leave them out"
         if not 0 <= self.dev_fraction < 1:
-            yield f"task.dev_fraction={self.dev_fraction} is not a share; choose 0 up to, not including, 1"
+            yield f"task.dev_fraction={self.dev_fraction} must be in [0, 1)"
         if self.train_examples is not None and self.train_examples < 1:
             yield f"task.train_examples={self.train_examples} must be at least 1; leave it out to use all"
         if not self.lm_coefficient >= 0:
             yield f"task.lm_coefficient={self.lm_coefficient} must be 0 (none) or more"
         if not 0 <= self.head_dropout < 1:
-            yield f"task.head_dropout={self.head_dropout} is not a share; choose 0 (off) up to, not including, 1"
+            yield f"task.head_dropout={self.head_dropout} must be in [0, 1)"
         if self.transfer_layers is not None and self.transfer_layers < -1:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
         if self.max_length is not None and self.max_length < SHORTEST:

@@ -74,7 +74,7 @@ def build(
     inputs, and when there is too little text.
     """
     if not 0 <= validation < 1:
-        raise DataError(f"--validation={validation} is not a share; choose 0 up to, not including, 1")
+        raise DataError(f"--validation={validation} must be in [0, 1)")
     if workers is not None and workers < 1:
         raise DataError(f"--workers={workers} is too few; use at least 1, or leave it out for one per core")
     out, tokenizer_folder = Path(out), Path(tokenizer_folder)
@@ -227,7 +227,7 @@ def _only_writer(out: Path) -> Iterator[None]:
                 raise DataError(
                     f"{out}: another build writes this folder; wait for it or choose another --out"
                 ) from None
-            # some network file systems cannot lock a folder: go on without
+            # some network file systems cannot lock a folder: continue without
         yield
     finally:
         os.close(descriptor)

@@ -22,7 +22,7 @@ UNIT_BYTES = 16 << 20
 WINDOW_BYTES = 1 << 20  # how far a cut looks for a line end before it settles for a space
 FORMATS = (".txt", ".jsonl")
 COMPRESSIONS = (".gz", ".zst")
-_USABLE = f"{' or '.join(FORMATS)}, plain or with {' or '.join(COMPRESSIONS)} behind it"
+_USABLE = f"{' or '.join(FORMATS)}, plain or with {' or '.join(COMPRESSIONS)} after it"
 _BLANK_LINE = re.compile(rb"\n[ \t]*\r?\n")
 
 
@@ -74,7 +74,7 @@ class Unit:
 
 
 def find_inputs(words: Sequence[str | Path]) -> list[Input]:
-    """The files behind each --input, in the order given, a folder's by path.
+    """The files of each --input, in the order given, a folder's by path.
 
     Raises DataError for what is missing, of an unknown kind, or a folder without usable files, all of them at once.
     """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model.losses import Loss
 from gpt1_ds.objectives.base import HostBatch, Objective
 
@@ -69,7 +69,7 @@ class Engine(ABC):
     with what the engine is about to do.
     """
 
-    grid: Grid
+    groups: ProcessGroups
     deepspeed: Any
     progress: Callable[[str], None] = staticmethod(_unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them

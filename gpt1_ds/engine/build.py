@@ -1,4 +1,4 @@
-"""From a configuration to the objects that train: data, grid, engine."""
+"""From a configuration to the objects that train: data, groups, engine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed_patches import set_timeouts
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.objectives.base import Objective
 from gpt1_ds.objectives.causal import Causal
 
 
-def batch_shape(config: Config, grid: Grid) -> BatchShape:
-    return BatchShape(config.train.global_batch, config.train.micro_batch, grid.layout.data, grid.data_rank)
+def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
+    return BatchShape(config.train.global_batch, config.train.micro_batch, groups.layout.data, groups.data_rank)
 
 
 def build_engine(
-    config: Config, vocab_size: int, grid: Grid, initialise: bool = True, objective: Objective | None = None
+    config: Config, vocab_size: int, groups: ProcessGroups, initialise: bool = True, objective: Objective | None = None
 ) -> Engine:
     """The engine that the configuration asks for, with initial weights unless they will be loaded. Without an
     `objective` it is next-token prediction.
@@ -31,8 +31,8 @@ def build_engine(
         from gpt1_ds.engine.pipelined import PipelineEngine as Kind
     else:
         from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
-    engine: Engine = Kind(config, vocab_size, grid, objective or Causal())
-    set_timeouts(grid.timeout)
+    engine: Engine = Kind(config, vocab_size, groups, objective or Causal())
+    set_timeouts(groups.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)
     return engine

@@ -20,7 +20,7 @@ def peak_memory_gib(engine: Engine) -> float:
     cuda = engine.device.type == "cuda"
     here = torch.cuda.max_memory_allocated() / 2**30 if cuda else throughput.peak_process_gib()
     most = torch.tensor(here, dtype=torch.float64)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=engine.grid.control_group)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=engine.groups.control_group)
     return float(most)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 
 _BLOCK = 1 << 18
 
@@ -29,7 +29,7 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack(sums).sum()
 
 
-def clip_gradients(module: nn.Module, grid: Grid, clip: float, rejects: Callable[[float], bool]) -> float:
+def clip_gradients(module: nn.Module, groups: ProcessGroups, clip: float, rejects: Callable[[float], bool]) -> float:
     """ZeRO 0: the global norm before gradients are scaled to `clip` (0: they are not). A step whose norm is not finite,
     or that `rejects` returns True for, loses its gradients; its norm is infinite.
     """
@@ -38,10 +38,10 @@ def clip_gradients(module: nn.Module, grid: Grid, clip: float, rejects: Callable
     owned = [
         gradient
         for parameter, gradient in held
-        if getattr(parameter, "tensor_model_parallel", False) or grid.tensor_rank == 0
+        if getattr(parameter, "tensor_model_parallel", False) or groups.tensor_rank == 0
     ]
     square = square_sum(owned) if owned else torch.zeros((), device=gradients[0].device)
-    dist.all_reduce(square, group=grid.tensor_group)
+    dist.all_reduce(square, group=groups.tensor_group)
     norm = float(square.sqrt())
     if not torch.isfinite(square) or rejects(norm):
         for parameter, _ in held:

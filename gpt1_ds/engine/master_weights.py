@@ -2,7 +2,7 @@
 
 ZeRO flattens a rank's parameters into one tensor per group and cuts it over the data-parallel ranks. A `Fragment` says
 which elements of which parameter a rank holds, as views that can be read and written in place. Initialisation, saving
-and loading all go through here, so every layout starts, stops and goes on the same way.
+and loading all go through here, so every layout starts, stops and continues the same way.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ def weights(engine: Engine) -> list[Fragment]:
 
 def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
     """Whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
-    grid = engine.grid
-    if engine.deepspeed.zero_optimization_stage() == 0 and grid.data_rank > 0:
+    groups = engine.groups
+    if engine.deepspeed.zero_optimization_stage() == 0 and groups.data_rank > 0:
         return False
-    if info.dim is None and grid.tensor_rank > 0:
+    if info.dim is None and groups.tensor_rank > 0:
         return False
     return info.name not in engine.copied
 
@@ -157,7 +157,7 @@ def _pieces(engine: Engine) -> Iterator[_Piece]:
         for parameter in engine.module.parameters():
             yield _Piece(parameter, parameter, 0, 0, parameter.numel())
     elif stage == 3:
-        yield from _pieces_of_stage_3(optimizer, engine.grid.data_rank)
+        yield from _pieces_of_stage_3(optimizer, engine.groups.data_rank)
     else:
         yield from _pieces_of_stages_1_and_2(optimizer)
 

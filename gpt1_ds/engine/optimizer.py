@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpt1_ds.config.optimizer import OptimizerConfig
 
-BLOCK = 1 << 19  # elements that an update on a processor takes at once: what it writes is still in the cache after it
+BLOCK = 1 << 19  # elements that an update on a CPU takes at once: what it writes is still in the cache after it
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.pipeline_patches import patch_pipeline
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
@@ -45,15 +45,15 @@ class BalancedPipeline(PipelineModule):
 
 
 class PipelineEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
-        self.grid = grid
+    def __init__(self, config: Config, vocab_size: int, groups: ProcessGroups, objective: Objective) -> None:
+        self.groups = groups
         self.micro_losses = []
-        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
-        layout = grid.layout
+        layout = groups.layout
         self.architecture = whole = architecture(config.model, vocab_size, objective.head)
         cuts = pipeline_cuts(whole, layout.pipeline)
-        before = whole.layers[: cuts[grid.pipeline_rank]]
+        before = whole.layers[: cuts[groups.pipeline_rank]]
         self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)
         model = BalancedPipeline(
             cuts,
@@ -109,13 +109,13 @@ class PipelineEngine(Engine):
         """DeepSpeed makes its own groups; a different rank order would train something else without an error."""
         theirs = model.mpu()
         pairs = (
-            (theirs.get_data_parallel_group(), self.grid.data_group),
-            (theirs.get_slice_parallel_group(), self.grid.tensor_group),
-            (theirs.get_model_parallel_group(), self.grid.model_group),
+            (theirs.get_data_parallel_group(), self.groups.data_group),
+            (theirs.get_slice_parallel_group(), self.groups.tensor_group),
+            (theirs.get_model_parallel_group(), self.groups.model_group),
         )
         for their_group, our_group in pairs:
             same = dist.get_process_group_ranks(their_group) == dist.get_process_group_ranks(our_group)
-            assert same, "DeepSpeed's rank order differs from the grid's"
+            assert same, "DeepSpeed's rank order differs from the groups's"
 
 
 def _specification(spec: ModuleSpec) -> LayerSpec:

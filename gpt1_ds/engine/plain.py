@@ -16,7 +16,7 @@ from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.optimizer import make_optimizer
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import DenseModel, compile_blocks
@@ -25,10 +25,10 @@ from gpt1_ds.objectives.base import Objective
 
 
 class DenseEngine(Engine):
-    def __init__(self, config: Config, vocab_size: int, grid: Grid, objective: Objective) -> None:
-        self.grid, self.clip, self.zero = grid, config.optimizer.clip, config.parallel.zero
+    def __init__(self, config: Config, vocab_size: int, groups: ProcessGroups, objective: Objective) -> None:
+        self.groups, self.clip, self.zero = groups, config.optimizer.clip, config.parallel.zero
         self.architecture = architecture(config.model, vocab_size, objective.head)
-        tensor = TensorParallel(grid.tensor_group, config.parallel.sequence)
+        tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = self.announced(model.loss), objective
         model.loss = self.loss
@@ -38,9 +38,9 @@ class DenseEngine(Engine):
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
-                model=model, optimizer=optimizer, config=ds_config(config, grid.layout.data), mpu=grid
+                model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
             )
-        patch_bf16_optimizer(self.deepspeed, grid.layout.data)
+        patch_bf16_optimizer(self.deepspeed, groups.layout.data)
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -56,7 +56,7 @@ class DenseEngine(Engine):
             self.micro_losses.append(loss.detach())
             self.progress("update")
             if self.zero == 0 and number == len(batches) - 1:
-                norm = clip_gradients(self.module, self.grid, self.clip, self._rejects)
+                norm = clip_gradients(self.module, self.groups, self.clip, self._rejects)
             self.deepspeed.step()
         if self.zero:
             norm = float(self.deepspeed.get_global_grad_norm())
@@ -93,9 +93,9 @@ class DenseEngine(Engine):
     def _mean(self, losses: list[torch.Tensor]) -> float:
         """Of the micro-batches of all data-parallel ranks."""
         mean = torch.stack(losses).float().sum() / len(losses)
-        if self.grid.layout.data > 1:
-            dist.all_reduce(mean, group=self.grid.data_group)
-        return float(mean) / self.grid.layout.data
+        if self.groups.layout.data > 1:
+            dist.all_reduce(mean, group=self.groups.data_group)
+        return float(mean) / self.groups.layout.data
 
 
 def _never(_: float) -> bool:

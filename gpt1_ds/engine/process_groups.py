@@ -54,7 +54,7 @@ class Layout:
         ]
 
 
-class Grid:
+class ProcessGroups:
     """This rank's place in the layout. It is also the `mpu` that DeepSpeed asks about model and data parallelism."""
 
     def __init__(self, config: Config) -> None:

@@ -12,19 +12,19 @@ import torch.distributed as dist
 
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
-from gpt1_ds.engine.process_groups import Grid, connect
+from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
 
 
 @contextlib.contextmanager
-def distributed_session(config: Config) -> Iterator[Grid]:
+def distributed_session(config: Config) -> Iterator[ProcessGroups]:
     """This rank, connected to the others and placed in the layout."""
     share_cores()
     tune_malloc()
     device = connect(config.guard.init_timeout, choose(config))
     try:
         ConfigError.raise_all(device_problems(config, device))
-        yield Grid(config)
+        yield ProcessGroups(config)
     except (UserError, TrainingError):  # all ranks come here together
         dist.destroy_process_group()
         raise

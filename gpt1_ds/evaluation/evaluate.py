@@ -17,7 +17,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.evaluation.load import load_checkpoint
@@ -34,61 +34,63 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
 
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
-    with distributed_session(config) as grid:
-        there = grid.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
+    with distributed_session(config) as groups:
+        there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = there if missing else []
         if config.probes:
-            probes = grid.agree(lambda: [read_probe(probe) for probe in config.probes])
+            probes = groups.agree(lambda: [read_probe(probe) for probe in config.probes])
             for checkpoint in checkpoints:
-                _probe(grid, checkpoint, probes, out, done)
+                _probe(groups, checkpoint, probes, out, done)
         if held_out:
             steps = {entry["step"] for entry in done if entry["task"] == HELD_OUT}
-            left = [path for path in checkpoints if _step(grid, path) not in steps]
+            left = [path for path in checkpoints if _step(groups, path) not in steps]
             if left:
-                _held_out(config, grid, left, out)
-        if grid.rank == 0:
+                _held_out(config, groups, left, out)
+        if groups.rank == 0:
             show_evaluation(config, out)
     return 0
 
 
-def _step(grid: Grid, checkpoint: Path) -> int:
-    return int(grid.agree(lambda: manifest.read(checkpoint))["step"])
+def _step(groups: ProcessGroups, checkpoint: Path) -> int:
+    return int(groups.agree(lambda: manifest.read(checkpoint))["step"])
 
 
-def _tell(grid: Grid, out: Path | None, entry: Entry) -> None:
+def _tell(groups: ProcessGroups, out: Path | None, entry: Entry) -> None:
     def write() -> None:
         if out is not None:
             merge(out, entry)
 
-    grid.on_rank_0(write)
+    groups.on_rank_0(write)
 
 
-def _probe(grid: Grid, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]) -> None:
+def _probe(
+    groups: ProcessGroups, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]
+) -> None:
     """The zero-shot scores of one checkpoint, but for those of as many examples that are there already."""
-    step = _step(grid, checkpoint)
+    step = _step(groups, checkpoint)
     sizes = {key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
     left = [p for p in probes if sizes.get((PREFIX + p.name, p.split, step)) != [len(p.examples), len(p.train)]]
     if not left:
         return
-    loaded = grid.agree(lambda: load_checkpoint(checkpoint))
+    loaded = groups.agree(lambda: load_checkpoint(checkpoint))
     for probe in left:
-        with progress.bar(watched=grid.rank == 0) as show:
+        with progress.bar(watched=groups.rank == 0) as show:
             show(words=probe.name)
-            metrics = probe_metrics(probe, loaded, grid)
-        if grid.rank == 0:
+            metrics = probe_metrics(probe, loaded, groups)
+        if groups.rank == 0:
             shown = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
             log.say(f"{checkpoint}: {PREFIX}{probe.name} {probe.split}: {shown}")
-        _tell(grid, out, {"task": PREFIX + probe.name, "split": probe.split, "step": step, "metrics": metrics})
+        _tell(groups, out, {"task": PREFIX + probe.name, "split": probe.split, "step": step, "metrics": metrics})
 
 
-def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path | None) -> None:
-    data = grid.agree(lambda: open_data(config))
+def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path], out: Path | None) -> None:
+    data = groups.agree(lambda: open_data(config))
     if data.held_out is None:
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
     config = with_vocabulary(config, data.tokenizer.vocab_size)
-    for path, facts in zip(checkpoints, grid.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
+    for path, facts in zip(checkpoints, groups.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
         check_size(path, facts, config.model)
-    engine = build_engine(config, data.tokenizer.vocab_size, grid, initialise=False)
+    engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False)
     for checkpoint in checkpoints:
         verify(engine, checkpoint)
         facts = restore(engine, config, checkpoint, weights_only=True)
@@ -97,13 +99,13 @@ def _held_out(config: Config, grid: Grid, checkpoints: Sequence[Path], out: Path
                 f"{config.data.path[0].path}: was built with another tokenizer than {checkpoint} was trained with"
             )
         step = int(facts["step"])
-        shape, tokens = batch_shape(config, grid), int(facts["tokens"])
-        with progress.bar(unit="{:.0f} batches".format, watched=grid.rank == 0) as show:
+        shape, tokens = batch_shape(config, groups), int(facts["tokens"])
+        with progress.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:
             record = held_out_loss(engine, data, shape, step, tokens, limit=0, show=show)
-        if grid.rank == 0:
+        if groups.rank == 0:
             log.say(
                 f"{checkpoint}: held-out loss {record.loss:.4f} nats per token, perplexity {record.perplexity:.2f}, "
                 f"{record.bits_per_byte:.4f} bits per byte"
             )
         metrics = {key: asdict(record)[key] for key in ("loss", "perplexity", "bits_per_byte")}
-        _tell(grid, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})
+        _tell(groups, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})

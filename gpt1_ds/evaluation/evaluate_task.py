@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import build_engine
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
@@ -29,14 +29,14 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None)
     """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
     (eval.json), one by one.
     """
-    with distributed_session(config) as grid:
-        scorer = grid.agree(lambda: _open(config, checkpoints[0], grid))
+    with distributed_session(config) as groups:
+        scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
         config = scorer.config
-        engine = build_engine(config, scorer.vocab_size, grid, initialise=False, objective=scorer.objective)
+        engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
         for checkpoint in checkpoints:
             verify(engine, checkpoint)
             _score(scorer, engine, checkpoint, restore(engine, config, checkpoint, weights_only=True), out)
-        if grid.rank == 0:
+        if groups.rank == 0:
             show_evaluation(config, out)
     return 0
 
@@ -46,16 +46,16 @@ def _score(scorer: TaskScorer, engine: Engine, checkpoint: Path, facts: dict[str
     for split in scorer.splits:
         if split == "train" or not scorer.has_labels(split):
             continue
-        with progress.bar(watched=scorer.grid.rank == 0) as show:
+        with progress.bar(watched=scorer.groups.rank == 0) as show:
             show(words=split)
             record, _ = scorer.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
-        if scorer.grid.rank == 0:
+        if scorer.groups.rank == 0:
             log.say(f"{checkpoint}: {record}")
             if out is not None:
                 write_scores(record, out)
 
 
-def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskScorer:
+def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer:
     """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
     assert config.task is not None, "the verb asks only then"
     facts = manifest.read(checkpoint)
@@ -65,7 +65,7 @@ def _open(config: Config, checkpoint: Path, grid: Grid) -> TaskScorer:
     data = read_task(config.task)
     _check(task, data, checkpoint)
     check_size(checkpoint, facts, config.model, head)
-    return TaskScorer(config, data, checkpoint / "tokenizer", grid)
+    return TaskScorer(config, data, checkpoint / "tokenizer", groups)
 
 
 def _check(task: Task, data: TaskData, checkpoint: Path) -> None:

@@ -27,9 +27,9 @@ def held_out_loss(
         show(done, total=len(batches))
         total += engine.evaluate(evaluation_batches(rows)) * shape.global_batch * context
         text_bytes += sum(int(bytes_per_token[part.tokens_BT[part.row_B >= 0, 1:]].sum()) for part in rows)
-    counts_here = engine.grid.tensor_rank == 0 and engine.grid.is_first_stage  # each row once
+    counts_here = engine.groups.tensor_rank == 0 and engine.groups.is_first_stage  # each row once
     counted = torch.tensor([text_bytes if counts_here else 0])
-    dist.all_reduce(counted, group=engine.grid.control_group)
+    dist.all_reduce(counted, group=engine.groups.control_group)
     windows = min(len(batches) * shape.global_batch, data.held_out.order.windows)
     loss = total / (windows * context)
     return EvalRecord(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.tasks import zeroshot
@@ -23,7 +23,7 @@ BATCH_TOKENS = 8192  # positions of one forward pass, padding included
 HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32 with 40,478 ids
 
 
-def probe_metrics(probe: Probe, loaded: Loaded, grid: Grid) -> dict[str, float]:
+def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[str, float]:
     """The scores of one probe (see zeroshot.score), the same on every rank."""
     context = loaded.config.model.context
     asked, fitted = (
@@ -32,11 +32,11 @@ def probe_metrics(probe: Probe, loaded: Loaded, grid: Grid) -> dict[str, float]:
     sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
     scored = [count for question in (*asked, *fitted) for count in question.scored]
     by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
-    mine = by_length[grid.rank :: grid.world]
+    mine = by_length[groups.rank :: groups.world]
     here = log_probabilities(loaded.model, [sequences[n] for n in mine], [scored[n] for n in mine])
     sums = np.zeros(len(sequences))
-    for rank, values in enumerate(grid.gather(here)):
-        sums[by_length[rank :: grid.world]] = values
+    for rank, values in enumerate(groups.gather(here)):
+        sums[by_length[rank :: groups.world]] = values
     if not np.isfinite(sums).all():
         raise CheckpointError(f"{loaded.folder}: its probabilities are not finite; use a checkpoint from before that")
     return zeroshot.score(probe, asked, sums, fitted)

@@ -21,7 +21,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Task
@@ -37,9 +37,9 @@ class TaskScorer:
     `predict` together. Its `config` names the vocabulary size.
     """
 
-    def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, grid: Grid) -> None:
+    def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> None:
         assert config.task is not None, "whoever scores a task has one"
-        self.settings, self.task, self.grid = config.task, data.task, grid
+        self.settings, self.task, self.groups = config.task, data.task, groups
         self.tokenizer = load_tokenizer(tokenizer_folder)
         self.vocab_size = max(config.model.vocab_size or 0, self.tokenizer.vocab_size)
         self.config = config = replace(config, model=replace(config.model, vocab_size=self.vocab_size))
@@ -48,14 +48,14 @@ class TaskScorer:
             split: encode(data.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
         }
         self.multiple = _multiple(config, limit)
-        self.shape = batch_shape(config, grid)
+        self.shape = batch_shape(config, groups)
         self.objective = Supervised(head_spec(data.task, config))
 
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
         predictions, loss = self.predict(engine, split)
         scores = score(self.task, self.splits[split], predictions)
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             for warning in scores.warnings:
                 log.say(warning)
         record = TaskRecord(
@@ -70,11 +70,11 @@ class TaskScorer:
         for batch in evaluation_batches(encoded, self.config.train.global_batch, True, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
-            if self.grid.tensor_rank == 0 and self.grid.is_last_stage:
+            if self.groups.tensor_rank == 0 and self.groups.is_last_stage:
                 rows = np.concatenate(self.shape.rows())
                 found.append((batch.examples[rows], torch.cat(engine.scores).cpu().numpy()))
         scores: NDArray[np.float32] | None = None
-        for part in self.grid.gather(found):
+        for part in self.groups.gather(found):
             for examples, values in part:
                 if scores is None:
                     scores = np.zeros((len(encoded), values.shape[1]), dtype=np.float32)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.checkpoint.manager import Contents, complete
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.checkpoint.shard import write_shard
-from gpt1_ds.checkpoint.store import Contents, complete
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import is_taken, published_folder

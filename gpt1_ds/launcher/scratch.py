@@ -31,7 +31,7 @@ def folder() -> Path:
         _lock(made, fcntl.LOCK_EX)  # for as long as this process lives
         if made.exists():  # else another launcher swept it away before it was locked
             break
-    # behind multiprocessing's own, which are inside
+    # after multiprocessing's own, which are inside
     multiprocessing.util.Finalize(None, shutil.rmtree, (made,), {"ignore_errors": True}, exitpriority=-200)
     before, tempfile.tempdir = tempfile.tempdir, str(made)
     try:

@@ -107,7 +107,7 @@ class Block(nn.Module):
     def forward(self, inputs: tuple[Tensor, Tensor], cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor]:
         hidden_SBD, keys_B = inputs
         if self.recompute and self.training:
-            # reentrant checkpointing would silently cut the gradient behind integer inputs
+            # reentrant checkpointing would silently cut the gradient after integer inputs
             hidden_SBD = checkpoint(self._forward, hidden_SBD, keys_B, use_reentrant=False, preserve_rng_state=False)
         else:
             hidden_SBD = self._forward(hidden_SBD, keys_B, cache)

@@ -3,7 +3,7 @@
 Logits are by far the largest tensor of a small model. Here only a chunk's are there at once; their gradient is written
 over them and multiplied out at once, so the backward pass has nothing left to do but to scale its result. (The loss is
 the end of the graph, so its gradient is one number.) Within a chunk the softmax goes a few rows at a time, so that its
-fp32 numbers stay in the processor's cache.
+fp32 numbers stay in the CPU's cache.
 
 Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary columns on this rank.
 """
@@ -27,7 +27,7 @@ def head_loss(
 ) -> Tensor:
     """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T`.
 
-    Columns are cut over the tensor-parallel ranks; those behind the `real` first ones of this rank are padding. The
+    Columns are cut over the tensor-parallel ranks; those after the `real` first ones of this rank are padding. The
     gradient of `hidden_TD` is this rank's part of a sum over the ranks.
     """
     return _HeadLoss.apply(hidden_TD, weight_VD, labels_T, weights_T, real, tensor, torch.is_grad_enabled())  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 A mask is a pure function of (seed, step, site, global row, head or position, channel). It is therefore the same on
 every layout, at every micro-batch size and when a block is recomputed, and there is no state to save.
 
-    host     row_keys(seed, step, rows)            -> int64[B], travels behind the hidden states
+    host     row_keys(seed, step, rows)            -> int64[B], travels with the hidden states
     device   site_keys(keys_B, site)               -> two int32[B] per dropout site (and head)
              keep_mask(counters, keys, threshold)  -> 1 or 0, from 16 random bits per element
 

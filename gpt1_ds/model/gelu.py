@@ -1,9 +1,9 @@
-"""A linear layer's bias and the GELU behind it, as one operation.
+"""A linear layer's bias and the GELU after it, as one operation.
 
     gelu(u) = u / 2 (1 + tanh(sqrt(2 / pi) (u + c u^3))) = u sigmoid(u w)    (Hendrycks & Gimpel 2016)
     slope   = s + u s (1 - s) (3 w - 2 k)    with k = 2 sqrt(2 / pi), c = 0.044715, w = k + k c u^2, s = sigmoid(u w)
 
-A processor computes a sigmoid in a quarter of the time of a tanh. The slope is made along with the value, while a block
+A CPU computes a sigmoid in a quarter of the time of a tanh. The slope is made along with the value, while a block
 of the input is in the cache, and kept in its place: the backward pass is one multiplication.
 
 Shapes: F features; all other axes are rows, R of them in a block.

@@ -70,7 +70,7 @@ class TaskLoss:
         loss = (loss_E * weights_E).sum()
         if self.spec.lm_coefficient:
             labels_SB, weights_SB = tokens
-            # in the weights, not behind the sum: a loss whose gradient is 1 has nothing to scale on its way back
+            # in the weights, not after the sum: a loss whose gradient is 1 has nothing to scale on its way back
             loss = loss + self.language(tuple(language), (labels_SB, self.spec.lm_coefficient * weights_SB))
         return loss
 

@@ -27,7 +27,7 @@ class ParameterInfo:
     """What a parameter is in the whole model, and which part of it this rank holds.
 
     `shape` is the whole parameter's, without vocabulary padding. Along `dim` (None: every tensor-parallel rank holds
-    all of it) this rank holds [start, stop), `stop` clipped to the real size; its tensor may have pad rows behind.
+    all of it) this rank holds [start, stop), `stop` clipped to the real size; its tensor may have pad rows after them.
     """
 
     name: str

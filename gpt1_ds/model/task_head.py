@@ -14,7 +14,7 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import TensorParallel
 
-HEAD_SITE = 1 << 20  # far behind the dropout sites of any number of blocks
+HEAD_SITE = 1 << 20  # far after the dropout sites of any number of blocks
 
 
 class TaskHead(nn.Module):

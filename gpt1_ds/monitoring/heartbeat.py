@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-HALF = 1024  # bytes that the main thread writes, and the watching thread behind them
+HALF = 1024  # bytes that the main thread writes, and the watching thread after them
 _WAITS = ("torch/distributed/", "deepspeed/comm/", "deepspeed/runtime/pipe/p2p")  # code that waits for other ranks
 
 
@@ -45,7 +45,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     progress: Progress
     presence: Presence
     written: float  # time of the last writing, by the file system's clock
@@ -56,7 +56,7 @@ class Beat:
         return f"rank {who.rank} ({who.host}, pid {who.pid}, stage {who.stage}): step {what.step}, {what.phase}{place}"
 
 
-class BeatFile:
+class HeartbeatFile:
     """A rank's file, kept open. What is written is at once visible to processes of the same host, also when this one
     is stopped the next moment; `flush` makes it visible on others.
     """
@@ -80,7 +80,7 @@ def _file_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def read(folder: Path, rank: int) -> Beat | None:
+def read(folder: Path, rank: int) -> Heartbeat | None:
     """A rank's beat, or None for one that is not there or being written."""
     path = _file_of(folder, rank)
     try:
@@ -92,10 +92,10 @@ def read(folder: Path, rank: int) -> Beat | None:
         return None
     numbers = (progress.step, progress.count, progress.limit, presence.age)
     sound = presence.rank == rank and all(isinstance(number, int | float) for number in numbers)
-    return Beat(progress, presence, written) if sound else None
+    return Heartbeat(progress, presence, written) if sound else None
 
 
-def stalled_rank(beats: Iterable[Beat], poll: float) -> Beat:
+def stalled_rank(beats: Iterable[Heartbeat], poll: float) -> Heartbeat:
     """Of ranks that all make no progress, the one that holds up the others.
 
     First a process that does not even write its beat any more, then one that is not waiting for others, then the one
@@ -104,7 +104,7 @@ def stalled_rank(beats: Iterable[Beat], poll: float) -> Beat:
     found = list(beats)
     newest = max(beat.written for beat in found)
 
-    def order(beat: Beat) -> tuple[bool, bool, float]:
+    def order(beat: Heartbeat) -> tuple[bool, bool, float]:
         silent = newest - beat.written > 4 * poll
         return not silent, beat.presence.waits, beat.written - beat.presence.age
 

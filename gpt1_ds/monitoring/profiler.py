@@ -24,7 +24,7 @@ from gpt1_ds.config.train import TrainConfig
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.device import held_bytes
 from gpt1_ds.monitoring import trace
-from gpt1_ds.monitoring.watchdog import SAVE, Watch
+from gpt1_ds.monitoring.watchdog import SAVE, HangWatchdog
 from gpt1_ds.tracking import phases
 
 Pause = Callable[[], AbstractContextManager[None]]  # stops the clock that times steps
@@ -34,12 +34,12 @@ class Profile:
     """The recording of one window of steps, once. Every method is called by all ranks together."""
 
     def __init__(
-        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watch: Watch, pause: Pause
+        self, train: TrainConfig, steps: int, run_dir: RunDir, engine: Engine, watchdog: HangWatchdog, pause: Pause
     ) -> None:
         self.train, self.window, self.run_dir, self.folder = train, train.profiled, run_dir, run_dir.profile
-        self.engine, self.grid, self.watch, self.pause = engine, engine.grid, watch, pause
+        self.engine, self.groups, self.watchdog, self.pause = engine, engine.groups, watchdog, pause
         self._recording: _Recording | None = None
-        if self.grid.rank == 0 and self.window and self.window.start > steps:
+        if self.groups.rank == 0 and self.window and self.window.start > steps:
             log.say(f"train.profile={train.profile}: the run ends with step {steps}; nothing is profiled")
 
     def at(self, step: int) -> None:
@@ -54,13 +54,13 @@ class Profile:
 
     def _begin(self) -> None:
         try:
-            self.grid.on_rank_0(self._clear)
+            self.groups.on_rank_0(self._clear)
         except UserError as problem:
             self._give_up(problem)
             return
-        origin_ns = self.grid.share(time.time_ns())
+        origin_ns = self.groups.share(time.time_ns())
         self._recording = _Recording(self.engine.device, origin_ns)
-        self.watch.listener = self._recording.phase
+        self.watchdog.listener = self._recording.phase
 
     def _clear(self) -> None:
         """An older profile of this run may have been one of more ranks."""
@@ -74,26 +74,26 @@ class Profile:
         if recording is None:
             return
         self.window = range(0)  # once
-        self.watch.listener = None
-        self.watch.beat(SAVE)
+        self.watchdog.listener = None
+        self.watchdog.beat(SAVE)
         with self.pause():
             recording.stop()
             share = {**self._place(), **phases.share_of(recording.read())}
-            shares = self.grid.gather(share)
+            shares = self.groups.gather(share)
             try:
-                self.grid.on_rank_0(lambda: self._summarise(shares))
-                path = self.folder / f"rank-{self.grid.rank}.trace.json.gz"
-                self.grid.agree(lambda: trace.write(recording.recorder, path))
+                self.groups.on_rank_0(lambda: self._summarise(shares))
+                path = self.folder / f"rank-{self.groups.rank}.trace.json.gz"
+                self.groups.agree(lambda: trace.write(recording.recorder, path))
             except UserError as problem:
                 self._give_up(problem)
 
     def _place(self) -> dict[str, Any]:
-        grid = self.grid
-        replica = grid.data_rank * grid.layout.tensor + grid.tensor_rank
-        return {"rank": grid.rank, "stage": grid.pipeline_rank, "replica": replica, "host": os.uname().nodename}
+        groups = self.groups
+        replica = groups.data_rank * groups.layout.tensor + groups.tensor_rank
+        return {"rank": groups.rank, "stage": groups.pipeline_rank, "replica": replica, "host": os.uname().nodename}
 
     def _summarise(self, shares: list[dict[str, Any]]) -> None:
-        layout = self.grid.layout
+        layout = self.groups.layout
         sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
         rows = self.train.micro_batch * layout.data
         summary = phases.combine(shares, sizes, self.train.global_batch // rows)
@@ -111,8 +111,8 @@ class Profile:
 
     def _give_up(self, problem: UserError) -> None:
         self.window = range(0)
-        if self.grid.rank == 0:
-            log.say(f"the profile is not complete: {problem}; training goes on")
+        if self.groups.rank == 0:
+            log.say(f"the profile is not complete: {problem}; training continues")
 
 
 class _Recording:

@@ -24,21 +24,21 @@ from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
 from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.guard import GuardConfig
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher import launch
 from gpt1_ds.monitoring import heartbeat
-from gpt1_ds.monitoring.heartbeat import BeatFile, Presence, Progress
+from gpt1_ds.monitoring.heartbeat import HeartbeatFile, Presence, Progress
 
 DUMP = signal.SIGRTMIN + 5  # asks a rank for its stacks; nobody else uses it
 PATIENCE = 2.0  # seconds that a stack may take to be written
 SAVE, SET_UP, ENDED = "save", "set-up", "ended"
 
 
-class Watch:
+class HangWatchdog:
     """This rank's beats; a context manager. `beat` is called by the main thread and costs a microsecond."""
 
-    def __init__(self, run_dir: RunDir, grid: Grid, guard: GuardConfig) -> None:
-        self.run_dir, self.grid, self.guard = run_dir, grid, guard
+    def __init__(self, run_dir: RunDir, groups: ProcessGroups, guard: GuardConfig) -> None:
+        self.run_dir, self.groups, self.guard = run_dir, groups, guard
         self.folder = run_dir.path / "beats"
         self.poll = min(5.0, max(0.05, min(guard.step_timeout, guard.init_timeout, guard.save_timeout) / 20))
         self.step, self.phase, self.count = 0, SET_UP, 0
@@ -50,12 +50,12 @@ class Watch:
         self._seen: tuple[int, float] = (-1, self._beaten)  # count of the next rank, and when it was first seen
         self.listener: Callable[[str], None] | None = None  # is told of every phase that begins
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> HangWatchdog:
         self._main = threading.current_thread()
-        self.folder = self.grid.on_rank_0(self._cleared)
-        self._ranks = self.grid.gather(identity())  # told by themselves: who may write a beat names no other process
-        self._stacks = open(self._stacks_of(self.grid.rank), "wb", buffering=0)
-        self._file = BeatFile(self.folder, self.grid.rank)
+        self.folder = self.groups.on_rank_0(self._cleared)
+        self._ranks = self.groups.gather(identity())  # told by themselves: who may write a beat names no other process
+        self._stacks = open(self._stacks_of(self.groups.rank), "wb", buffering=0)
+        self._file = HeartbeatFile(self.folder, self.groups.rank)
         faulthandler.register(DUMP, self._stacks, all_threads=True)
         self._say_present()
         self.beat(SET_UP)
@@ -112,8 +112,8 @@ class Watch:
         return self.folder / "alarm"
 
     def _say_present(self) -> None:
-        age, place = time.monotonic() - self._beaten, (self.grid.rank, socket.gethostname(), os.getpid())
-        self._file.write(Presence(*place, self.grid.pipeline_rank, age, *heartbeat.place_of(self._main)))
+        age, place = time.monotonic() - self._beaten, (self.groups.rank, socket.gethostname(), os.getpid())
+        self._file.write(Presence(*place, self.groups.pipeline_rank, age, *heartbeat.place_of(self._main)))
         self._file.flush()
 
     def _look_after(self) -> None:
@@ -138,7 +138,7 @@ class Watch:
 
     def _is_next_stuck(self, now: float) -> float | None:
         """Seconds for which the next rank has made no progress when they are too many, else None."""
-        found = heartbeat.read(self.folder, (self.grid.rank + 1) % self.grid.world)
+        found = heartbeat.read(self.folder, (self.groups.rank + 1) % self.groups.world)
         if found is None:
             return None
         count, since = self._seen
@@ -157,9 +157,9 @@ class Watch:
             pass  # no space for the marker: the launcher ends the others
         # should the file system hang, too: end all the same
         faulthandler.dump_traceback_later(5 * PATIENCE, exit=True, file=self._stacks)
-        found = [beat for rank in range(self.grid.world) if (beat := heartbeat.read(self.folder, rank)) is not None]
+        found = [beat for rank in range(self.groups.world) if (beat := heartbeat.read(self.folder, rank)) is not None]
         stalled = heartbeat.stalled_rank(found, self.poll)
-        for rank in range(self.grid.world):
+        for rank in range(self.groups.world):
             self._signal(rank, DUMP)  # a stopped one writes its stacks when it is woken
         stack = self._stack_of(stalled.presence)
         text = f"no progress for {seconds:.0f} s; {stalled}; stacks of all ranks: {self.folder}/stacks-*.txt"
@@ -172,7 +172,7 @@ class Watch:
 
     def _stack_of(self, stalled: Presence) -> list[str]:
         """The stalled rank's stacks, most recent call first. A stopped process is woken to write them, then ended."""
-        if stalled.rank == self.grid.rank:
+        if stalled.rank == self.groups.rank:
             faulthandler.dump_traceback(self._stacks, all_threads=True)
         self._signal(stalled.rank, signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE
@@ -187,7 +187,7 @@ class Watch:
     def _signal(self, rank: int, number: int) -> None:
         """Send a signal to another rank, if it is a process of this machine and still the one that joined the run."""
         one = self._ranks[rank]
-        if rank != self.grid.rank and is_alive_here(one):
+        if rank != self.groups.rank and is_alive_here(one):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one["pid"], number)
 

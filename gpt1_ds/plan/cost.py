@@ -45,7 +45,7 @@ class Cost:
     pipeline_bytes: float
     data_bytes: float
     tokens_per_second: float
-    mfu: float  # share of the peak, operations by PaLM's convention
+    mfu: float  # share of the peak, FLOPs by PaLM's convention
 
     @property
     def step(self) -> float:

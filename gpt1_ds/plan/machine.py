@@ -30,7 +30,7 @@ class Speeds:
     """
 
     ranks: int
-    gemm: tuple[tuple[float, float], ...]  # (operations of one matrix product, operations per second), ascending
+    gemm: tuple[tuple[float, float], ...]  # (FLOPs of one matrix product, FLOPs per second), ascending
     exact: tuple[float, float]  # attention scores (S x S of every head), forward and backward
     fused: tuple[float, float]
     gelu: float  # elements

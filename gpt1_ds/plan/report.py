@@ -33,7 +33,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         f"{vocabulary}{'' if vocab_size else ' (assumed)'}: {total:,} parameters"
     )
     palm, megatron = flops_per_token(model, vocabulary), flops_per_token(model, vocabulary, causal=True)
-    yield f"operations per trained token: {count(palm)} (PaLM convention), {count(megatron)} (Megatron, causal)"
+    yield f"FLOPs per trained token: {count(palm)} (PaLM convention), {count(megatron)} (Megatron, causal)"
     tokens_per_step = train.global_batch * model.context
     steps = total_steps(config, tokens_per_step, data_tokens)
     yield (
@@ -45,7 +45,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         )
     )
     if steps:
-        yield f"compute: {palm * steps * tokens_per_step:.3g} operations"
+        yield f"compute: {palm * steps * tokens_per_step:.3g} FLOPs"
     data_ranks = world // (parallel.tensor * parallel.pipeline)
     accumulate = train.global_batch // (train.micro_batch * data_ranks)
     yield (

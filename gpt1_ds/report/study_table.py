@@ -55,7 +55,7 @@ def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
 
 
 def averaged(results: Results) -> list[Column]:
-    """The columns behind `avg`: those of the paper's table, else all."""
+    """The columns after `avg`: those of the paper's table, else all."""
     return [column for column in results.columns if column.task in paper.TASKS] or results.columns
 
 

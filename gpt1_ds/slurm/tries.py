@@ -37,7 +37,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a job ended: its exit code, whether another job should go on, and why. After a fault of the world the next
+    """How a job ended: its exit code, whether another job should continue, and why. After a fault of the world the next
     one begins `pause` seconds later, is the one after `faults` in a row, and stays off the nodes of `avoid`."""
 
     code: int
@@ -108,7 +108,7 @@ def after_fault(fault: Fault, chain: Chain, made: int = 0) -> Verdict:
 
 
 def _loss(run_dir: RunDir, path: Path, note: dict[str, Any], allowed: int) -> str:
-    """Why a chain of jobs is not worth going on, or nothing. A job gains the time from its start of training to its
+    """Why a chain of jobs is not worth continuing, or nothing. A job gains the time from its start of training to its
     last save; the last `allowed` that are known must each have gained less than the rest of their time."""
     trained = _trained(run_dir, note.get("time", 0))
     if trained is None:

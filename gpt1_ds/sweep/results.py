@@ -98,7 +98,7 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
     tracking = sweep.trials[0].config.tracking
     if tracking.wandb == "off":
         return
-    from gpt1_ds.tracking.mirror import Mirror, Start
+    from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
     from gpt1_ds.tracking.wandb_run import run_id
 
     start = Start(
@@ -113,6 +113,6 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
         config=sweep.describe(),
         pid=os.getpid(),
     )
-    mirror = Mirror(start)
-    mirror.table("cells", found)
-    mirror.finish(dict(Counter(row["outcome"] for row in found)))
+    logger = WandbLogger(start)
+    logger.table("cells", found)
+    logger.finish(dict(Counter(row["outcome"] for row in found)))

@@ -38,7 +38,7 @@ def sync(runs: Sequence[Path]) -> int:
 
 
 def segments(run: Path) -> list[Path]:
-    """Folders of a run's W&B segments, oldest first: their names go on with the time of the start."""
+    """Folders of a run's W&B segments, oldest first: their names continue with the time of the start."""
     found = [folder for prefix in PREFIXES for folder in RunDir(run).wandb.glob(f"{prefix}*") if _files(folder)]
     return sorted(found, key=lambda folder: folder.name.partition("run-")[2])
 

@@ -1,5 +1,5 @@
-"""Weights & Biases' end of the mirror: a process that a run starts and feeds (tracking/mirror.py). One W&B run per
-training run, tokens as the x axis.
+"""Weights & Biases' end of the logger: a process that a run starts and feeds (tracking/wandb_logger.py). One W&B run
+per training run, tokens as the x axis.
 
 Every line of standard input is [method, arguments]; every line of standard output is for people. The process exits with
 0 when it has done what it could or said why not. SIGALRM ends it when W&B's service does not answer.
@@ -105,7 +105,7 @@ class Segment:
             file.with_suffix(".wandb.synced").touch()  # `tracking sync` passes it over
 
 
-def mirror(messages: Iterator[str], people: IO[str]) -> None:
+def follow(messages: Iterator[str], people: IO[str]) -> None:
     """Do what `messages` say, up to the first thing that W&B cannot do. Where they end without a `finish`, whoever sent
     them was killed.
     """
@@ -143,7 +143,7 @@ def main() -> None:
     os.dup2(2, 1)
     stop_signals.listen(signal.SIG_IGN)  # the run says when this ends
     with contextlib.suppress(BrokenPipeError):
-        mirror(messages, people)
+        follow(messages, people)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.tracking.entries import Entry, read_entries
-from gpt1_ds.tracking.mirror import Mirror, Start
+from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
 
 
 def run_id(run_dir: RunDir) -> str:
@@ -44,11 +44,11 @@ def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any])
     )
 
 
-def show_tables(mirror: Mirror, run_dir: RunDir, entries: Sequence[Entry]) -> None:
+def show_tables(logger: WandbLogger, run_dir: RunDir, entries: Sequence[Entry]) -> None:
     """The results and the samples of a run folder."""
     named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
-    mirror.table("evaluation", named)
-    mirror.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
+    logger.table("evaluation", named)
+    logger.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
 
 
 def show_evaluation(config: Config, out: Path | None) -> None:
@@ -57,10 +57,10 @@ def show_evaluation(config: Config, out: Path | None) -> None:
     if config.tracking.wandb == "off" or out is None or not run_dir.config.is_file():
         return
     try:
-        mirror = Mirror(start(config, run_dir, "eval", asdict(config)))
+        logger = WandbLogger(start(config, run_dir, "eval", asdict(config)))
         entries = read_entries(out)
-        show_tables(mirror, run_dir, entries)
-        mirror.finish(
+        show_tables(logger, run_dir, entries)
+        logger.finish(
             {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
         )
     except (OSError, UserError) as error:

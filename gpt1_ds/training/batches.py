@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import EXIT_USAGE, DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import MicroBatch
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import TrainingState
 
@@ -32,8 +32,8 @@ class StepBatch:
 class Batches:
     """`read(number, step)` gives batch `number` (1 is the first) for the update of `step`, which dropout depends on."""
 
-    def __init__(self, read: Callable[[int, int], StepBatch], run_dir: RunDir, grid: Grid) -> None:
-        self.read, self.run_dir, self.grid = read, run_dir, grid
+    def __init__(self, read: Callable[[int, int], StepBatch], run_dir: RunDir, groups: ProcessGroups) -> None:
+        self.read, self.run_dir, self.groups = read, run_dir, groups
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._ahead: tuple[tuple[int, int], Future[StepBatch]] | None = None  # (batch number, step), batch
 
@@ -42,7 +42,7 @@ class Batches:
         wanted = (state.batch_number(state.step + 1), state.step + 1)
         if self._ahead is None or self._ahead[0] != wanted:
             self._ahead = (wanted, self._loader.submit(self.read, *wanted))
-        with ends_alone(self.run_dir, self.grid, state.step):
+        with ends_alone(self.run_dir, self.groups, state.step):
             batch = self._ahead[1].result()
         following = (state.batch_number(state.step + 2), state.step + 2)
         self._ahead = (following, self._loader.submit(self.read, *following))
@@ -50,14 +50,14 @@ class Batches:
 
 
 @contextlib.contextmanager
-def ends_alone(run_dir: RunDir, grid: Grid, step: int) -> Iterator[None]:
+def ends_alone(run_dir: RunDir, groups: ProcessGroups, step: int) -> Iterator[None]:
     """What one rank alone finds wrong with the data ends the run: the others wait for it and cannot agree."""
     try:
         yield
     except DataError as error:
-        if grid.world == 1:
+        if groups.world == 1:
             raise
-        run_dir.add_event("bad data", step=step, rank=grid.rank, problem=str(error))
+        run_dir.add_event("bad data", step=step, rank=groups.rank, problem=str(error))
         if job := os.environ.get("SLURM_JOB_ID", ""):
             write_json(run_dir.outcome(job), {"code": EXIT_USAGE, "reason": str(error), "step": step})
         if not launch.tell(error):

@@ -30,7 +30,7 @@ class Evaluator:
     def evaluate(self, state: TrainingState) -> TrainingState:
         """The state that knows of this evaluation. Raises TrainingError for a run that has diverged."""
         self.engine.progress("evaluation")
-        with ends_alone(self.run_dir, self.engine.grid, state.step):
+        with ends_alone(self.run_dir, self.engine.groups, state.step):
             records = self.workload.evaluate(self.engine, state.step, state.tokens)
         self.log(records)
         state = replace(state, evaluated=state.step)
@@ -48,6 +48,6 @@ class Evaluator:
         problem = divergence(self.workload.config.guard, lowest, loss)
         if problem is None:
             return replace(state, lowest_validation_loss=min(lowest, loss))
-        if self.engine.grid.rank == 0:
+        if self.engine.groups.rank == 0:
             self.run_dir.add_event("diverged", step=state.step, problem=problem)
         raise TrainingError(f"step {state.step}: {problem}; lower optimizer.lr, or warm up for longer")

@@ -11,7 +11,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.lifecycle import live
@@ -24,22 +24,22 @@ def finetune(config: Config) -> int:
     return live(config, open_finetuning, write_results)
 
 
-def open_finetuning(config: Config, grid: Grid, alive: Callable[[], None]) -> Finetuning:
+def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Finetuning:
     """The workload on the task that the configuration names. Raises DataError and ConfigError."""
-    tokenizer = grid.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
+    tokenizer = groups.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
 
     def open_here() -> Finetuning:
         assert config.task is not None, "the verb checks that there is a task"
         data = read_task(config.task)
         alive()
-        workload = Finetuning(config, data, tokenizer, grid)
-        if grid.rank == 0:
+        workload = Finetuning(config, data, tokenizer, groups)
+        if groups.rank == 0:
             for note in data.notes:
                 log.say(note)
             _describe(workload)
         return workload
 
-    return grid.agree(open_here)
+    return groups.agree(open_here)
 
 
 def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:

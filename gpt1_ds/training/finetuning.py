@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.reading import TaskData
@@ -32,9 +32,9 @@ UNDEFINED = -2.0  # JSON has no infinity
 class Finetuning(Workload):
     """`data` read from the task's files, encoded with the tokenizer in `tokenizer_folder`."""
 
-    def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, grid: Grid) -> None:
-        self.scorer = TaskScorer(config, data, tokenizer_folder, grid)
-        self.config, self.task, self.grid = self.scorer.config, data.task, grid
+    def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> None:
+        self.scorer = TaskScorer(config, data, tokenizer_folder, groups)
+        self.config, self.task, self.groups = self.scorer.config, data.task, groups
         self.tokenizer, self.tokenizer_folder = self.scorer.tokenizer, tokenizer_folder
         self.tokenizer_hash = self.tokenizer.fingerprint
         self.data_hash = "+".join(self.scorer.splits[split].data_hash for split in ("train", DEV))
@@ -48,7 +48,7 @@ class Finetuning(Workload):
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.batches.at(number - 1)
-        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage
+        counted = self.groups.tensor_rank == 0 and self.groups.is_first_stage
         mark = sum(
             fingerprint(batch.tokens[rows].reshape(len(rows), -1), rows.astype(np.int64))
             for rows in self.scorer.shape.rows()
@@ -81,7 +81,7 @@ class Finetuning(Workload):
         specials = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         fresh = () if "task" in facts else specials
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
-        self.grid.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
 
     def facts(self) -> dict[str, Any]:
         return {"task": asdict(self.task), "head": asdict(self.scorer.objective.head)}

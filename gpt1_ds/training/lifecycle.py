@@ -19,10 +19,10 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.monitoring.profiler import Profile
-from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, Watch
+from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, wandb_summary
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.evaluator import Evaluator
@@ -43,15 +43,15 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
     """Train on this rank until the run is done or asked to stop; the process's exit code."""
     run_dir = run_folder(config)
     with (
-        distributed_session(config) as grid,
-        locked_run_dir(run_dir, config, grid),
-        Watch(run_dir, grid, config.guard) as watch,
+        distributed_session(config) as groups,
+        locked_run_dir(run_dir, config, groups),
+        HangWatchdog(run_dir, groups, config.guard) as watchdog,
     ):
-        requests = Requests(run_dir, grid)
-        workload = open_workload(config, grid, partial(watch.beat, SET_UP))
-        grid.on_rank_0(lambda: _prepare(run_dir, workload.config))
-        trainer = _build(workload, run_dir, grid, watch, requests)
-        begin, reason, mirror = time.monotonic(), wandb_summary.FAILED, trainer.log.mirror
+        requests = Requests(run_dir, groups)
+        workload = open_workload(config, groups, partial(watchdog.beat, SET_UP))
+        groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
+        trainer = _build(workload, run_dir, groups, watchdog, requests)
+        begin, reason, logger = time.monotonic(), wandb_summary.FAILED, trainer.log.wandb
         try:
             trainer.log.begin(trainer.state.step)
             outcome = trainer.train()
@@ -61,20 +61,20 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if outcome.reason == DONE and conclude is not None:
                 conclude(workload, trainer.engine, trainer.state, run_dir)
             trainer.log.finish()
-            code, reason = _finish(run_dir, grid, outcome, time.monotonic() - begin), outcome.reason
+            code, reason = _finish(run_dir, groups, outcome, time.monotonic() - begin), outcome.reason
         except TrainingError as failure:
             trainer.saver.finish()
             trainer.profile.end()
-            _record(grid, run_dir, "failed", trainer.state.step, reason=str(failure))
-            if _job() and grid.rank == 0 and not failure.passes:
+            _record(groups, run_dir, "failed", trainer.state.step, reason=str(failure))
+            if _job() and groups.rank == 0 and not failure.passes:
                 status = {"code": EXIT_FAILURE, "reason": str(failure), "step": trainer.state.step}
                 write_json(run_dir.outcome(_job()), status)
             raise
         finally:
             trainer.log.finish()
-            if mirror is not None and mirror.is_on:
-                watch.beat(ENDED)  # W&B may take its time
-                wandb_summary.close(mirror, workload.config, run_dir, trainer.state, reason)
+            if logger is not None and logger.is_on:
+                watchdog.beat(ENDED)  # W&B may take its time
+                wandb_summary.close(logger, workload.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -100,63 +100,65 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         run_dir.outcome(_job()).unlink(missing_ok=True)  # a requeued job has the number of its first try
 
 
-def _build(workload: Workload, run_dir: RunDir, grid: Grid, watch: Watch, requests: Requests) -> Trainer:
+def _build(
+    workload: Workload, run_dir: RunDir, groups: ProcessGroups, watchdog: HangWatchdog, requests: Requests
+) -> Trainer:
     """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     config = workload.config
     assert config.model.vocab_size is not None, "a workload fills it in"
-    engine = build_engine(config, config.model.vocab_size, grid, initialise=False, objective=workload.objective)
-    engine.progress = watch.beat
-    log.LOGGER.debug("%s, on %s with %d threads", grid, engine.device, torch.get_num_threads())
-    mirror = wandb_summary.begin(workload, run_dir, grid) if grid.rank == 0 else None
+    engine = build_engine(config, config.model.vocab_size, groups, initialise=False, objective=workload.objective)
+    engine.progress = watchdog.beat
+    log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
+    logger = wandb_summary.begin(workload, run_dir, groups) if groups.rank == 0 else None
     saver = Saver(workload, run_dir, engine)
     restorer = Restorer(workload, run_dir, engine, saver)
-    grid.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
+    groups.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
     state, begun = restorer.first()
     if config.guard.on_spike == "rollback" and not saver.is_saved(state):
         saver.save(state, background=False)  # so that there is always something to go back to
-    if grid.rank == 0:
+    if groups.rank == 0:
         run_dir.done.unlink(missing_ok=True)
-        run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=grid.world, job=_job())
-        ranks = f"{grid.world} rank{'s' * (grid.world > 1)}"
+        run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
+        ranks = f"{groups.world} rank{'s' * (groups.world > 1)}"
         log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
-    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, mirror)
+    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, logger)
     trainer = Trainer(
         config=config,
         steps=workload.steps,
         state=state,
         engine=engine,
-        batches=Batches(workload.batch, run_dir, grid),
-        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, grid), workload.sources),
+        batches=Batches(workload.batch, run_dir, groups),
+        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, groups), workload.sources),
         saver=saver,
         restorer=restorer,
         evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),
         log=steps,
-        profile=Profile(config.train, workload.steps, run_dir, engine, watch, steps.clock.pause),
+        profile=Profile(config.train, workload.steps, run_dir, engine, watchdog, steps.clock.pause),
         requests=requests,
         run_dir=run_dir,
-        beat=watch.beat,
+        beat=watchdog.beat,
     )
     trainer.rewind()
     return trainer
 
 
-def _finish(run_dir: RunDir, grid: Grid, outcome: Outcome, seconds: float) -> int:
+def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> int:
     handover = outcome.reason == HANDOVER
     code = exit_code(handover)
-    if grid.rank == 0:
+    if groups.rank == 0:
         if outcome.reason == DONE:
             write_json(run_dir.done, {"step": outcome.step})
         words = {DONE: "done", "user": "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
         log.say(f"{run_dir.path}: {words} after step {outcome.step}")
-        _record(grid, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
+        _record(groups, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
         if _job():
             outcome_code = 75 if handover else 0
             write_json(run_dir.outcome(_job()), {"code": outcome_code, "reason": outcome.reason, "step": outcome.step})
     return code
 
 
-def _record(grid: Grid, run_dir: RunDir, event: str, step: int, **details: Any) -> None:
-    if grid.rank == 0:
+def _record(groups: ProcessGroups, run_dir: RunDir, event: str, step: int, **details: Any) -> None:
+    if groups.rank == 0:
         run_dir.add_event(event, step=step, **details)
 
 

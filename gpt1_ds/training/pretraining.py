@@ -13,7 +13,7 @@ from gpt1_ds.data.staging import share_to_verify
 from gpt1_ds.data.verify import verify_share
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.training import schedule
@@ -22,12 +22,12 @@ from gpt1_ds.training.workload import Record, Workload
 
 
 class Pretraining(Workload):
-    def __init__(self, config: Config, data: Data, grid: Grid) -> None:
+    def __init__(self, config: Config, data: Data, groups: ProcessGroups) -> None:
         self.config = config = with_vocabulary(config, data.tokenizer.vocab_size)
-        self.data, self.grid = data, grid
+        self.data, self.groups = data, groups
         self.tokenizer, self.tokenizer_folder = data.tokenizer, data.tokenizer_folder
         self.tokenizer_hash, self.data_hash = data.tokenizer_hash, data.data_hash
-        self.shape = batch_shape(config, grid)
+        self.shape = batch_shape(config, groups)
         self.tokens_per_step = config.train.global_batch * config.model.context
         self.steps = schedule.total_steps(
             config.train, config.data, config.model.context, data.training.tokens_per_epoch
@@ -37,7 +37,7 @@ class Pretraining(Workload):
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.data.training.batch(number, self.shape)
-        counted = self.grid.tensor_rank == 0 and self.grid.is_first_stage  # each row once, of all ranks that read it
+        counted = self.groups.tensor_rank == 0 and self.groups.is_first_stage  # each row once
         micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
         return StepBatch(micro_batches, batch.fingerprint if counted else 0, self.tokens_per_step)
 
@@ -58,10 +58,10 @@ class Pretraining(Workload):
         load(folder)
 
 
-def open_pretraining(config: Config, grid: Grid, alive: Callable[[], None]) -> Pretraining:
+def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Pretraining:
     """The workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
-    data = grid.agree(lambda: open_data(config))
+    data = groups.agree(lambda: open_data(config))
     if config.data.verify:
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
-        grid.agree(lambda: verify_share(streams, share_to_verify(grid.rank, grid.world), alive))
-    return Pretraining(config, data, grid)
+        groups.agree(lambda: verify_share(streams, share_to_verify(groups.rank, groups.world), alive))
+    return Pretraining(config, data, groups)

@@ -42,7 +42,7 @@ class Restorer:
         if wanted is None:
             draw_weights(self.engine, seed)
             return fresh, "from scratch"
-        folder = self.engine.grid.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
+        folder = self.engine.groups.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
         verify(self.engine, folder)
         if settings.init_from is not None:
             self.workload.transfer(self.engine, folder, self._load_weights)

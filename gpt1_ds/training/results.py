@@ -21,27 +21,27 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
     the engine then holds the best checkpoint's weights.
     """
     assert isinstance(workload, Finetuning), "fine-tuning has a task"
-    scorer, grid = workload.scorer, engine.grid
+    scorer, groups = workload.scorer, engine.groups
     step = state.step if state.best is None else state.best.step
     folder = run_dir.checkpoint(step)
     if step != state.step:
-        if not grid.on_rank_0(folder.is_dir):
+        if not groups.on_rank_0(folder.is_dir):
             raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
         restore(engine, workload.config, folder, weights_only=True)
     for split in sorted(scorer.splits.keys() - {"train"}):
         if scorer.has_labels(split):
             record, predictions = scorer.measure(engine, split, step, state.tokens)
-            if grid.rank == 0:
+            if groups.rank == 0:
                 write_scores(record, run_dir.evaluation)
                 log.say(f"step {record.step}: {record}")
         elif scorer.settings.answer == "labelled":
             continue
         else:
             predictions, _ = scorer.predict(engine, split)
-        grid.on_rank_0(
+        groups.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
                 scorer.task, scorer.splits[split], found, run_dir.path / FOLDER, split
             )
         )
-    if grid.rank == 0:
+    if groups.rank == 0:
         log.say(f"{run_dir.path}: best is {folder.name}; predictions are in {run_dir.path / FOLDER}")

@@ -1,4 +1,4 @@
-"""Which keys a run may change when it goes on in its folder."""
+"""Which keys a run may change when it continues in its folder."""
 
 from __future__ import annotations
 

@@ -14,22 +14,22 @@ from gpt1_ds.common.errors import EXIT_CONTINUE
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.launch import STORE_VARIABLE
 
 
 @contextlib.contextmanager
-def locked_run_dir(run_dir: RunDir, config: Config, grid: Grid) -> Iterator[None]:
+def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> Iterator[None]:
     """The run folder, created, locked by rank 0 and with a log file per rank. Raises UserError alike on all ranks."""
     with contextlib.ExitStack() as stack:
-        grid.on_rank_0(lambda: run_dir.create(config.run.share))
+        groups.on_rank_0(lambda: run_dir.create(config.run.share))
         os.umask(0o077 if config.run.share == "private" else 0o007)
 
         def take_lock() -> None:
             stack.enter_context(RunLock(run_dir.lock, config.guard.lock_timeout))
 
-        grid.on_rank_0(take_lock)
-        stack.enter_context(_logged(run_dir, grid.rank))
+        groups.on_rank_0(take_lock)
+        stack.enter_context(_logged(run_dir, groups.rank))
         yield
 
 

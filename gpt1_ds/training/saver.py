@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import folders
+from gpt1_ds.checkpoint.manager import CheckpointManager, Contents
 from gpt1_ds.checkpoint.replicas import Replicas
-from gpt1_ds.checkpoint.store import Contents, Store
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError, UnsavedError
 from gpt1_ds.common.files import write_atomic
@@ -27,9 +27,9 @@ class Saver:
     """All ranks call every method together."""
 
     def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine) -> None:
-        self.workload, self.run_dir, self.engine, self.grid = workload, run_dir, engine, engine.grid
+        self.workload, self.run_dir, self.engine, self.groups = workload, run_dir, engine, engine.groups
         self.config = workload.config
-        self.store = Store(run_dir, engine, self.config)
+        self.manager = CheckpointManager(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
         self._carried_yaml = to_carried_yaml(self.config)
@@ -42,7 +42,7 @@ class Saver:
     @property
     def is_written(self) -> bool:
         """Whether this rank's part of a save under way is on disk."""
-        return self.store.is_written
+        return self.manager.is_written
 
     def save(self, state: TrainingState, background: bool = True, again: bool = False) -> None:
         """Save this state, once (or `again`); in the background where configuration and memory allow."""
@@ -52,32 +52,32 @@ class Saver:
             self.compare_replicas(state.step)
             metadata, tokenizer = self._metadata(state), self.workload.tokenizer_folder
             contents = Contents(state.step, metadata, self._carried_yaml, tokenizer)
-            self.store.start(contents, background)
+            self.manager.start(contents, background)
         if not background:
             self.finish()
 
     def finish(self) -> None:
         """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
         self.engine.progress(SAVE)
-        folder = self.store.finish()
+        folder = self.manager.finish()
         if folder is None:
             return
         self._saved_step = int(folder.name.removeprefix("step-"))
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             folders.prune(self.run_dir, self.config.checkpoint)
             self.run_dir.add_event("saved", step=self._saved_step)
             log.LOGGER.debug("saved %s", folder)
 
     def unsaved(self) -> TrainingError:
         """Why the last state is not saved."""
-        why = self.store.failure
+        why = self.manager.failure
         text = f"{self.run_dir.path}: its last state could not be saved: {why}; run the same command again"
         return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
 
     def save_best(self, state: TrainingState) -> None:
         """Save a state that is the best so far, and name it so."""
         self.save(state, background=False, again=True)  # one of this step that is there does not know that it is best
-        self.grid.on_rank_0(lambda: self._name_best(state))
+        self.groups.on_rank_0(lambda: self._name_best(state))
 
     def compare_replicas(self, step: int) -> None:
         """Raise TrainingError, after an event, when ranks differ in what they hold in common."""
@@ -85,7 +85,7 @@ class Saver:
         difference = self._replicas.compare()
         if difference is None:
             return
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             details = {"parameter": difference.name, "what": difference.kind, "parameters": difference.parameters}
             self.run_dir.add_event("replicas differ", step=step, **details, ranks=difference.ranks)
         raise TrainingError(
@@ -95,7 +95,7 @@ class Saver:
 
     def was_read(self, state: TrainingState, folder: Path) -> None:
         """This state was read from a checkpoint: in the run's own folder it needs no save."""
-        self.grid.on_rank_0(lambda: self._name_best(state))
+        self.groups.on_rank_0(lambda: self._name_best(state))
         self._saved_step = state.step if folder.parent == self.run_dir.checkpoints else -1
 
     def _name_best(self, state: TrainingState) -> None:
@@ -103,7 +103,7 @@ class Saver:
             write_atomic(self.run_dir.best, f"{self.run_dir.checkpoint(state.best.step).name}\n")
 
     def _metadata(self, state: TrainingState) -> dict[str, Any]:
-        layout, parallel, workload = self.grid.layout, self.config.parallel, self.workload
+        layout, parallel, workload = self.groups.layout, self.config.parallel, self.workload
         return {
             **state.to_manifest(),
             "updates": master_weights.updates(self.engine),

@@ -74,8 +74,8 @@ class SpikePolicy:
         """
         bad = self._bad_micro_batches()
         rows = [int(row) for number in bad for row in self.shape.rows()[number]]
-        gathered = self.engine.grid.gather((bad, rows))
-        if self.engine.grid.rank:
+        gathered = self.engine.groups.gather((bad, rows))
+        if self.engine.groups.rank:
             return
         ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
         suspects = sorted({row for _, rows in gathered for row in rows}) or range(self.shape.global_batch)
@@ -87,7 +87,7 @@ class SpikePolicy:
             log.say(f"step {step}: {problem}; {action} (events.jsonl names the documents)")
 
     def _explanation(self, step: int, problem: str) -> str:
-        ranks = [rank for rank, bad in enumerate(self.engine.grid.gather(bool(self._bad_micro_batches()))) if bad]
+        ranks = [rank for rank, bad in enumerate(self.engine.groups.gather(bool(self._bad_micro_batches()))) if bad]
         where = f" on rank {', '.join(map(str, ranks))}" if ranks else ""
         again = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
         return (

@@ -12,8 +12,8 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
-from gpt1_ds.tracking.mirror import Mirror
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
+from gpt1_ds.tracking.wandb_logger import WandbLogger
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 
@@ -62,8 +62,8 @@ class Stopwatch:
 
 
 class StepLog:
-    """All ranks call every method together; rank 0 writes, and has the `mirror` if there is one. `clock` times the
-    steps.
+    """All ranks call every method together; rank 0 writes, and has the `logger` of W&B if there is one. `clock` times
+    the steps.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class StepLog:
         precision: str,
         run_dir: RunDir,
         engine: Engine,
-        mirror: Mirror | None,
+        logger: WandbLogger | None,
     ) -> None:
-        self.steps, self.flops_per_token, self.mirror = steps, flops_per_token, mirror
-        self.engine, self.grid = engine, engine.grid
+        self.steps, self.flops_per_token, self.wandb = steps, flops_per_token, logger
+        self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock = Stopwatch()
         self._peak_tflops = peak_tflops(engine.device, precision)
@@ -85,7 +85,7 @@ class StepLog:
 
     def begin(self, step: int) -> None:
         """Show a progress bar from `step` on."""
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             self._show = self._bar.enter_context(progress.bar(self.steps, step))
 
     def finish(self) -> None:
@@ -101,7 +101,7 @@ class StepLog:
         """The step that `state` comes after."""
         self.engine.progress("log")
         speed = self.clock.lap()
-        tflops = speed.tokens_per_second * self.flops_per_token / self.grid.world / 1e12
+        tflops = speed.tokens_per_second * self.flops_per_token / self.groups.world / 1e12
         record = TrainRecord(
             step=state.step,
             tokens=state.tokens,
@@ -118,24 +118,24 @@ class StepLog:
             batch_fingerprint=fingerprint,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
         )
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             self._add(record)
             self._say(record)
 
     def evaluation(self, records: Sequence[Record]) -> None:
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             for record in records:
                 self._add(record)
                 log.say(f"step {record.step}: {record}")
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""
-        self.grid.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
+        self.groups.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
 
     def _add(self, record: TrainRecord | Record) -> None:
         self.metrics.add(record)
-        if self.mirror is not None:
-            self.mirror.log(asdict(record))
+        if self.wandb is not None:
+            self.wandb.log(asdict(record))
 
     def _say(self, record: TrainRecord) -> None:
         norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"

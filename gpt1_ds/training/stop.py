@@ -20,7 +20,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 
 USER, HANDOVER = "user", "handover"
 
@@ -39,8 +39,8 @@ class Decision:
 class Requests:
     """Collects what was asked of this rank; installs the signal handlers."""
 
-    def __init__(self, run_dir: RunDir, grid: Grid) -> None:
-        self.run_dir, self.grid = run_dir, grid
+    def __init__(self, run_dir: RunDir, groups: ProcessGroups) -> None:
+        self.run_dir, self.groups = run_dir, groups
         self.job = os.environ.get("SLURM_JOB_ID", "")
         self.deadline = float(
             os.environ.get("GPT1_DS_DEADLINE") or "inf"
@@ -62,23 +62,23 @@ class Requests:
         run folder has gone.
         """
         user = handover = save = gone = False
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             gone = _stamp(self.run_dir.checkpoints) == ()
             user, save = self._is_asked(self.run_dir.stop), self._is_asked(self.run_dir.save)
             handover = bool(self.job) and self._is_asked(self.run_dir.job_stop(self.job))
             handover |= time.time() >= self.deadline
         here = [fingerprint, user, handover or self._signalled, save, written, bad, gone]
         votes = torch.tensor(here, dtype=torch.int64)
-        dist.all_reduce(votes, group=self.grid.control_group)
+        dist.all_reduce(votes, group=self.groups.control_group)
         total, users, handovers, saves, written_parts, bads, missing = (int(vote) for vote in votes)
         if missing:
             raise TrainingError(f"{self.run_dir.path}: the run folder is gone; put it back and run again")
         stop = USER if users else HANDOVER if handovers else None
-        return Decision(stop, saves > 0, bads > 0, written_parts == self.grid.world, f"{total % 2**64:016x}")
+        return Decision(stop, saves > 0, bads > 0, written_parts == self.groups.world, f"{total % 2**64:016x}")
 
     def honoured(self, decision: Decision) -> None:
         """Remove the request files that this decision answered."""
-        if self.grid.rank == 0:
+        if self.groups.rank == 0:
             answered = [self.run_dir.save] * decision.save + [self.run_dir.stop] * (decision.stop == USER)
             answered += [self.run_dir.job_stop(self.job)] * bool(decision.stop and self.job)
             for path in answered:

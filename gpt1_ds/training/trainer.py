@@ -119,7 +119,7 @@ class Trainer:
             skipped = tuple(sorted({*skipped, *state.skipped_batches, offending}))
             self.state = replace(state, skipped_batches=skipped)
         self.rewind()
-        if self.engine.grid.rank == 0:
+        if self.engine.groups.rank == 0:
             self.run_dir.add_event("rolled back", step=step, to=self.state.step, passed_over=list(skipped))
             log.say(f"back to step {self.state.step}; batch {offending} is passed over")
 

@@ -12,9 +12,9 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.tracking.entries import Entry, read_entries
-from gpt1_ds.tracking.mirror import Mirror
+from gpt1_ds.tracking.wandb_logger import WandbLogger
 from gpt1_ds.tracking.wandb_run import run_id, show_tables, start
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
@@ -23,8 +23,8 @@ from gpt1_ds.training.workload import Workload
 FAILED = "failed"
 
 
-def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror | None:
-    """The mirror of a segment that begins: one W&B run for all segments of a run; None where it is off. Rank 0
+def begin(workload: Workload, run_dir: RunDir, groups: ProcessGroups) -> WandbLogger | None:
+    """The logger of a segment that begins: one W&B run for all segments of a run; None where it is off. Rank 0
     only.
     """
     config = workload.config
@@ -32,7 +32,7 @@ def begin(workload: Workload, run_dir: RunDir, grid: Grid) -> Mirror | None:
         return None
     job_type = "pretrain" if config.task is None else "finetune"
     try:
-        return Mirror(start(config, run_dir, job_type, facts(workload, run_dir, grid.world)))
+        return WandbLogger(start(config, run_dir, job_type, facts(workload, run_dir, groups.world)))
     except OSError as error:
         log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
         return None
@@ -66,19 +66,19 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     }
 
 
-def close(mirror: Mirror, config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
+def close(logger: WandbLogger, config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
     """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
     try:
         entries = read_entries(run_dir.evaluation)
-        show_tables(mirror, run_dir, entries)
+        show_tables(logger, run_dir, entries)
         if config.tracking.artifacts == "reference":
-            _refer(run_dir, mirror)
-        mirror.finish(summary(run_dir, state, reason, entries), failed=reason == FAILED)
+            _refer(run_dir, logger)
+        logger.finish(summary(run_dir, state, reason, entries), failed=reason == FAILED)
     except Exception as error:  # nothing here may change how the run ends
-        mirror.give_up(f"{type(error).__name__}: {error}")
+        logger.give_up(f"{type(error).__name__}: {error}")
 
 
-def _refer(run_dir: RunDir, mirror: Mirror) -> None:
+def _refer(run_dir: RunDir, logger: WandbLogger) -> None:
     """Where the best and the newest checkpoint lie."""
     names: dict[str, list[str]] = {}
     for name, file in (("best", run_dir.best), ("last", run_dir.latest)):
@@ -89,7 +89,7 @@ def _refer(run_dir: RunDir, mirror: Mirror) -> None:
         if folder.is_dir():
             known = manifest.read(folder)
             shown = {key: known[key] for key in ("step", "tokens", "hashes")}
-            mirror.reference(f"checkpoint-{run_id(run_dir)}", folder, aliases, shown)
+            logger.reference(f"checkpoint-{run_id(run_dir)}", folder, aliases, shown)
 
 
 def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:

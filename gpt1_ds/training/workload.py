@@ -10,7 +10,7 @@ from typing import Any
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.objectives.base import Objective
 from gpt1_ds.tracking.record import EvalRecord, TaskRecord
 from gpt1_ds.training.batches import StepBatch
@@ -58,4 +58,4 @@ class Workload(ABC):
         return {}
 
 
-Open = Callable[[Config, Grid, Callable[[], None]], Workload]  # the last: called now and then while it takes long
+Open = Callable[[Config, ProcessGroups, Callable[[], None]], Workload]  # the last: called while it takes long

@@ -75,7 +75,7 @@ def test_raise(layout: str, tiny_data: Path, tmp_path: Path) -> None:
     assert [row["row"] for row in event["rows"]] == [6, 7], "the rows of the last micro-batch"
     assert runs.events(run_dir, "failed")[0]["step"] == BAD - 1
     assert find(run_dir.path).name == "step-00000005", "the last checkpoint is intact"
-    assert runs.pretrain(words, LAYOUTS[layout][0]) == 0, "and the run goes on from it"
+    assert runs.pretrain(words, LAYOUTS[layout][0]) == 0, "and the run continues from it"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

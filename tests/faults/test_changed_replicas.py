@@ -55,7 +55,7 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
     finish_step = Trainer.finish_step
 
     def flipped(run: Trainer, number: int, *others: Any) -> None:
-        if number == step and run.engine.grid.rank == 1:
+        if number == step and run.engine.groups.rank == 1:
             held = master_weights.fragments(run.engine) if master else master_weights.weights(run.engine)
             next(fragment.master for fragment in held if fragment.info.name == name).view(torch.int16)[3] ^= 1
         finish_step(run, number, *others)

@@ -1,4 +1,4 @@
-"""Promise 4 for fine-tuning: a run that was stopped goes on bit for bit, and its best checkpoint is never lost."""
+"""Promise 4 for fine-tuning: a run that was stopped continues bit for bit, and its best checkpoint is never lost."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_best_checkpoint_outlives_newer_ones(undisturbed, source: Path, tmp_
     ("layout", "how", "step"),
     [("one", "stop-file", 8), ("one", "kill", 15), ("dp2-zero1", "kill", 9), ("tp2-bf16", "sigterm", 14)],
 )
-def test_goes_on_bit_for_bit(layout: str, how: str, step: int, undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_continues_bit_for_bit(layout: str, how: str, step: int, undisturbed, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words, ranks = words_for(layout, source, tmp_path), LAYOUTS[layout][0]
     run_dir = stop(words, ranks, how, step)
     assert finetuning.finetune(words, ranks) == 0

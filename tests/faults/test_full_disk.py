@@ -35,7 +35,7 @@ def assert_whole(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("background", "leave"), [("on", 0), ("off", 0), ("on", 100_000), ("off", 200_000), ("on", 350_000)]
 )
-def test_training_goes_on_and_saves_again_when_there_is_space(
+def test_training_continues_and_saves_again_when_there_is_space(
     background: str,
     leave: int,
     small_disk,
@@ -87,7 +87,7 @@ def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(small_disk) -> None:
 
 
 def test_building_data(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
-    """The build stops with one line, leaves no half dataset, and goes on when there is space."""
+    """The build stops with one line, leaves no half dataset, and continues when there is space."""
     disk = small_disk("4m")
     from gpt1_ds.data.build import build
 

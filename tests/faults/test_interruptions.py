@@ -1,4 +1,4 @@
-"""Promise 4: a run that was stopped goes on bit for bit, however it was stopped, on every kind of layout."""
+"""Promise 4: a run that was stopped continues bit for bit, however it was stopped, on every kind of layout."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def interrupt(words: list[str], ranks: int, how: str, draw: random.Random) -> No
     ("precision", "how"), [("fp32", "stop-file"), ("bf16", "sigterm"), ("fp32", "kill"), ("bf16", "kill")]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_goes_on_bit_for_bit(
+def test_continues_bit_for_bit(
     layout: str, precision: str, how: str, undisturbed, tiny_data: Path, tmp_path: Path
 ) -> None:  # type: ignore[no-untyped-def]
     ranks = LAYOUTS[layout][0]

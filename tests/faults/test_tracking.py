@@ -1,4 +1,4 @@
-"""W&B as a mirror of real runs: complete and in order after restarts, and never able to disturb the training."""
+"""W&B beside real runs: complete and in order after restarts, and never able to disturb the training."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
 
 PHASES = {
     "set-up": ("gpt1_ds.training.pretraining", "open_data"),
-    "save": ("gpt1_ds.checkpoint.store", "complete"),
+    "save": ("gpt1_ds.checkpoint.manager", "complete"),
     "evaluation": ("gpt1_ds.training.pretraining", "held_out_loss"),
     "agreement": ("gpt1_ds.training.stop.Requests", "agree"),
 }
@@ -152,21 +152,21 @@ def test_a_slow_save_has_the_time_of_a_save(tiny_data: Path, tmp_path: Path) -> 
 
 
 def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
-    from gpt1_ds.checkpoint import store
+    from gpt1_ds.checkpoint import manager
     from gpt1_ds.training import pretrain
 
-    write = store.write_shard
+    write = manager.write_shard
 
     def slow(*arguments):  # type: ignore[no-untyped-def]
         time.sleep(6)
         return write(*arguments)
 
-    store.write_shard = slow
+    manager.write_shard = slow
     return pretrain.pretrain(config)
 
 
-def test_a_run_that_was_asleep_goes_on(tiny_data: Path, tmp_path: Path) -> None:
-    """Ctrl-Z, or a laptop that was closed: all processes stop together and go on together."""
+def test_a_run_that_was_asleep_continues(tiny_data: Path, tmp_path: Path) -> None:
+    """Ctrl-Z, or a laptop that was closed: all processes stop together and continue together."""
     run = runs.Background([*words(tiny_data, tmp_path), "guard.step_timeout=2"], 2)
     run.wait_for_step(3)
     run.signal(signal.SIGSTOP)

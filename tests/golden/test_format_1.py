@@ -28,12 +28,12 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     from gpt1_ds.checkpoint.restore import restore, verify
     from gpt1_ds.config import load
     from gpt1_ds.engine.build import build_engine
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
 
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1"]
     config = load([str(FOLDER / "config.yaml")], [*layout, *words])
     connect(60)
-    engine = build_engine(config, 345, Grid(config))
+    engine = build_engine(config, 345, ProcessGroups(config))
     verify(engine, FOLDER)
     restore(engine, config, FOLDER)
     wrong = _not_restored(engine, FOLDER)

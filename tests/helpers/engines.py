@@ -17,7 +17,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
     import torch.distributed as dist
 
     from gpt1_ds.engine.build import build_engine
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from tools.layouts import sequence_parallel_on_cpu
 
     config = load([], overrides)
@@ -26,7 +26,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
             stack.enter_context(sequence_parallel_on_cpu())
         torch.set_num_threads(1)
         connect(120)
-        engine = build_engine(config, vocab_size, Grid(config))
+        engine = build_engine(config, vocab_size, ProcessGroups(config))
         result = action(engine, config, *arguments)
         dist.destroy_process_group()
     return result
@@ -57,7 +57,7 @@ def gradients(
     from gpt1_ds.model.dropout import row_keys
 
     tokens, labels, weights = rows
-    shape = batch_shape(config, engine.grid)
+    shape = batch_shape(config, engine.groups)
     batches = []
     for numbers in shape.rows():
         part = [torch.from_numpy(np.ascontiguousarray(array[numbers].T)) for array in (tokens, labels, weights)]
@@ -82,16 +82,16 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     import torch.distributed as dist
 
     from gpt1_ds.engine.build import build_engine
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.tasks.reading import read_task
     from gpt1_ds.training import schedule
     from gpt1_ds.training.finetuning import Finetuning
 
     torch.set_num_threads(1)
     connect(120)
-    grid = Grid(config)
-    workload = Finetuning(config, read_task(config.task), tokenizer, grid)
-    engine = build_engine(workload.config, workload.config.model.vocab_size, grid, objective=workload.objective)
+    groups = ProcessGroups(config)
+    workload = Finetuning(config, read_task(config.task), tokenizer, groups)
+    engine = build_engine(workload.config, workload.config.model.vocab_size, groups, objective=workload.objective)
     fill(engine, weights)
     predictions, dev_loss = workload.scorer.predict(engine, "dev")
     found: dict[str, Any] = {"predictions": predictions, "dev_loss": dev_loss, "steps": [], "examples": []}

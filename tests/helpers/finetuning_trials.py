@@ -83,7 +83,7 @@ def planned(folder: Path, text: str = FILE, *words: str) -> StandIn:
 
 
 def behave(sweep: FinetuningSweep, **behaviour: str) -> None:
-    """Say what trials do; those that wait go on when `hold` is removed."""
+    """Say what trials do; those that wait continue when `hold` is removed."""
     sweep.folder.mkdir(parents=True, exist_ok=True)
     write_json(sweep.folder / "behave.json", behaviour)
     (sweep.folder / "hold").touch()

@@ -30,7 +30,7 @@ def train_here(overrides: list[str], steps: int, unpatched: bool) -> Any:
         from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
         assert isinstance(engine.deepspeed.optimizer, BF16_Optimizer), "what the patch is for"
-        data, shape = open_data(config), batch_shape(config, engine.grid)
+        data, shape = open_data(config), batch_shape(config, engine.groups)
         norms = []
         for step in range(1, steps + 1):
             batch = data.training.batch(step, shape)

@@ -56,10 +56,10 @@ def flip_a_bit(engine: Any, config: Any, name: str, kind: str, bad: int) -> Any:
     for step in (1, 2):
         torch.manual_seed(step)
         tokens = torch.randint(500, (config.train.global_batch, config.model.context + 1)).numpy()
-        rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.grid).rows()]
+        rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
         engine.step(training_batches(rows, config.run.seed, step), 1e-3)
     equal.append(replicas.compare())
-    if engine.grid.rank == bad:
+    if engine.groups.rank == bad:
         held = master_weights.fragments(engine) if kind == MASTER else master_weights.weights(engine)
         values = next(fragment.master for fragment in held if fragment.info.name == name)
         bits = values.view(torch.int16)

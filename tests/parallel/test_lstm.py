@@ -47,7 +47,7 @@ def test_two_ranks_equal_one(words: list[str], trained: list[str], tmp_path: Pat
     assert one[6] < one[1]
 
 
-def test_goes_on_bit_for_bit(trained: list[str], tmp_path: Path) -> None:
+def test_continues_bit_for_bit(trained: list[str], tmp_path: Path) -> None:
     other = [*trained, f"run.dir={tmp_path}"]
     for steps in (2, 6):
         assert runs.pretrain([*other, f"train.steps={steps}"], 1) == 0

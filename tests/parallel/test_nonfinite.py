@@ -70,7 +70,7 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
                 (tokens[rows].T.contiguous(), torch.from_numpy(row_keys(config.run.seed, step, rows))),
                 (labels[rows].T.contiguous(), weighed[rows].T.contiguous()),
             )
-            for rows in batch_shape(config, engine.grid).rows()
+            for rows in batch_shape(config, engine.groups).rows()
         ]
         results.append(engine.step(batches, 1e-3))
     return {

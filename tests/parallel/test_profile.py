@@ -168,6 +168,6 @@ def test_no_space_costs_the_profile_and_not_the_run(undisturbed, tiny_data: Path
     assert (runs.losses(run_dir), runs.weights(run_dir)) == undisturbed("pp2")
     log = run_dir.rank_log(0).read_text()
     assert "the profile is not complete" in log
-    assert "free some space; training goes on" in log
+    assert "free some space; training continues" in log
     assert not list(disk.glob("*.trace.json.gz"))
     assert not [path for path in disk.iterdir() if path.name.startswith(".")], "nothing is left behind"

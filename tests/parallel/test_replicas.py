@@ -47,7 +47,7 @@ def train_here(engine: Any, config: Any) -> Any:
     from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import pieces
 
-    data, shape = open_data(config), batch_shape(config, engine.grid)
+    data, shape = open_data(config), batch_shape(config, engine.groups)
     for step in range(1, STEPS + 1):
         batch = data.training.batch(step, shape)
         engine.step(training_batches(batch.micro_batches, config.run.seed, step), 1e-3)

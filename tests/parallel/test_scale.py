@@ -44,7 +44,7 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
     dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
     process_groups.dist.new_group = fake
     try:
-        here = process_groups.Grid(config)
+        here = process_groups.ProcessGroups(config)
         model = architecture(config.model, VOCABULARY)
         specs = module_specs(model, config, TensorParallel(here.tensor_group))
         cuts = pipeline_cuts(model, here.layout.pipeline)

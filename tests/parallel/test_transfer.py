@@ -107,7 +107,7 @@ def test_token_rows_that_the_checkpoint_does_not_have(
     assert same(found[10:stored], weights["tokens.weight"][10:])  # ids of special tokens are among the first ten
 
 
-def test_another_task_goes_on_from_a_fine_tuned_model(source: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+def test_another_task_continues_from_a_fine_tuned_model(source: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     """It has learned what the special tokens mean; its head is another task's, although the shape is the same."""
     V = load_tokenizer(tokenizer_folder).vocab_size
     first = begin(source, tmp_path, "pair", "tp2", "optimizer.lr=1e-2", "train.steps=2")

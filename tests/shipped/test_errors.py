@@ -112,7 +112,7 @@ def test_no_space_left(gpt1, tiny_data: Path, small_disk) -> None:  # type: igno
     log = (disk / "run" / "logs" / "rank-0.log").read_text()
     assert "was not saved" in log
     assert "no space left on the device" in log
-    assert "step 3/3" in log, "a run goes on without its checkpoint"
+    assert "step 3/3" in log, "a run continues without its checkpoint"
     assert not list(disk.glob("run/checkpoints/*"))
     (disk / "fill").write_bytes(b"x" * (shutil.disk_usage(disk).free))
     assert_refused(pretrain(gpt1, tiny_data, f"run.dir={disk}", "run.name=second"), "no space left on the device")

@@ -115,7 +115,7 @@ def test_a_deeper_model_than_the_checkpoint(gpt1, layers: str, tasks, source: Pa
 
 
 def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """The run goes on from its own; another task in its place is another run."""
+    """The run continues from its own; another task in its place is another run."""
     words = [*tasks["single"], f"checkpoint.init_from={source}", "train.steps=2", "checkpoint.every=1"]
     assert finetune(gpt1, *words).code == 0
     result = finetune(gpt1, *tasks["pair"], *words[-3:])

@@ -21,7 +21,7 @@ def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     assert cluster.state(job)["Restarts"] == "1"
 
 
-def test_killed_rank_ends_the_job_and_the_next_goes_on(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     run_dir, job = cluster.submit("killed", f"slurm.stage_to={cluster.place / 'node disk'}")
     cluster.wait_for_step(run_dir, 8)
     os.kill(rank_of(run_dir, 1), signal.SIGKILL)

@@ -37,7 +37,7 @@ def test_two_hosts_train_as_one(ranks: int, layout: list[str], tiny_data: Path, 
     assert runs.losses(runs.folder(there)) == runs.losses(runs.folder(here)), said
 
 
-def test_a_host_that_is_cut_off_ends_the_run_and_it_goes_on_later(tiny_data: Path, tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off_ends_the_run_and_it_continues_later(tiny_data: Path, tmp_path: Path) -> None:
     told = words(tiny_data, tmp_path / "hosts", "train.steps=2000", *SHORT)
     run_dir: RunDir = runs.folder(told)
     with hosts(2) as network:

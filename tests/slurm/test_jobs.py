@@ -8,7 +8,7 @@ from tools import runs
 from tools.cluster import NODES, Cluster
 
 
-def test_limit_saves_and_a_successor_goes_on(cluster: Cluster) -> None:
+def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
     """A run that takes longer than a job may. SLURM warns up to a minute earlier than it is asked to."""
     words = [*runs.TINY, *NODES, f"data.path={cluster.data}", "train.steps=50000", "checkpoint.every=0"]
     run_dir, job = cluster.submit("limited", *BARE, *words, "slurm.time=0:01:00", "slurm.warning=30")

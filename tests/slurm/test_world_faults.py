@@ -1,4 +1,4 @@
-"""Faults of the world at a job's start: it ends with 75, and the run goes on later, elsewhere where a node was bad.
+"""Faults of the world at a job's start: it ends with 75, and the run continues later, elsewhere where a node was bad.
 
 Nearly all of them are met before ranks start, so that of the jobs here only the last one loads torch.
 """

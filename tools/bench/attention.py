@@ -77,7 +77,7 @@ def megatron_of(options: Options, rows: int, heads: int) -> Way:
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    from gpt1_ds.engine.process_groups import Grid
+    from gpt1_ds.engine.process_groups import ProcessGroups
 
     connect(options.device)
     parallel_state._set_global_memory_buffer()
@@ -86,7 +86,7 @@ def megatron_of(options: Options, rows: int, heads: int) -> Way:
     settings = TransformerConfig(
         num_layers=1, hidden_size=config.model.width, num_attention_heads=heads, attention_dropout=SHARE, bf16=True
     )
-    groups = ProcessGroupCollection(tp=Grid(config).tensor_group)
+    groups = ProcessGroupCollection(tp=ProcessGroups(config).tensor_group)
     module: Any = DotProductAttention(settings, 1, AttnMaskType.causal, "self", pg_collection=groups)
 
     def way(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, share: float) -> Tensor:

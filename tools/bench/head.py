@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import tune_malloc
 from gpt1_ds.model.heads import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
@@ -111,7 +111,7 @@ def make_head(options: Options) -> tuple[Head, int]:
     model = config.model
     tokens = 512 if options.quick else TOKENS[options.device]
     assert model.vocab_size is not None, "it is known here"
-    group = Grid(config).tensor_group
+    group = ProcessGroups(config).tensor_group
     parallel_state._TENSOR_MODEL_PARALLEL_GROUP = group  # where Megatron's own loss looks
     tensor = TensorParallel(group)
     torch.manual_seed(0)

@@ -92,14 +92,14 @@ class Ours:
 
     def __init__(self, config: Config, text: Text, device: str) -> None:
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.process_groups import Grid
+        from gpt1_ds.engine.process_groups import ProcessGroups
         from gpt1_ds.engine.session import tune_malloc
 
         connect(device)
         tune_malloc()
         assert config.model.vocab_size is not None, "it is known here"
         self.config, self.text, self.steps = config, text, 0
-        self.engine: Any = build_engine(config, config.model.vocab_size, Grid(config))
+        self.engine: Any = build_engine(config, config.model.vocab_size, ProcessGroups(config))
 
     def step(self) -> float:
         """One optimizer step; its loss."""

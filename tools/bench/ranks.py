@@ -92,20 +92,20 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     from gpt1_ds.config import load
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.process_groups import Grid, connect
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.session import tune_malloc
 
     tune_malloc()
     config = load([], words)
     connect(600)
-    grid = Grid(config)
-    engine = build_engine(config, vocabulary, grid)
+    groups = ProcessGroups(config)
+    engine = build_engine(config, vocabulary, groups)
     shape = config.train.global_batch, config.model.context + 1
 
     def step(number: int, threads: int = 1) -> dict[str, float]:
         torch.set_num_threads(threads)
         drawn = np.random.default_rng(number).random(shape) ** 3 * vocabulary  # small ids are frequent: to be learnt
-        rows = [Rows(drawn.astype(np.int64)[part], part) for part in batch_shape(config, grid).rows()]
+        rows = [Rows(drawn.astype(np.int64)[part], part) for part in batch_shape(config, groups).rows()]
         batches = training_batches(rows, config.run.seed, number)
         dist.barrier()
         began = time.perf_counter()

@@ -13,7 +13,7 @@ import torch
 
 from gpt1_ds.config import Config, load
 from gpt1_ds.engine.optimizer import parameter_groups
-from gpt1_ds.engine.process_groups import Grid
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel, compile_blocks
@@ -95,7 +95,7 @@ def dense_model(config: Config, device: str) -> DenseModel:
     """The engine's model with the engine's first weights."""
     connect(device)
     assert config.model.vocab_size is not None, "it is known here"
-    model = DenseModel(config, config.model.vocab_size, TensorParallel(Grid(config).tensor_group))
+    model = DenseModel(config, config.model.vocab_size, TensorParallel(ProcessGroups(config).tensor_group))
     weights = initial_weights(config)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -75,7 +75,7 @@ def test_a_holder_elsewhere_whose_heartbeat_stands_still_is_gone(clock: float, q
 
 
 @pytest.mark.parametrize("clock", [-90.0, 0.0, 90.0])
-def test_a_holder_elsewhere_whose_heartbeat_goes_on_is_not_robbed(clock: float, quick: None, tmp_path: Path) -> None:
+def test_a_holder_elsewhere_whose_heartbeat_continues_is_not_robbed(clock: float, quick: None, tmp_path: Path) -> None:
     path, beside, done = tmp_path / ".lock", tmp_path / "beside", threading.Event()
 
     def beat() -> None:

@@ -63,7 +63,7 @@ def start(script: Path, *arguments: object) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGKILL), (2, signal.SIGKILL), (2, signal.SIGTERM)])
-def test_a_killed_build_goes_on_and_gives_the_same_bytes(
+def test_a_killed_build_continues_and_gives_the_same_bytes(
     corpus: Path, expected: dict[str, bytes], tokenizer_folder: Path, tmp_path: Path, workers: int, number: int
 ) -> None:
     script, out = tmp_path / "main.py", tmp_path / "out"

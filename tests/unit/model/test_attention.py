@@ -71,7 +71,7 @@ def test_bf16_with_dropout_is_as_close_both_ways(width: int) -> None:
         assert (got.double() - want).norm() < 2**-7 * want.norm()
 
 
-def test_cached_attention_goes_on_where_it_stopped() -> None:
+def test_cached_attention_continues_where_it_stopped() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
     whole = attention.exact(q, k, v, None)

@@ -9,14 +9,14 @@ import pytest
 
 from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.monitoring import heartbeat
-from gpt1_ds.monitoring.heartbeat import HALF, BeatFile, Presence, Progress
+from gpt1_ds.monitoring.heartbeat import HALF, HeartbeatFile, Presence, Progress
 
 PROGRESS = Progress(3, "step", 7, 600.0)
 PRESENCE = Presence(1, "host", 4711, 0, 0.5, "", False)
 
 
 def test_a_beat_is_read_as_it_was_written(tmp_path: Path) -> None:
-    file = BeatFile(tmp_path, 1)
+    file = HeartbeatFile(tmp_path, 1)
     file.write(PROGRESS)
     file.write(PRESENCE)
     found = heartbeat.read(tmp_path, 1)

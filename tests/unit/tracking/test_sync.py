@@ -132,13 +132,13 @@ def test_no_login_and_keys_that_are_refused(
     key: str, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    from tests.unit.tracking.test_mirror import record, start
+    from tests.unit.tracking.test_wandb_logger import record, start
 
     run.mkdir()
     (run / "config.yaml").write_text("")
-    mirror = sync_mirror(start(run))
-    mirror.log(record(1))
-    mirror.finish({})
+    logger = synced(start(run))
+    logger.log(record(1))
+    logger.finish({})
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     error = refused(["tracking", "sync", str(run)], capsys)
@@ -148,7 +148,7 @@ def test_no_login_and_keys_that_are_refused(
     assert not list(run.glob("wandb/*/*.synced"))
 
 
-def sync_mirror(started: object):  # type: ignore[no-untyped-def]
-    from gpt1_ds.tracking.mirror import Mirror
+def synced(started: object):  # type: ignore[no-untyped-def]
+    from gpt1_ds.tracking.wandb_logger import WandbLogger
 
-    return Mirror(started)  # type: ignore[arg-type]
+    return WandbLogger(started)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The mirror with its real process and real W&B, offline; what happens to whole runs is in tests/faults."""
+"""The logger with its real process and real W&B, offline; what happens to whole runs is in tests/faults."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from gpt1_ds.tracking import mirror as mirror_module
-from gpt1_ds.tracking.mirror import Mirror, Start
+from gpt1_ds.tracking import wandb_logger
+from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
 from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
 
@@ -51,17 +51,17 @@ def freeze(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    mirror = Mirror(start(tmp_path))
+    logger = WandbLogger(start(tmp_path))
     for step in range(1, 201):
-        mirror.log(record(step))
+        logger.log(record(step))
     scores = {"kind": "task", "step": 200, "tokens": 2000, "task": "cola", "split": "dev", "loss": 0.5}
-    mirror.log({**scores, "metrics": {"matthews": 0.25, "f1": None}})
-    mirror.table("evaluation", [{"task": "a", "accuracy": 0.5}, {"task": "b", "f1": None, "accuracy": 1}])
-    mirror.table("samples", [])
+    logger.log({**scores, "metrics": {"matthews": 0.25, "f1": None}})
+    logger.table("evaluation", [{"task": "a", "accuracy": 0.5}, {"task": "b", "f1": None, "accuracy": 1}])
+    logger.table("samples", [])
     (tmp_path / "step-1").mkdir()
     (tmp_path / "step-1" / "weights").write_bytes(bytes(10))
-    mirror.reference("checkpoint-abc", tmp_path / "step-1", ["best", "last"], {"step": 1})
-    mirror.finish({"final/step": 200, "best/loss": 0.005})
+    logger.reference("checkpoint-abc", tmp_path / "step-1", ["best", "last"], {"step": 1})
+    logger.finish({"final/step": 200, "best/loss": 0.005})
     (segment,) = read_segments(tmp_path)
     assert (segment.id, segment.job_type, segment.config["world"], segment.exit_code) == ("abc", "eval", 2, 0)
     assert segment.x_axes == {"tokens": "", "*": "tokens"}
@@ -85,18 +85,18 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_a_frozen_service_costs_one_line(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    mirror = Mirror(start(tmp_path, patience=3.0))
-    mirror.log(record(1))
+    logger = WandbLogger(start(tmp_path, patience=3.0))
+    logger.log(record(1))
     freeze()
     slowest, deadline = 0.0, time.monotonic() + 60
-    while mirror.is_on:
+    while logger.is_on:
         began = time.monotonic()
-        mirror.log(record(2))
+        logger.log(record(2))
         slowest = max(slowest, time.monotonic() - began)
         assert time.monotonic() < deadline, "nobody noticed"
         time.sleep(0.0005)
     began = time.monotonic()
-    mirror.finish({})
+    logger.finish({})
     assert time.monotonic() - began < 1
     assert slowest < 0.5, "no call waits for W&B"
     time.sleep(0.2)
@@ -107,12 +107,12 @@ def test_a_frozen_service_costs_one_line(
 def test_a_frozen_service_at_the_end_is_waited_for_so_long(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_module, "FINISH_SECONDS", 1.0)
-    mirror = Mirror(start(tmp_path))
-    mirror.log(record(1))
+    monkeypatch.setattr(wandb_logger, "FINISH_SECONDS", 1.0)
+    logger = WandbLogger(start(tmp_path))
+    logger.log(record(1))
     freeze()
     began = time.monotonic()
-    mirror.finish({})
+    logger.finish({})
     assert 1 <= time.monotonic() - began < 8
     lines = [line for line in capfd.readouterr().err.splitlines() if "W&B" in line]
     assert len(lines) == 1, lines

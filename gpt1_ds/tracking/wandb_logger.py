@@ -1,4 +1,4 @@
-"""The training's end of the W&B mirror. W&B lives in a process of its own (tracking/wandb.py) that is fed through a
+"""The training's end of the W&B logger. W&B lives in a process of its own (tracking/wandb.py) that is fed through a
 pipe, so nothing that happens to it or to its service can stop, slow or crash a run: at worst one warning, and the run
 continues without. What is in the pipe when a rank is killed is still written.
 """
@@ -44,7 +44,7 @@ class Start:
     upload_seconds: float = 30.0  # online: for what is not uploaded yet at the end
 
 
-class Mirror:
+class WandbLogger:
     """Sends what a run logs to W&B. Rank 0 only. No method raises or blocks, but for
     `finish`, which takes FINISH_SECONDS at most.
     """
@@ -102,7 +102,7 @@ class Mirror:
         self._process = None
 
     def give_up(self, reason: str) -> None:
-        """Say so, once, and go on without W&B."""
+        """Say so, once, and continue without W&B."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

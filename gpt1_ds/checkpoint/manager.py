@@ -54,13 +54,13 @@ class _Save:
     shard: Future[Shard]
 
 
-class Store:
+class CheckpointManager:
     """The checkpoints of one run folder. Every method is called by all ranks together."""
 
     def __init__(self, run_dir: RunDir, engine: Engine, config: Config) -> None:
         self.run_dir, self.engine, self.config = run_dir, engine, config
-        self.grid, self.rank = engine.grid, engine.grid.rank
-        self._hosts = self.grid.gather(socket.gethostname())
+        self.groups, self.rank = engine.groups, engine.groups.rank
+        self._hosts = self.groups.gather(socket.gethostname())
         self._under_way: _Save | None = None
         self.failure: UserError | None = None  # why the last save failed
         self._writer = ThreadPoolExecutor(1, "checkpoint", initializer=_yield_to_training)
@@ -82,10 +82,10 @@ class Store:
         owned = master_weights.saved_fragments(self.engine)
         size = sum(4 * len(f.master) * (1 + len(f.moments)) for f in owned)
         final = self.run_dir.checkpoint(contents.step)
-        temporary = final.with_name(f".{final.name}.{self.grid.share(uuid.uuid4().hex[:8])}.tmp")
-        needed = sum(self.grid.gather(size))
+        temporary = final.with_name(f".{final.name}.{self.groups.share(uuid.uuid4().hex[:8])}.tmp")
+        needed = sum(self.groups.gather(size))
         try:
-            self.grid.agree(lambda: _make_room(temporary, needed if self.rank == 0 else 0))
+            self.groups.agree(lambda: _make_room(temporary, needed if self.rank == 0 else 0))
         except UserError as failure:
             self._give_up(contents.step, temporary, failure)
             return
@@ -94,7 +94,7 @@ class Store:
         wanted: str = self.config.checkpoint.background if background else "off"
         if wanted == "auto":  # whether every rank of each machine can hold a copy of its `size` bytes twice over
             fits = available_bytes() > 2 * size * self._hosts.count(socket.gethostname())
-            wanted = "on" if all(self.grid.gather(fits)) else "off"
+            wanted = "on" if all(self.groups.gather(fits)) else "off"
         if wanted == "on":
             shard = self._writer.submit(write_shard, temporary, file, [_copied(fragment) for fragment in owned])
         else:
@@ -116,8 +116,8 @@ class Store:
         save, self._under_way = self._under_way, None
         final = self.run_dir.checkpoint(save.contents.step)
         try:
-            shards = self.grid.gather(self.grid.agree(save.shard.result))
-            self.grid.on_rank_0(lambda: self._commit(save, final, shards))
+            shards = self.groups.gather(self.groups.agree(save.shard.result))
+            self.groups.on_rank_0(lambda: self._commit(save, final, shards))
         except UserError as failure:
             self._give_up(save.contents.step, save.temporary, failure)
             return None
@@ -133,7 +133,7 @@ class Store:
         if self.rank == 0:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
-            log.say(f"checkpoint of step {step} was not saved: {failure}; training goes on")
+            log.say(f"checkpoint of step {step} was not saved: {failure}; training continues")
             self.run_dir.add_event("save failed", step=step, error=str(failure))
 
 
