@@ -59,7 +59,7 @@ KILLS_PER_RUN = 3
 
 def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     """Runs on every rank: the product's own life of a run, slowed down at random between the steps of its protocols."""
-    from gpt1_ds.checkpoint import manager, reader, restore, shard
+    from gpt1_ds.checkpoint import folders, manager, reader, restore, shard
     from gpt1_ds.training import pretrain, pretraining
 
     draw = random.Random(f"{seed} {os.environ['RANK']} {time.time()}")
@@ -77,7 +77,7 @@ def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
 
     for module, name in (
         *((manager, name) for name in ("complete", "commit", "write_atomic", "sync_folder")),
-        *((shard, "write_tensors"), (restore, "steps_in"), (restore, "verify_files"), (reader, "assemble")),
+        *((shard, "write_tensors"), (folders, "steps_in"), (restore, "verify_files"), (reader, "assemble")),
         *((os, "rename"), (shutil, "rmtree"), (pretraining, "held_out_loss")),
     ):
         setattr(module, name, slow(getattr(module, name)))
