@@ -8,7 +8,7 @@ from gpt1_ds.config import load, world_problems
 REFUSED = [
     (["model.heads=5"], "model.heads=5 does not divide model.width=64; use 2 or 4 heads|use 4 or 8"),
     (["model.width=0"], "model.width=0 is too small"),
-    (["model.residual_dropout=1"], "must be in [0, 1"),
+    (["model.residual_dropout=1"], r"must be in \[0, 1\)"),
     (
         ["train.micro_batch=3"],
         "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.micro_batch=2",
@@ -40,7 +40,7 @@ REFUSED = [
     (["parallel.deepspeed.zero_optimization.offload_optimizer={device: cpu}"], "offload is out of scope"),
     (["optimizer.betas=[0.9]"], "must be two numbers"),
     (["optimizer.lr=0"], "must be above 0"),
-    (["schedule.warmup_fraction=2"], "must be in [0, 1"),
+    (["schedule.warmup_fraction=2"], r"must be in \[0, 1\]"),
     (["checkpoint.keep=0"], "use 1"),
     (["data.unique_tokens=1000", "data.offsets=epoch"], "data.unique_tokens takes whole windows.*leave one out"),
     (["run.name=../x"], "cannot name a folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ def answer(config: TaskConfig) -> tuple[str, ...]:
         (["task.name=cola"], "task.path is empty"),
         (["task.name=cola", "task.path=x", "task.kind=choice"], "task.kind and task.labels describe task.name=table"),
         (["task.name=table", "task.path=x"], "task.kind is needed"),
-        (["task.name=cola", "task.path=x", "task.dev_fraction=1"], "task.dev_fraction=1.0 must be in [0, 1"),
+        (["task.name=cola", "task.path=x", "task.dev_fraction=1"], "task.dev_fraction=1.0 must be in [0, 1)"),
         (["task.name=cola", "task.path=x", "task.transfer_layers=-2"], "task.transfer_layers=-2"),
         (["task.name=cola", "task.path=x", "task.max_length=7"], "use at least 8"),
         (["task.name=cola", "task.path=x", "task.score_range=[5,0]"], "the lower one first"),
@@ -165,5 +166,5 @@ def answer(config: TaskConfig) -> tuple[str, ...]:
     ],
 )
 def test_sections_with_problems(words: list[str], line: str) -> None:
-    with pytest.raises(ConfigError, match=line.replace("[", r"\[")):
+    with pytest.raises(ConfigError, match=re.escape(line)):
         load([], words)
