@@ -18,12 +18,14 @@ from tools.bench.peers import Plain, compare
 from tools.bench.rows import Options, Ratio, Row, Series, fastest, rate, ratio, take_turns
 
 COMPILED = ", compiled"
+BATCH = ("train.global_batch=16", "train.micro_batch=8")
 VOCABULARY = "model.vocab_size=8000"  # of tools/books.sh
 TRIALS = 3  # rounds in which the settings are tried out
 
 
 def measure(options: Options) -> Row:
-    words = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else [VOCABULARY]
+    words = [*TINY, "train.global_batch=4", "train.micro_batch=2"] if options.quick else [*BATCH, VOCABULARY]
+    words += [f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")]
     config = load(["pretrain/books_cpu"], [*words, "train.compile=off"])
     text, compiled, device = Text(config), can_compile(options), options.device
     tokens, repeats = tokens_per_step(config), 1 if options.quick else 4
