@@ -43,9 +43,9 @@ CHARTS = (
         "loss",
         "loss",
         "Loss, nats per token",
-        "Cross-entropy of each logged training batch (with dropout) and, with circles, of the first train.eval_batches "
-        "of the held-out text. Dotted: what counting n-grams in the same training text predicts of all of the held-out "
-        "text.",
+        "Cross-entropy of each logged training batch (with dropout, if there is any) and, with circles, of the first "
+        "train.eval_batches of the held-out text. Dotted: what counting n-grams in the same training text predicts of "
+        "all of the held-out text.",
     ),
     Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
     Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from statistics import median_high
 from typing import Any
 
@@ -94,10 +95,29 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         rows.append((f"zero-shot {name}", f"{text}, after {score['step']:,} steps"))
     rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
     rows.append(("time in training steps", duration(3600 * hours(story.train)[-1])))
-    seconds = sum(event.get("seconds", 0.0) for event in story.events)
-    if seconds:
+    if seconds := wall_clock(story.events):
         rows.append(("wall-clock time", duration(seconds)))
     return rows
+
+
+def wall_clock(events: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of all starts of a run together. A start that was killed counts up to its last event."""
+    total, begun, last = 0.0, 0.0, 0.0
+    for event in events:
+        now = _seconds_since_1970(event.get("time"))
+        if event["event"] == "started":
+            total, begun = total + (last - begun if begun else 0.0), now
+        elif "seconds" in event:
+            total, begun = total + event["seconds"], 0.0
+        last = now
+    return total + (last - begun if begun else 0.0)
+
+
+def _seconds_since_1970(time: object) -> float:
+    try:
+        return datetime.fromisoformat(str(time)).timestamp()
+    except ValueError:  # of a file that somebody has edited
+        return 0.0
 
 
 def _digits(value: float | None, places: int = 4) -> str:

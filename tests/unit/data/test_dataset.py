@@ -84,8 +84,9 @@ def test_a_shard_that_was_cut_after_it_was_opened(stream: TokenStream, folder: P
         stream.read(700, 51)
 
 
-def test_open_shards_are_few(stream: TokenStream, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
+def test_open_shards_are_few(folder: Path, tokens: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[type-arg]
     monkeypatch.setattr(dataset, "OPEN_SHARDS", 2)
+    stream = Dataset(folder).split("train")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         assert np.array_equal(stream.read(0, len(tokens)), tokens)
