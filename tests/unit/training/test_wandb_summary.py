@@ -16,5 +16,5 @@ from gpt1_ds.training import wandb_summary
 def test_off_starts_nothing(tmp_path: Path) -> None:
     before = psutil.Process().children()  # the server that other tests fork their ranks from
     workload: Any = SimpleNamespace(config=load())
-    assert wandb_summary.begin(workload, RunDir(tmp_path), grid=None) is None  # type: ignore[arg-type]
+    assert wandb_summary.begin(workload, RunDir(tmp_path), groups=None) is None  # type: ignore[arg-type]
     assert psutil.Process().children() == before
