@@ -172,6 +172,6 @@ def _task_per_rank(environment: Mapping[str, str]) -> bool:
 
 def _refusal(promise: str, missing: str) -> str:
     return (
-        f"train.device: {promise} promises a GPU, but {missing}; install the CUDA build (bash tools/setup.sh --gpu), "
+        f"{promise} promises a GPU, but {missing}; install the CUDA build (bash tools/setup.sh --gpu), "
         "or say train.device=cpu"
     )
