@@ -161,7 +161,7 @@ def draw(path: Path, row: Row) -> None:
             one.set_major_formatter("{x:g}")
             one.set_minor_formatter(ticker.NullFormatter())
         axes.legend(fontsize=8)
-        axes.groups(alpha=0.3)
+        axes.grid(alpha=0.3)
     figure.suptitle(f"bf16 training steps, {row.configuration['threads']} threads", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
