@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of `scaling fit` hold the true exponents: random laws, a groups of runs, noise.
+"""How often the 95 % intervals of `scaling fit` hold the true exponents: random laws, a grid of runs, noise.
 
 python tools/scaling_coverage.py --grids 3x3 4x4 5x5 --loss huber --noise 0.003 [--laws 200] [--draws 200]
     [--seed 0] [--exponents 0.2 0.6] [--decades 2]
@@ -18,13 +18,13 @@ from gpt1_ds.scaling.forms import problem
 def coverage(sizes: int, budgets: int, loss: str, options: argparse.Namespace) -> tuple[float, ...]:
     """Shares of the laws whose alpha, and whose beta, lies in its interval."""
     rng = np.random.default_rng(options.seed)
-    half = 10 ** (options.decades / 2)  # of N and of D, around the middle of the groups
-    groups = np.meshgrid(np.geomspace(1e8 / half, 1e8 * half, sizes), np.geomspace(1e10 / half, 1e10 * half, budgets))
-    n, d = (axis.ravel() for axis in groups)
+    half = 10 ** (options.decades / 2)  # of N and of D, around the middle of the grid
+    grid = np.meshgrid(np.geomspace(1e8 / half, 1e8 * half, sizes), np.geomspace(1e10 / half, 1e10 * half, budgets))
+    n, d = (axis.ravel() for axis in grid)
     inside = []
     for law in range(options.laws):
         alpha, beta = rng.uniform(*options.exponents, 2)
-        of_n, of_d = rng.uniform(0.3, 1.2, 2)  # nats in the middle of the groups
+        of_n, of_d = rng.uniform(0.3, 1.2, 2)  # nats in the middle of the grid
         truth = rng.uniform(1.2, 2.5) + of_n * (n / 1e8) ** -alpha + of_d * (d / 1e10) ** -beta
         posed = problem("chinchilla", n, d, truth * np.exp(options.noise * rng.standard_normal(len(n))), loss)
         optimum = fit(posed)
@@ -46,10 +46,10 @@ def main() -> None:
     parser.add_argument("--decades", type=float, default=2.0, help="of N and of D")
     options = parser.parse_args()
     for loss in options.loss:
-        for groups in options.grids:
-            sizes, budgets = map(int, groups.split("x"))
+        for grid in options.grids:
+            sizes, budgets = map(int, grid.split("x"))
             found = coverage(sizes, budgets, loss, options)
-            print(f"{loss} {groups} noise {options.noise}: alpha {found[0]:.3f}, beta {found[1]:.3f}", flush=True)
+            print(f"{loss} {grid} noise {options.noise}: alpha {found[0]:.3f}, beta {found[1]:.3f}", flush=True)
 
 
 if __name__ == "__main__":
