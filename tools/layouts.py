@@ -144,7 +144,7 @@ def compare(one: Trace, other: Trace) -> Difference:
 
 
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
-    """Runs on every rank: the product's own groups, loader, engine and reduction, without a run folder."""
+    """Runs on every rank: the product's own process groups, loader, engine and reduction, without a run folder."""
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import ProcessGroups, connect

@@ -115,7 +115,7 @@ class PipelineEngine(Engine):
         )
         for their_group, our_group in pairs:
             same = dist.get_process_group_ranks(their_group) == dist.get_process_group_ranks(our_group)
-            assert same, "DeepSpeed's rank order differs from the groups's"
+            assert same, "DeepSpeed's rank order differs from ours"
 
 
 def _specification(spec: ModuleSpec) -> LayerSpec:
