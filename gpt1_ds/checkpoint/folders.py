@@ -20,7 +20,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.checkpoint import CheckpointConfig
 
-REPLACED = ".replaced"  # after the name of an older checkpoint of the same step while it makes room
+REPLACED = ".replaced"  # ends the name of an older checkpoint of the same step until the new one is in its place
 _STEP = re.compile(r"step-(\d{8,})")
 
 

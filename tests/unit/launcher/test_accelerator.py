@@ -62,8 +62,8 @@ def test_a_driver_is_a_promise_unless_its_gpus_are_hidden() -> None:
     assert accelerator.promised("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}) is None
 
 
-@pytest.mark.skipif(accelerator.has_cuda_build(), reason="about a torch without CUDA")
-def test_a_cpu_build_in_a_gpu_job_is_refused_before_a_rank_starts() -> None:
+def test_a_cpu_build_in_a_gpu_job_is_refused_before_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: False)  # where torch has CUDA, too
     os.environ["SLURM_GPUS_ON_NODE"] = "8"
     with pytest.raises(
         ConfigError, match=r"SLURM_GPUS_ON_NODE=8 promises a GPU.*is a CPU build.*setup.sh --gpu"
@@ -146,3 +146,7 @@ def test_kernels_that_repeat(gpus: list[object]) -> None:
         torch.use_deterministic_algorithms(False)
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
+
+
+def test_the_build_is_told_without_importing_torch() -> None:
+    assert accelerator.has_cuda_build() is (torch.version.cuda is not None)
