@@ -52,7 +52,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
         ConfigError.raise_all(too_many(ranks, len(visible.split(","))))
     if config.train.deterministic:
         os.environ.update(DETERMINISTIC)
-    if config.parallel.tensor > 1:  # kernels start in the order in which they are called: products before all-reduces
+    if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 

@@ -18,7 +18,7 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.units import duration
 from gpt1_ds.config import Config
-from gpt1_ds.launcher import launch
+from gpt1_ds.launcher import accelerator, launch
 from gpt1_ds.sweep.trial import Sweep, Trial
 
 POLL_SECONDS = 0.5  # between looks at the STOP file
@@ -33,6 +33,7 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
     sweep's folder let the running trials save and end.
     """
     config = sweep.trials[0].config
+    accelerator.prepare(config, sweep.study.nproc)
     os.umask(0o077 if config.run.share == "private" else 0o007)
     sweep.folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads(jobs * sweep.study.nproc)))  # before the fork server starts

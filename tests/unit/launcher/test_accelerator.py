@@ -127,10 +127,12 @@ def test_lists_of_cores() -> None:
     assert accelerator.cores("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
-def test_kernels_are_kept_in_order_where_tensor_ranks_meet() -> None:
-    accelerator.prepare(load())
+def test_kernels_are_kept_in_order_where_tensor_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
+    accelerator.prepare(load([], ["train.device=cuda"]))
+    accelerator.prepare(load([], ["parallel.tensor=2"]))  # on a CPU
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in os.environ
-    accelerator.prepare(load([], ["parallel.tensor=2"]))
+    accelerator.prepare(load([], ["train.device=cuda", "parallel.tensor=2"]))
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 

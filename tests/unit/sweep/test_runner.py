@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.lock import LaunchError, RunLock
+from gpt1_ds.launcher import accelerator
 from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
 from gpt1_ds.sweep import runner
@@ -168,3 +170,14 @@ def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_cores_are_divided() -> None:
     cores = len(os.sched_getaffinity(0))
     assert [runner.threads(ranks) for ranks in (1, cores, 2 * cores)] == [cores, 1, 1]
+
+
+def test_a_cpu_build_in_a_gpu_job_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: False)
+    sweep = planned(tmp_path)
+    with pytest.raises(ConfigError, match="SLURM_GPUS_ON_NODE=8 promises a GPU"):
+        run(sweep)
+    assert not (sweep.folder / "study.json").exists()
