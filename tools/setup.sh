@@ -59,19 +59,21 @@ fi
 echo "setting up .venv (once)" >&2
 "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
+pip_install() { pip install --no-compile "$@"; } # pip compiles on one core; below, all do
 
 # another build of the same version would satisfy the pin
 ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1 || pip uninstall --yes torch >/dev/null 2>&1
 # torch first, by its pin: deepspeed's own build and a plain `torch` would both pull gigabytes of CUDA libraries
 torch=$(grep '^torch==' tools/constraints.txt)
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
-  pip install --index-url "$TORCH_INDEX_URL" "$torch"
+  pip_install --index-url "$TORCH_INDEX_URL" "$torch"
 elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also answer to the pin
-  pip install --index-url "https://download.pytorch.org/whl/$build" "$torch"
+  pip_install --index-url "https://download.pytorch.org/whl/$build" "$torch"
 else
-  pip install "$torch+cpu" || pip install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip install "$torch"
+  pip_install "$torch+cpu" || pip_install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip_install "$torch"
 fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
-pip install setuptools wheel
-pip install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
+pip_install setuptools wheel
+pip_install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
+.venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # not 0 where a package holds a file of another Python
 rm -f .venv/.gpt1-ds-*
 touch "$stamp-$build"

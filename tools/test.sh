@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/setup.sh
 export OMP_NUM_THREADS=1
+unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the package again
 if [ $# -eq 0 ]; then
   .venv/bin/ruff check .
   .venv/bin/ruff format --check --quiet .
