@@ -24,7 +24,7 @@ from gpt1_ds.engine.pipeline_patches import patch_pipeline
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
-from gpt1_ds.model.build import ModuleSpec, compile_blocks, module_specs
+from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
 from gpt1_ds.objectives.base import Objective
@@ -62,7 +62,7 @@ class PipelineEngine(Engine):
             loss_fn=partial(_loss, self.loss, self.micro_losses),
         )
         self._check_groups(model)
-        if config.train.compile == "on":
+        if compiles(config.train.compile):
             compile_blocks(model)
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():

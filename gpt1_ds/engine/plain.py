@@ -19,7 +19,7 @@ from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
-from gpt1_ds.model.build import DenseModel, compile_blocks
+from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.objectives.base import Objective
 
@@ -32,7 +32,7 @@ class DenseEngine(Engine):
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = self.announced(model.loss), objective
         model.loss = self.loss
-        if config.train.compile == "on":
+        if compiles(config.train.compile):
             compile_blocks(model)
         self._rejects: Callable[[float], bool] = _never
         optimizer = make_optimizer(model, config.optimizer)

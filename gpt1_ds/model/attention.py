@@ -1,28 +1,26 @@
 """Causal attention, three ways of computing the same thing.
 
-`exact`   our own blocked kernel; dropout from the hashed mask, so every layout drops the same probabilities
+`exact`   our own kernels, blocked on a CPU, Triton on a GPU; dropout from the hashed mask, so every layout drops the
+          same probabilities
 `fused`   torch's scaled_dot_product_attention with its own dropout (CUDA); same-layout resume is exact, layouts agree
           statistically
 `cached`  one or a few new positions against a key/value cache (sampling; no dropout)
 
-The probabilities are never held as a whole: a block is a few heads times a few rows, sized to stay in the processor's
-cache, and the backward pass computes it again.
+`exact` is one operation of torch's dispatcher, forward and backward: a compiler puts it into its graph unopened.
 
-Shapes: G = B rows x N local heads, S positions, T keys, H head width, R rows of a block.
+Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 
-from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES
-from gpt1_ds.model import dropout
+from gpt1_ds.model import blocked_attention
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,10 @@ class Mask:
     scale: float
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # its loop over blocks is already fused by hand; a compiler would unroll it
 def exact(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, mask: Mask | None) -> Tensor:
     """Causal attention [G, S, H] with the hashed mask, or without dropout when `mask` is None."""
-    if mask is None:
-        return _Exact.apply(q_GSH, k_GSH, v_GSH, None, None, 0, 1.0)  # type: ignore[no-any-return]
-    arguments = (mask.key_G, mask.second_G, mask.limit, mask.scale)
-    return _Exact.apply(q_GSH, k_GSH, v_GSH, *arguments)  # type: ignore[no-any-return]
+    arguments = (None, None, 0, 1.0) if mask is None else (mask.key_G, mask.second_G, mask.limit, mask.scale)
+    return torch.ops.gpt1_ds.attention(q_GSH, k_GSH, v_GSH, *arguments)[0]  # type: ignore[no-any-return]
 
 
 def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float, seed: int = 0) -> Tensor:
@@ -62,90 +57,37 @@ def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_ST).squeeze(0)
 
 
-class _Exact(torch.autograd.Function):
-    """softmax(q k' / sqrt(H)) with causal mask and hashed dropout, times v; block by block, both ways."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, key_G, second_G, limit, scale):  # type: ignore[no-untyped-def]
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        out_GSH = torch.empty_like(q)
-        for heads, rows in _blocks(q):
-            weights_GRT = _probabilities(q, k, heads, rows)
-            if key_G is not None:
-                weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
-            _product(weights_GRT.to(v.dtype), v[heads, : rows.stop], scale, out_GSH[heads, rows])
-        ctx.save_for_backward(q, k, v, key_G, second_G)
-        ctx.limit, ctx.scale = limit, scale
-        return out_GSH
-
-    @staticmethod
-    def backward(ctx, grad_GSH):  # type: ignore[no-untyped-def]
-        q, k, v, key_G, second_G = ctx.saved_tensors
-        grad_GSH = grad_GSH.contiguous()
-        grad_q, scale, root = torch.empty_like(q), ctx.scale, _inverse_root(q)
-        many = q.shape[1] > ATTENTION_ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
-        grad_k, grad_v = (
-            torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
-        )
-        write = Tensor.add_ if many else Tensor.copy_
-        for heads, rows in _blocks(q):
-            keys = slice(0, rows.stop)
-            probability_GRT = _probabilities(q, k, heads, rows)
-            grad_GRT = _product(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
-            weights_GRT = probability_GRT
-            if key_G is not None:
-                keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], ctx.limit)
-                weights_GRT = probability_GRT * keep_GRT
-                grad_GRT.mul_(keep_GRT)
-            write(grad_v[heads, keys], _product(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale))
-            grad_GRT = torch._softmax_backward_data(grad_GRT, probability_GRT, -1, torch.float32)
-            grad_scores_GRT = grad_GRT.to(q.dtype)
-            _product(grad_scores_GRT, k[heads, keys], root, grad_q[heads, rows])
-            write(grad_k[heads, keys], _product(grad_scores_GRT.transpose(1, 2), q[heads, rows], root))
-        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
+def _define() -> None:
+    """`torch.ops.gpt1_ds.attention` and its backward pass. Its second result is kept for the way back."""
+    mask = "Tensor? key, Tensor? second, int limit, float scale"
+    library.define("gpt1_ds::attention", f"(Tensor q, Tensor k, Tensor v, {mask}) -> (Tensor, Tensor)")
+    library.define(
+        "gpt1_ds::attention_backward",
+        f"(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor kept, {mask}) -> (Tensor, Tensor, Tensor)",
+    )
+    library.impl("gpt1_ds::attention", ("cpu", "cuda"), blocked_attention.forward)
+    library.impl("gpt1_ds::attention_backward", ("cpu", "cuda"), blocked_attention.backward)
+    library.register_fake("gpt1_ds::attention", _shapes)
+    library.register_fake("gpt1_ds::attention_backward", _gradient_shapes)
+    library.register_autograd("gpt1_ds::attention", _gradients, setup_context=_keep_inputs)
 
 
-def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
-    """(heads, rows) of every block: as many heads as keep a block within ATTENTION_SCORES."""
-    groups, positions, _ = q_GSH.shape
-    limit = ATTENTION_SCORES[q_GSH.device.type]
-    blocks = []
-    for first_row in range(0, positions, ATTENTION_ROWS):
-        rows = slice(first_row, min(first_row + ATTENTION_ROWS, positions))
-        heads = max(1, limit // ((rows.stop - rows.start) * rows.stop))
-        blocks += [(slice(g, min(g + heads, groups)), rows) for g in range(0, groups, heads)]
-    return blocks
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(0, dtype=torch.float32)
 
 
-def _probabilities(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
-    """fp32 [g, R, T]: the causal softmax of the scaled scores; T ends at the block's last row. (torch's softmax is one
-    pass over memory; maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
-    """
-    scores_GRT = _product(q[heads, rows], k[heads, : rows.stop].transpose(1, 2), _inverse_root(q)).float()
-    scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
-    return torch.softmax(scores_GRT, -1)
+def _gradient_shapes(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _product(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None = None) -> Tensor:
-    """factor x a b, into `out` if it is given: a factor costs nothing before the sums are rounded, a pass after it."""
-    if out_GMN is None:
-        out_GMN = a_GMK.new_empty(len(a_GMK), a_GMK.shape[1], b_GKN.shape[2])
-    return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, key_G, second_G, *ctx.numbers = inputs
+    ctx.save_for_backward(q, k, v, *output, key_G, second_G)
 
 
-@lru_cache(maxsize=16)
-def _future(length: int, device: torch.device) -> Tensor:
-    """[R, R]: -inf where a key lies after its query, which happens in a block's last square only; 0 elsewhere."""
-    return torch.full((length, length), -math.inf, device=device).triu_(1)
+def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.gpt1_ds.attention_backward(grad_GSH, *ctx.saved_tensors, *ctx.numbers)
+    return *gradients, None, None, None, None
 
 
-def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:
-    """1 or 0, fp32 [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
-    pairs, used = (positions + 1) // 2, (rows.stop + 1) // 2
-    counter_RT = dropout.counters(0, positions * pairs, key_G.device).view(positions, pairs)[rows, :used]
-    key, second_key = key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1)
-    return dropout.keep_mask(counter_RT, key, second_key, limit, torch.float32)[..., : rows.stop]
-
-
-def _inverse_root(q: Tensor) -> float:
-    return 1.0 / math.sqrt(q.shape[-1])
+_define()

@@ -64,7 +64,8 @@ class Attention(nn.Module):
         if not self.training or self.probability == 0.0:
             return attention.fused(q_GSH, k_GSH, v_GSH, 0.0)
         key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)
-        seed = (int(key_B1) & 0xFFFFFFFF) << 31 | int(second_B1) & 0x7FFFFFFF
+        key, second = torch.cat([key_B1, second_B1]).flatten().tolist()  # one wait for a GPU, not two
+        seed = (key & 0xFFFFFFFF) << 31 | second & 0x7FFFFFFF
         return attention.fused(q_GSH, k_GSH, v_GSH, self.probability, seed)
 
     def _mask(self, keys_B: Tensor, site: Tensor, heads: int) -> attention.Mask | None:

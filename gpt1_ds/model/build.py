@@ -5,10 +5,12 @@ Only (hidden states, dropout keys) pass from layer to layer, and after the task 
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.architecture import Architecture, architecture
@@ -58,11 +60,20 @@ def module_specs(
     return specs
 
 
+def compiles(setting: str) -> bool:
+    """Whether `train.compile` means that blocks are compiled here: auto does on a GPU, by Triton."""
+    if setting == "auto":
+        return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    return setting == "on"
+
+
 def compile_blocks(model: nn.Module) -> None:
-    """torch.compile every block; they share one graph. What cannot be compiled runs as it is."""
+    """torch.compile every block; they share one graph for training and one for evaluation, and from the second length
+    on one of each for all lengths. What cannot be compiled runs as it is.
+    """
     for module in model.modules():
         if isinstance(module, Block):
-            module.compile(dynamic=False)
+            module.compile()
 
 
 def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

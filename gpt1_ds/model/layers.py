@@ -59,7 +59,19 @@ class TensorParallel:
         )
 
 
-class ColumnParallel(tensor_parallel.ColumnParallelLinear):
+class _ColumnParallel(tensor_parallel.ColumnParallelLinear):
+    def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
+        if not torch.compiler.is_compiling():
+            return super()._forward_impl(input, weight, **arguments)
+        # Megatron starts a collective of the backward pass asynchronously, where a compiled graph breaks
+        if arguments["sequence_parallel"]:
+            input = tensor_parallel.gather_from_sequence_parallel_region(input, group=self.tp_group)
+        elif arguments["allreduce_dgrad"]:
+            input = tensor_parallel.copy_to_tensor_model_parallel_region(input, group=self.tp_group)
+        return nn.functional.linear(input, weight, arguments["bias"])
+
+
+class ColumnParallel(_ColumnParallel):
     """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
 
     def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
@@ -71,7 +83,7 @@ class ColumnParallel(tensor_parallel.ColumnParallelLinear):
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
 
 
-class ColumnParallelGelu(tensor_parallel.ColumnParallelLinear):
+class ColumnParallelGelu(_ColumnParallel):
     """x [S, B, D] -> [S, B, O]: ColumnParallel and GELU, which adds the bias itself."""
 
     def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
@@ -107,6 +119,8 @@ class RowParallel(tensor_parallel.RowParallelLinear):
         self.tensor = tensor
 
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
+        if torch.compiler.is_compiling():
+            return nn.functional.linear(input, weight)
         # Megatron passes tp_group=None here, which warns on rank 0 alone and so compiles other graphs there
         return super()._forward_impl(input, weight, **{**arguments, "tp_group": self.tp_group})
 

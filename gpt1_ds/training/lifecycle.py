@@ -21,6 +21,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, wandb_summary
@@ -88,7 +89,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         for key, (before, now) in changed.items():
             run_dir.add_event("changed", key=key, before=before, now=now)
     write_atomic(run_dir.config, to_yaml(config))
-    environment = provenance.environment(config.train.compile == "on")
+    environment = provenance.environment(compiles(config.train.compile))
     if run_dir.environment.exists():
         changed = provenance.differences(json.loads(run_dir.environment.read_text()), environment)
         if changed:

@@ -1,0 +1,107 @@
+"""Causal attention in torch, block by block: what a CPU runs, and a GPU without Triton.
+
+The probabilities are never held as a whole: a block is a few heads times a few rows, sized to stay in the CPU's cache,
+and the backward pass computes it again.
+
+Shapes: G = B rows x N local heads, S positions, T keys, H head width, R rows of a block.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES
+from gpt1_ds.model import dropout
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(out [G, S, H], nothing): softmax(q k' / sqrt(H)) with causal mask and hashed dropout, times v."""
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    out_GSH = torch.empty_like(q)
+    for heads, rows in _blocks(q):
+        weights_GRT = _probabilities(q, k, heads, rows)
+        if key_G is not None and second_G is not None:
+            weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
+        _product(weights_GRT.to(v.dtype), v[heads, : rows.stop], scale, out_GSH[heads, rows])
+    return out_GSH, q.new_empty(0, dtype=torch.float32)
+
+
+def backward(
+    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, _out: Tensor, _kept: Tensor,
+    key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, k and v."""
+    q, k, v, grad_GSH = q.contiguous(), k.contiguous(), v.contiguous(), grad_GSH.contiguous()
+    grad_q, root = torch.empty_like(q), _inverse_root(q)
+    many = q.shape[1] > ATTENTION_ROWS  # blocks of rows, whose gradients of keys and values add up in fp32
+    grad_k, grad_v = (
+        torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
+    )
+    write = Tensor.add_ if many else Tensor.copy_
+    for heads, rows in _blocks(q):
+        keys = slice(0, rows.stop)
+        probability_GRT = _probabilities(q, k, heads, rows)
+        grad_GRT = _product(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
+        weights_GRT = probability_GRT
+        if key_G is not None and second_G is not None:
+            keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], limit)
+            weights_GRT = probability_GRT * keep_GRT
+            grad_GRT.mul_(keep_GRT)
+        write(grad_v[heads, keys], _product(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale))
+        grad_GRT = torch._softmax_backward_data(grad_GRT, probability_GRT, -1, torch.float32)
+        grad_scores_GRT = grad_GRT.to(q.dtype)
+        _product(grad_scores_GRT, k[heads, keys], root, grad_q[heads, rows])
+        write(grad_k[heads, keys], _product(grad_scores_GRT.transpose(1, 2), q[heads, rows], root))
+    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype)
+
+
+def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
+    """(heads, rows) of every block: as many heads as keep a block within ATTENTION_SCORES."""
+    groups, positions, _ = q_GSH.shape
+    limit = ATTENTION_SCORES[q_GSH.device.type]
+    blocks = []
+    for first_row in range(0, positions, ATTENTION_ROWS):
+        rows = slice(first_row, min(first_row + ATTENTION_ROWS, positions))
+        heads = max(1, limit // ((rows.stop - rows.start) * rows.stop))
+        blocks += [(slice(g, min(g + heads, groups)), rows) for g in range(0, groups, heads)]
+    return blocks
+
+
+def _probabilities(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
+    """fp32 [g, R, T]: the causal softmax of the scaled scores; T ends at the block's last row. (torch's softmax is one
+    pass over memory; maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
+    """
+    scores_GRT = _product(q[heads, rows], k[heads, : rows.stop].transpose(1, 2), _inverse_root(q)).float()
+    scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
+    return torch.softmax(scores_GRT, -1)
+
+
+def _product(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None = None) -> Tensor:
+    """factor x a b, into `out` if it is given: a factor costs nothing before the sums are rounded, a pass after it."""
+    if out_GMN is None:
+        out_GMN = a_GMK.new_empty(len(a_GMK), a_GMK.shape[1], b_GKN.shape[2])
+    return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
+
+
+@lru_cache(maxsize=16)
+def _future(length: int, device: torch.device) -> Tensor:
+    """[R, R]: -inf where a key lies after its query, which happens in a block's last square only; 0 elsewhere."""
+    return torch.full((length, length), -math.inf, device=device).triu_(1)
+
+
+def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:
+    """1 or 0, fp32 [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
+    pairs, used = (positions + 1) // 2, (rows.stop + 1) // 2
+    counter_RT = dropout.counters(0, positions * pairs, key_G.device).view(positions, pairs)[rows, :used]
+    key, second_key = key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1)
+    return dropout.keep_mask(counter_RT, key, second_key, limit, torch.float32)[..., : rows.stop]
+
+
+def _inverse_root(q: Tensor) -> float:
+    return 1.0 / math.sqrt(q.shape[-1])
