@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir
 from tools import runs
 
@@ -79,6 +80,10 @@ class Cluster:
 
     def wait_for_step(self, run_dir: RunDir, step: int) -> None:
         self.wait(lambda: runs.last_step(run_dir) >= step)
+
+    def wait_for_save(self, run_dir: RunDir) -> None:
+        """Until a checkpoint is there: a job that fails before its first save is not tried again."""
+        self.wait(lambda: bool(steps_in(run_dir.checkpoints)))
 
     def wait_for_end(self, name: str, seconds: float = 240) -> None:
         """Until no job of the run waits or runs, its successors included."""

@@ -24,6 +24,7 @@ def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
 def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     run_dir, job = cluster.submit("killed", f"slurm.stage_to={cluster.place / 'node disk'}")
     cluster.wait_for_step(run_dir, 8)
+    cluster.wait_for_save(run_dir)
     os.kill(rank_of(run_dir, 1), signal.SIGKILL)
     assert_done(cluster, run_dir, uninterrupted)
     assert outcomes(run_dir) == [0], "a killed rank leaves no word; its successor does"
@@ -36,6 +37,7 @@ def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, flo
     """slurmd and the ranks of the second node are killed together; the run resumes when the node is back."""
     run_dir, _ = cluster.submit("lost")
     cluster.wait_for_step(run_dir, 8)
+    cluster.wait_for_save(run_dir)
     os.kill(int((sandbox / "slurmd-node2.pid").read_text()), signal.SIGKILL)
     os.kill(rank_of(run_dir, 1), signal.SIGKILL)
     cluster.wait(lambda: not processes_of(run_dir), seconds=90)
