@@ -21,18 +21,23 @@ SITES = 3  # dropout sites of a block: attention probabilities, attention output
 
 
 class KeyValueCache:
-    """Keys and values of the positions seen so far, for sampling; grows along T."""
+    """Keys and values of the positions seen so far, for sampling: written in place into room for a whole context T."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: int) -> None:
+        self.context, self.positions = context, 0
         self.key_GTH: Tensor | None = None
         self.value_GTH: Tensor | None = None
 
     def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
-        if self.key_GTH is not None and self.value_GTH is not None:
-            key_GSH = torch.cat([self.key_GTH, key_GSH], dim=1)
-            value_GSH = torch.cat([self.value_GTH, value_GSH], dim=1)
-        self.key_GTH, self.value_GTH = key_GSH, value_GSH
-        return key_GSH, value_GSH
+        """Of all positions so far, with these S after those before; views of the room."""
+        if self.key_GTH is None or self.value_GTH is None:
+            groups, _, width = key_GSH.shape
+            self.key_GTH, self.value_GTH = key_GSH.new_empty(2, groups, self.context, width)
+        first, self.positions = self.positions, self.positions + key_GSH.shape[1]
+        assert self.positions <= self.context, "the context is full"
+        self.key_GTH[:, first : self.positions] = key_GSH
+        self.value_GTH[:, first : self.positions] = value_GSH
+        return self.key_GTH[:, : self.positions], self.value_GTH[:, : self.positions]
 
 
 class Attention(nn.Module):
@@ -97,13 +102,13 @@ class Block(nn.Module):
         self.mlp = Mlp(layer, model, tensor)
         self.mlp_norm = LayerNorm(model.width, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
-        self.pre_norm = layer.norm == "pre"
+        self.pre_norm, self.context = layer.norm == "pre", model.context
         self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
         self.register_buffer("site", torch.tensor(SITES * layer.depth + 1), persistent=False)
         names.label(self, layer, tensor)
 
     def new_cache(self) -> KeyValueCache:
-        return KeyValueCache()
+        return KeyValueCache(self.context)
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor]:
         hidden_SBD, keys_B = inputs

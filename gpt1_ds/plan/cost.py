@@ -3,7 +3,7 @@
     step = (m - 1) x slowest stage + sum over stages      of forward + backward, m micro-batches (1F1B)
          + reduction of gradients + update + gathering of weights
 
-A stage's passes are the sum of its operations' times, or of the host's time to launch them where that is longer (CUDA).
+A stage's passes are the sum of its kernels' times, or the host's time to launch them where that is longer (CUDA).
 B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
 scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
 Nothing overlaps: DeepSpeed's pipeline reduces after the last backward pass, and engine/ds_config.py asks the same of
@@ -20,14 +20,14 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.plan import cuda
 from gpt1_ds.plan.machine import Link, Machine
 from gpt1_ds.plan.stages import Stage, stages
 
-# What the host launches: in a block, forward and backward; at both ends; for each parameter tensor and micro-batch, to
-# add up gradients, and in ZeRO 2's and 3's hooks
-BLOCK_OPERATIONS = {"cuda": 120, "cpu": 450}  # compiled; eager, its dropout masks drawn by dozens of small operations
-END_OPERATIONS = 40
-TENSOR_OPERATIONS = {0: 1, 1: 4, 2: 10, 3: 40}
+# What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
+# parameter tensor and micro-batch, to add up gradients, and in ZeRO 2's and 3's hooks
+CPU_BLOCK, CPU_ENDS = 450, 40  # dropout masks take dozens of small calls
+TENSOR_CALLS = {0: 1, 1: 4, 2: 10, 3: 40}
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ class _Step:
         self.tokens = train.micro_batch * model.context  # of a micro-batch
         self.type = 4 if train.precision == "fp32" else 2
         self.cuda = machine.device == "cuda"
+        self.compiled = self.cuda and cuda.is_compiled(config)
+        self.kernels = list(zip(cuda.block_kernels(config), cuda.end_kernels(config), strict=True)) if self.cuda else []
         self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self.cuda else world))
         # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
         self.tensor_link = machine.link(self.tensor)
@@ -128,10 +130,9 @@ class _Step:
             backward += forward
         ends, tensors = self._ends(stage), sum(len(layer.parameters) for layer in stage.body)
         forward, backward = forward + ends / 3, backward + ends * 2 / 3
-        launched = stage.blocks * BLOCK_OPERATIONS[self.machine.device] + END_OPERATIONS
-        host = (launched + tensors * TENSOR_OPERATIONS[self.config.parallel.zero]) * self.speeds.launch
         together = max if self.cuda else operator.add  # a GPU computes what was launched before
-        forward, backward = together(forward, host / 3), together(backward, host * 2 / 3)
+        host = self._host(stage, tensors)
+        forward, backward = together(forward, host[0]), together(backward, host[1])
         forward, backward = (x + self._between(stage) for x in (forward, backward))
         forward += stage.blocks * self.tensor_reductions
         backward += stage.blocks * self.tensor_reductions * (self.passes_over_blocks - 1)
@@ -142,6 +143,15 @@ class _Step:
             backward += gather(weights, self.data, self.data_link) + waits
         return forward, backward + self._accumulation(stage)
 
+    def _host(self, stage: Stage, tensors: int) -> tuple[float, float]:
+        """Seconds that the host needs to launch (forward, backward)."""
+        launch, calls = self.speeds.launch, tensors * TENSOR_CALLS[self.config.parallel.zero]
+        if not self.cuda:
+            host = (stage.blocks * CPU_BLOCK + CPU_ENDS + calls) * launch
+            return host / 3, host * 2 / 3
+        forward, backward = (stage.blocks * of_block + of_ends for of_block, of_ends in self.kernels)
+        return forward * launch, (backward + calls) * launch
+
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
         speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.elementwise
@@ -150,8 +160,15 @@ class _Step:
         score_forward, score_backward = speeds.exact if self.model.attention == "exact" else speeds.fused
         cut = tensor if self.config.parallel.sequence else 1
         passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
-        passes += tokens * work.dropout / cut / speeds.dropout
-        passes += 3 * tokens * self.type * work.moved / tensor / speeds.stream
+        masks = tokens * work.dropout / cut / speeds.dropout
+        moved = 3 * tokens * self.type * work.moved / tensor / speeds.stream
+        if self.cuda:
+            moved *= cuda.MOVED
+        if self.compiled:
+            passes, moved = cuda.COMPILED_PASSES * passes, cuda.COMPILED_PASSES * moved
+            masks = tokens * work.dropout / cut * cuda.COMPILED_MASK_TENSORS * self.type / speeds.stream
+        passes += masks
+        passes += moved
         forward = products + scores / score_forward + passes / 3
         backward = 2 * products + scores / score_backward + passes * 2 / 3
         return forward, backward

@@ -18,6 +18,8 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import write_json
+from gpt1_ds.plan import cuda
+from gpt1_ds.plan.cuda import DataSheet
 
 VARIABLE = "GPT1_DS_MACHINE"
 FORMAT = 2  # 1 had no `memory`
@@ -171,49 +173,19 @@ def _speeds(some: list[dict[str, Any]]) -> Iterator[Speeds]:
         yield speeds
 
 
-def _gpu(
-    name: str, memory_gib: float, peaks: tuple[float, float], bandwidth: float, link: float, network: float
-) -> Machine:
-    """Assumed of a GPU by its data sheet: TFLOP/s of bf16 and of fp32 products (TF32 is never on); memory, link and
-    network in bytes per second.
-
-    Matrix products reach 70 % of the peak when they are large, passes over memory 80 % of its bandwidth, a ring 80 % of
-    the link; exact attention makes about thirty fp32 passes over the causal half of the scores.
-    """
-    rates = ((1e9, 0.06), (1e10, 0.3), (1e11, 0.6), (1e12, 0.7), (1e13, 0.75))
-    passes = 0.8 * bandwidth
-    peak, peak_fp32 = peaks
-
-    def speeds(share: float, size: int) -> Speeds:
-        return Speeds(
-            ranks=8,
-            gemm=tuple((operations, part * share * peak * 1e12) for operations, part in rates),
-            exact=(passes / 60, passes / 120),
-            fused=(0.25 * share * peak * 1e12 / 128, 0.2 * share * peak * 1e12 / 320),
-            gelu=passes / (5 * size),
-            norm=passes / (10 * size),
-            dropout=passes / (12 + 8 * size),
-            loss=passes / (4 * size + 48),
-            stream=passes,
-            memory=passes,
-            update=passes / 34,
-            launch=8e-6,
-        )
-
+def _gpu(name: str, sheet: DataSheet) -> Machine:
+    """Assumed of a GPU by its data sheet."""
+    peaks = {"bf16": sheet.tflops, "fp16": sheet.tflops, "fp32": sheet.tflops_fp32}
     return Machine(
         name=name,
         source="assumed from data sheets and public measurements",
         device="cuda",
-        memory_gib=memory_gib,
+        memory_gib=sheet.memory_gib,
         ranks_per_node=8,
-        peak_tflops={"bf16": peak, "fp16": peak, "fp32": peak_fp32},
-        speeds={
-            "bf16": (speeds(1, 2),),
-            "fp16": (speeds(1, 2),),
-            "fp32": (speeds(peak_fp32 / peak, 4),),
-        },
-        node=Link(8e-6, 0.8 * link),
-        network=Link(2e-5, 0.8 * network),
+        peak_tflops=peaks,
+        speeds={precision: (Speeds(ranks=8, **sheet.rates(precision)),) for precision in peaks},
+        node=Link(cuda.NODE_LATENCY, cuda.STREAM * sheet.link),
+        network=Link(cuda.NETWORK_LATENCY, cuda.STREAM * sheet.network),
     )
 
 
@@ -251,9 +223,4 @@ def _cpu() -> Machine:
     )
 
 
-PRESETS = {
-    "h100": _gpu("h100", 80, (989.4, 67.0), 3.35e12, 450e9, 50e9),
-    "h200": _gpu("h200", 139, (989.4, 67.0), 4.8e12, 450e9, 50e9),
-    "a100": _gpu("a100", 80, (312.0, 19.5), 2.04e12, 300e9, 25e9),
-    "cpu": _cpu(),
-}
+PRESETS = {**{name: _gpu(name, sheet) for name, sheet in cuda.DATA_SHEETS.items()}, "cpu": _cpu()}

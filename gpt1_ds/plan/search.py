@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gpt1_ds.common.units import byte_size
 from gpt1_ds.config import Config, world_problems
 from gpt1_ds.config.validate import problems
+from gpt1_ds.plan import cuda
 from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, peak
@@ -45,7 +46,8 @@ class Candidate:
 
     def __str__(self) -> str:
         parallel, train = self.config.parallel, self.config.train
-        extras = [", recompute"] * (train.recompute == "block") + [", sequence"] * parallel.sequence
+        extras = [", compiled"] * (train.compile == "on") + [", recompute"] * (train.recompute == "block")
+        extras += [", sequence"] * parallel.sequence
         return (
             f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {self.data}, ZeRO {parallel.zero}, "
             f"micro-batch {train.micro_batch}{''.join(extras)}"
@@ -62,23 +64,27 @@ class Candidate:
 
 
 def layout_keys(config: Config) -> dict[str, dict[str, Any]]:
-    """The keys that say a layout, by section."""
+    """The keys that say a layout, by section; train.compile where it is decided."""
     parallel, train = config.parallel, config.train
+    compiled = {"compile": train.compile} if train.compile != "auto" else {}
     return {
         "parallel": {key: getattr(parallel, key) for key in ("tensor", "pipeline", "zero", "sequence")},
-        "train": {"micro_batch": train.micro_batch, "recompute": train.recompute},
+        "train": {"micro_batch": train.micro_batch, "recompute": train.recompute, **compiled},
     }
 
 
 @dataclass
 class Found:
-    """`ranked` fit, fastest first; `too_large` do not; `refused` counts layouts by the first reason against them."""
+    """`ranked` fit, fastest first; `too_large` do not; `refused` counts layouts by the first reason against them.
+    `eager` is the best of them without train.compile, where the search proposes to compile.
+    """
 
     world: int
     limit: int  # bytes of one rank
     ranked: list[Candidate] = field(default_factory=list)
     too_large: list[Candidate] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
+    eager: Candidate | None = None
 
     @property
     def seen(self) -> int:
@@ -97,18 +103,24 @@ class Found:
             for value in values:
                 if value != best.values[axis]:
                     yield f"{axis} {str(value).lower()}: {self._why(axis, value, best)}"
+        if self.eager is not None:
+            yield f"compile off: {_slower(self.eager, best)}"
 
     def _why(self, axis: str, value: int | str | bool, best: Candidate) -> str:
         rival = next((one for one in self.ranked if one.values[axis] == value), None)
         if rival is None:
             least = min((one for one in self.too_large if one.values[axis] == value), key=lambda one: one.memory.peak)
             return f"does not fit: {byte_size(least.memory.peak)} per rank at best ({least.memory.peak_at})"
-        slower = rival.cost.step / best.cost.step - 1
-        if slower < 0.001:
-            return f"as fast; {byte_size(rival.memory.peak)} instead of {byte_size(best.memory.peak)} per rank"
-        grown = {name: seconds - _parts(best)[name] for name, seconds in _parts(rival).items()}
-        reason = max(grown, key=lambda name: grown[name])
-        return f"{slower:.1%} slower ({1e3 * grown[reason]:.3g} ms more per step of {reason}); best: {rival}"
+        return _slower(rival, best)
+
+
+def _slower(rival: Candidate, best: Candidate) -> str:
+    slower = rival.cost.step / best.cost.step - 1
+    if slower < 0.001:
+        return f"as fast; {byte_size(rival.memory.peak)} instead of {byte_size(best.memory.peak)} per rank"
+    grown = {name: seconds - _parts(best)[name] for name, seconds in _parts(rival).items()}
+    reason = max(grown, key=lambda name: grown[name])
+    return f"{slower:.1%} slower ({1e3 * grown[reason]:.3g} ms more per step of {reason}); best: {rival}"
 
 
 def _parts(one: Candidate) -> dict[str, float]:
@@ -125,7 +137,17 @@ def _parts(one: Candidate) -> dict[str, float]:
 
 
 def search(config: Config, world: int, vocab_size: int, machine: Machine, limit: int) -> Found:
-    """Every layout of `config` on `world` ranks with at most `limit` bytes each."""
+    """Every layout of `config` on `world` ranks with at most `limit` bytes each. On GPUs blocks are compiled, unless
+    the configuration says train.compile=off.
+    """
+
+    def candidate(one: Config) -> Candidate:
+        needed = peak(one, world, vocab_size, machine.device)
+        return Candidate(one, world, needed, cost(one, world, vocab_size, machine))
+
+    compiles = machine.device == "cuda" and cuda.is_compiled(config)
+    if compiles:
+        config = _with_compile(config, "on")
     found = Found(world, limit)
     for one in layouts(config, world, machine):
         reason = next(problems(one), None) or next(world_problems(one, world), None)
@@ -133,11 +155,16 @@ def search(config: Config, world: int, vocab_size: int, machine: Machine, limit:
             reason = reason.split(";")[0]
             found.refused[reason] = found.refused.get(reason, 0) + 1
             continue
-        needed = peak(one, world, vocab_size, machine.device)
-        candidate = Candidate(one, world, needed, cost(one, world, vocab_size, machine))
-        (found.ranked if needed.peak <= limit else found.too_large).append(candidate)
+        legal = candidate(one)
+        (found.ranked if legal.memory.peak <= limit else found.too_large).append(legal)
     found.ranked.sort(key=lambda candidate: candidate.order)
+    if compiles and found.ranked:
+        found.eager = candidate(_with_compile(found.ranked[0].config, "off"))
     return found
+
+
+def _with_compile(config: Config, value: Literal["on", "off"]) -> Config:
+    return replace(config, train=replace(config.train, compile=value))
 
 
 def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
