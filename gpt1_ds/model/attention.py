@@ -52,7 +52,9 @@ def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float, seed:
 def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor) -> Tensor:
     """The last S of T positions attend to all before them and themselves; no dropout."""
     positions, keys = q_GSH.shape[1], k_GTH.shape[1]
-    visible_ST = torch.ones(positions, keys, dtype=torch.bool, device=q_GSH.device).tril(keys - positions)
+    visible_ST = None  # a single position sees everything
+    if positions > 1:
+        visible_ST = torch.ones(positions, keys, dtype=torch.bool, device=q_GSH.device).tril(keys - positions)
     q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_ST).squeeze(0)
 

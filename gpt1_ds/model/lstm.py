@@ -2,6 +2,10 @@
 
 What the paper leaves open: the input is as wide as the embedding, and a linear layer brings the state back to that
 width for the tied head and the task's. There are no positions and no tensor parallelism.
+
+On a GPU cuDNN wants the cell's weights and biases at the start of one buffer. `Module.to` puts them there, so sampling,
+evaluation and ZeRO 0 have them so. ZeRO 1 to 3 keep decayed matrices and biases in two buffers of DeepSpeed's; cuDNN
+then copies the cell's weights at each call.
 Shapes: S positions, B rows, D width, U units.
 """
 

@@ -25,7 +25,9 @@ EAGER_KEYS = (20, 0)  # of the heads' masks, which attention itself makes from t
 COMPILED_REST = (4, 18)
 COMPILED_MASK = (1, 0)  # keys of both residual branches; masks are made where they are used
 COMPILED_KEYS = (1, 0)
-COMPILED_AGAIN = 1  # kernels of a recomputing backward pass, more than in the forward and the backward pass of the others
+COMPILED_AGAIN = (
+    1  # kernels of a recomputing backward pass, more than in the forward and the backward pass of the others
+)
 ENDS = (30, 4)  # embeddings, head and loss, whose chunks of logits are few; counted but for the loss
 GRAPH = {"auto": True, "on": True, "off": False}  # train.compile on a GPU
 
@@ -40,8 +42,8 @@ PRODUCTS = ((1e9, 0.06), (1e10, 0.3), (1e11, 0.6), (1e12, 0.7), (1e13, 0.75))  #
 STREAM = 0.8  # of the memory's and of a link's bandwidth; assumed
 FLASH = ((0.25, 128), (0.2, 320))  # fraction of the peak (assumed), FLOPs of a causal score at head width 64
 EXACT = ((0.25, 128), (0.2, 448))  # scores and their gradients are computed twice: dQ has a kernel of its own
-HASH = (4, 8)  # integer operations of a causal score's mask: eight for each of its tiles, half of which are computed
-INTEGERS = 0.25  # integer operations for each fp32 FLOP of the peak: half the lanes, nothing fused; data sheet
+HASH = (4, 8)  # integer instructions of a causal score's mask: eight for each of its tiles, half of which are computed
+INTEGERS = 0.25  # integer instructions for each fp32 FLOP of the peak: half the lanes, nothing fused; data sheet
 GELU_TENSORS, NORM_TENSORS, LOSS_TENSORS = 8, 11, 3  # passes over values of the model's type, forward and backward
 UPDATE_BYTES = 34  # of a parameter: master, moments and gradient read, all but the last written, bf16 copy, norm
 LAUNCH = 8e-6  # seconds of the host for each eager kernel, autograd's part included; assumed

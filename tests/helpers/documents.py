@@ -15,12 +15,13 @@ PAGES = [
     *(ROOT / "configs" / "FAITHFUL.md", ROOT / "tools" / "results" / "books_ladder" / "README.md"),
 ]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sbatch"))
+GPUS = 8  # of the nodes that the pages are written for
 PLACEHOLDER = re.compile(r"\.\.\.|\b[A-Z]{3,}\b")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One command of a page as gpt1-ds gets it. `world` ranks start it where the line says how many."""
+    """One command of a page as gpt1-ds gets it. `world` ranks start it where the line or the script says how many."""
 
     page: str
     text: str
@@ -70,4 +71,4 @@ def _commands(page: Path, text: str) -> Iterator[Line]:
             world = int(given.get("nodes", 1)) * int(given.get("gpus-per-node", 1))
             yield Line(name, part, (script[1], *words[place + 1 :]), world)
         if words[:2] == ["bash", "launch/local.sh"]:
-            yield Line(name, part, tuple(words[2:]))
+            yield Line(name, part, tuple(words[2:]), GPUS)

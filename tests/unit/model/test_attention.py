@@ -6,6 +6,7 @@ import torch
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.model import attention, dropout
+from gpt1_ds.model.block import KeyValueCache
 from tests.helpers import reference
 
 
@@ -77,6 +78,23 @@ def test_cached_attention_continues_where_it_stopped() -> None:
     whole = attention.exact(q, k, v, None)
     assert torch.allclose(attention.cached(q[:, 5:], k, v), whole[:, 5:], atol=1e-6)
     assert torch.allclose(attention.cached(q[:, :5], k[:, :5], v[:, :5]), whole[:, :5], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cache_written_in_place_gives_the_bits_of_one_that_grows(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    cache, at = KeyValueCache(context=12), 0
+    q, k, v = (torch.randn(3, 12, 16).to(dtype) for _ in range(3))
+    for positions in (5, 1, 1, 4, 1):
+        here = slice(at, at := at + positions)
+        keys, values = cache.extend(k[:, here], v[:, here])
+        assert torch.equal(keys, k[:, :at])
+        assert torch.equal(values, v[:, :at])
+        visible = torch.ones(positions, at, dtype=torch.bool).tril(at - positions)
+        grown = (x.contiguous().unsqueeze(0) for x in (q[:, here], k[:, :at], v[:, :at]))
+        wanted = torch.nn.functional.scaled_dot_product_attention(*grown, attn_mask=visible).squeeze(0)
+        assert torch.equal(attention.cached(q[:, here], keys, values), wanted)
+        assert keys.untyped_storage().data_ptr() == cache.key_GTH.untyped_storage().data_ptr()  # type: ignore[union-attr]
 
 
 def test_fused_without_dropout_is_the_same() -> None:

@@ -66,7 +66,7 @@ def test_a_model_that_does_not_fit_alone_is_shared() -> None:
     result = found(8, *words, gib=32)
     assert result.too_large
     assert all(one.memory.peak > result.limit for one in result.too_large)
-    assert result.ranked[0].values["tensor"] == 8
+    assert result.ranked[0].values["tensor"] == 4
     lines = list(result.losers())
     assert any(line.startswith("tensor 1: does not fit: ") for line in lines)
     assert any(line.startswith("zero 3: does not fit: ") for line in lines)
@@ -77,6 +77,22 @@ def test_what_is_not_legal_is_counted_with_its_reason() -> None:
     assert sum(result.refused.values()) == 84
     (reason,) = result.refused
     assert reason.startswith("parallel.tensor=8 does not divide model.heads=12")
+
+
+def test_gpus_compile_unless_the_configuration_says_no() -> None:
+    result = found(8)
+    best = result.ranked[0]
+    assert {one.config.train.compile for one in result.ranked} == {"on"}
+    assert "train.compile=on" in best.words()
+    assert {"micro_batch", "recompute", "compile"} <= set(report.layout_keys(best.config)["train"])
+    assert any(line.startswith("compile off: ") and "slower" in line for line in result.losers())
+    eager = found(8, "train.compile=off")
+    assert {one.config.train.compile for one in eager.ranked} == {"off"}
+    assert eager.ranked[0].cost.step > best.cost.step
+    assert not any(line.startswith("compile") for line in eager.losers())
+    cpu = found(2, "train.precision=fp32", machine="cpu")
+    assert {one.config.train.compile for one in cpu.ranked} == {"auto"}
+    assert not any("compile" in word for word in cpu.ranked[0].words())
 
 
 def test_a_thousand_gpus_are_a_bounded_number_of_layouts() -> None:
