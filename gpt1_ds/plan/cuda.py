@@ -11,10 +11,11 @@ assumed      round figures of public measurements
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpt1_ds.architecture.gpt import body
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, ModelConfig
 
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
 MATRIX = (1, 2)  # a product, and those of both gradients
@@ -100,7 +101,11 @@ def kernels_per_block(config: Config) -> int:
 
 def block_kernels(config: Config) -> tuple[int, int]:
     """(forward, backward) of `kernels_per_block`."""
-    model, compiled = config.model, is_compiled(config)
+    return _block_kernels(config.model, is_compiled(config), config.train.recompute == "block")
+
+
+@lru_cache(maxsize=64)
+def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int, int]:
     matrices = len(next(layer for layer in body(model) if layer.kind == "block").matrices)
     parts = [*[MATRIX] * matrices, ATTENTION[model.attention], COMPILED_REST if compiled else EAGER_REST]
     if model.residual_dropout:
@@ -109,7 +114,7 @@ def block_kernels(config: Config) -> tuple[int, int]:
         # torch's own attention draws its mask, seeded outside of the graph
         parts.append(COMPILED_KEYS if compiled and model.attention == "exact" else EAGER_KEYS)
     forward, backward = (sum(part[way] for part in parts) for way in (0, 1))
-    if config.train.recompute == "block":
+    if again:
         backward += forward + COMPILED_AGAIN * compiled
     return forward, backward
 

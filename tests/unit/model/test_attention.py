@@ -91,9 +91,9 @@ def test_a_cache_written_in_place_gives_the_bits_of_one_that_grows(dtype: torch.
         assert torch.equal(keys, k[:, :at])
         assert torch.equal(values, v[:, :at])
         visible = torch.ones(positions, at, dtype=torch.bool).tril(at - positions)
-        grown = (x.contiguous().unsqueeze(0) for x in (q[:, here], k[:, :at], v[:, :at]))
-        wanted = torch.nn.functional.scaled_dot_product_attention(*grown, attn_mask=visible).squeeze(0)
-        assert torch.equal(attention.cached(q[:, here], keys, values), wanted)
+        query, key, value = (x.contiguous().unsqueeze(0) for x in (q[:, here], k[:, :at], v[:, :at]))
+        wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        assert torch.equal(attention.cached(q[:, here], keys, values), wanted.squeeze(0))
         assert keys.untyped_storage().data_ptr() == cache.key_GTH.untyped_storage().data_ptr()  # type: ignore[union-attr]
 
 

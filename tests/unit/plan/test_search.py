@@ -10,7 +10,7 @@ from gpt1_ds.config.validate import problems
 from gpt1_ds.plan import report
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import PRESETS
-from gpt1_ds.plan.search import Found, divisors, layouts, search
+from gpt1_ds.plan.search import Found, divisors, layout_keys, layouts, search
 
 H100 = PRESETS["h100"]
 
@@ -84,7 +84,7 @@ def test_gpus_compile_unless_the_configuration_says_no() -> None:
     best = result.ranked[0]
     assert {one.config.train.compile for one in result.ranked} == {"on"}
     assert "train.compile=on" in best.words()
-    assert {"micro_batch", "recompute", "compile"} <= set(report.layout_keys(best.config)["train"])
+    assert {"micro_batch", "recompute", "compile"} <= set(layout_keys(best.config)["train"])
     assert any(line.startswith("compile off: ") and "slower" in line for line in result.losers())
     eager = found(8, "train.compile=off")
     assert {one.config.train.compile for one in eager.ranked} == {"off"}
