@@ -36,16 +36,20 @@ def make_optimizer(module: nn.Module, settings: OptimizerConfig) -> torch.optim.
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's fused AdamW. On a processor it can do two things more while a block of a parameter is in the cache: write
+    """torch's fused AdamW. On a CPU it can do two things more while a block of a parameter is in the cache: write
     the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
     torch's own kernel would write back to memory.
     """
 
     grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None  # torch's own kernel leaves everything as it is where this is 1
 
     def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
         super().__init__(params, **arguments)
         self.copies: dict[Tensor, Tensor] = {}
+
+    def recount(self) -> None:
+        """An update was left out; the kernel counts those that were not."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -95,18 +99,39 @@ class Adam2018(AdamW):
         self, params: Iterable[Any], lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self._counts: dict[Tensor, tuple[Tensor, int]] = {}  # of a parameter: its `step`, and that on the host
+
+    def recount(self) -> None:
+        """Forget the counts on the host: an update was left out on the device."""
+        self._counts.clear()
+
+    def _updates(self, parameter: Tensor) -> int:
+        """Of a parameter so far. Counted on the host, for reading `step` would wait for the device; read where the
+        state is new.
+        """
+        step = self.state[parameter].get("step")
+        if step is None:
+            return 0
+        known, count = self._counts.get(parameter, (None, 0))
+        return count if step is known else int(step)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None, "closures are not used"
         plain = [(group["eps"], group["weight_decay"]) for group in self.param_groups]
+        before: dict[Tensor, int] = {}  # updates of each parameter
         for group in self.param_groups:
-            t = 1 + max((float(self.state[p]["step"]) for p in group["params"] if "step" in self.state[p]), default=0)
+            counts = {parameter: self._updates(parameter) for parameter in group["params"]}
+            before.update(counts)
+            t = 1 + max(counts.values(), default=0)
             root = math.sqrt(1 - group["betas"][1] ** t)
             group["eps"] /= root
             group["weight_decay"] *= root / (1 - group["betas"][0] ** t)
         try:
             super().step()
+            for parameter, count in before.items():
+                if parameter.grad is not None:
+                    self._counts[parameter] = self.state[parameter]["step"], count + 1
         finally:
             for group, (eps, decay) in zip(self.param_groups, plain, strict=True):
                 group["eps"], group["weight_decay"] = eps, decay

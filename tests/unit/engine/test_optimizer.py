@@ -1,9 +1,11 @@
 """The update of GPT-1's published code against a restatement in float64, and what decays."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt1_ds.config.optimizer import OptimizerConfig
 from gpt1_ds.engine import optimizer as optimizers
@@ -70,3 +72,57 @@ def test_an_update_in_blocks_is_the_whole_update(
         assert torch.equal(blocked[0].grad, gradient), "it is left as it was"
     for key, state in plain.state[whole[0]].items():
         assert torch.equal(state, ours.state[blocked[0]][key]), key
+
+
+class Reads(TorchDispatchMode):
+    """Counts the numbers that the host takes from tensors: on a GPU each waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **(keywords or {}))
+
+
+def resumed(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {"step": torch.tensor(float(updates))}
+            optimizer.state[parameter].update({key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")})
+
+
+def test_updates_of_adam2018_are_counted_on_the_host() -> None:
+    module = torch.nn.Linear(5, 3)
+    optimizer = make_optimizer(module, OptimizerConfig(name="adam2018", lr=0.01))
+    reads = []
+    for step in range(5):
+        if step == 2:
+            resumed(optimizer, 41)
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with Reads() as mode:
+            optimizer.step()
+        reads.append(mode.count)
+    assert reads == [0, 0, 2, 0, 0], "a state from a checkpoint is read once, for each parameter"
+    assert [float(state["step"]) for state in optimizer.state.values()] == [44.0, 44.0]
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+def test_an_update_that_the_kernel_leaves_out_never_happened(name: str) -> None:
+    torch.manual_seed(0)
+    modules = [torch.nn.Linear(5, 3) for _ in range(2)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    one, other = (make_optimizer(module, OptimizerConfig(name=name, lr=0.01)) for module in modules)  # type: ignore[arg-type]
+    for step in range(4):
+        gradients = [torch.randn_like(parameter) for parameter in modules[0].parameters()]
+        for module in modules:
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                parameter.grad = gradient.clone()
+        one.found_inf = torch.tensor(float(step == 2))  # type: ignore[attr-defined]
+        one.step()
+        if step == 2:
+            one.recount()  # type: ignore[attr-defined]
+        else:
+            other.step()
+    for parameter, wanted in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
+        assert torch.equal(parameter, wanted)
