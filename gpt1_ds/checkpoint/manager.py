@@ -32,7 +32,6 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.master_weights import Fragment
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ class CheckpointManager:
             fits = available_bytes() > 2 * size * self._hosts.count(socket.gethostname())
             wanted = "on" if all(self.groups.gather(fits)) else "off"
         if wanted == "on":
-            shard = self._writer.submit(write_shard, temporary, file, [_copied(fragment) for fragment in owned])
+            copies = master_weights.kept(owned)
+            shard = self._writer.submit(lambda: write_shard(temporary, file, copies()))
         else:
             try:
                 shard.set_result(write_shard(temporary, file, owned))
@@ -141,11 +141,6 @@ def _make_room(temporary: Path, needed: int) -> None:
     (temporary / "state").mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(temporary).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary.parent))
-
-
-def _copied(fragment: Fragment) -> Fragment:
-    moments = {kind: values.to("cpu", copy=True) for kind, values in fragment.moments.items()}
-    return replace(fragment, master=fragment.master.to("cpu", copy=True), moments=moments)
 
 
 def _yield_to_training() -> None:

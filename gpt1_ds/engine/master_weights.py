@@ -8,8 +8,8 @@ and loading all go through here, so every layout starts, stops and continues the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.transfer import keep
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
 
@@ -101,6 +102,19 @@ def saved_fragments(engine: Engine) -> list[Fragment]:
     return [fragment for fragment in fragments(engine) if is_saved_here(engine, fragment.info)]
 
 
+def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
+    """Begin to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
+    arrival = keep([values for fragment in fragments for values in (fragment.master, *fragment.moments.values())])
+
+    def copies() -> list[Fragment]:
+        values = iter(arrival())
+        return [
+            replace(one, master=next(values), moments={kind: next(values) for kind in one.moments}) for one in fragments
+        ]
+
+    return copies
+
+
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
     base = _base(engine.deepspeed.optimizer)
@@ -116,8 +130,8 @@ def forget_moments(engine: Engine) -> None:
 
 def updates(engine: Engine) -> int:
     """Optimizer updates applied so far (steps less the skipped ones)."""
-    steps = [float(state["step"]) for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]
-    return int(max(steps, default=0))
+    steps = [state["step"] for state in _base(engine.deepspeed.optimizer).state.values() if "step" in state]
+    return int(torch.stack(steps).max()) if steps else 0
 
 
 def loss_scaler(engine: Engine) -> dict[str, float]:

@@ -1,0 +1,90 @@
+"""What moves between host and device in a step: micro-batches there in one copy, a few numbers back in one read;
+and the state that a checkpoint keeps, into one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16  # bytes: every tensor of a buffer begins at a multiple, as vector loads and 8-byte types want it
+
+Arrival = Callable[[], list[Tensor]]  # waits for tensors where they are sent to, and gives them
+
+
+def pack(tensors: Sequence[Tensor], pinned: bool = False) -> Tensor:
+    """uint8 [bytes] on the host: the tensors' elements one after another, each aligned. `views` reads it. What a device
+    has is under way in a pinned buffer when this returns.
+    """
+    buffer = torch.empty(sum(map(_space, tensors)), dtype=torch.uint8, pin_memory=pinned)
+    for view, tensor in zip(views(buffer, tensors), tensors, strict=True):
+        view.copy_(tensor, non_blocking=pinned)
+    return buffer
+
+
+def views(buffer: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The tensors in a buffer that has room for tensors of the types and shapes of `like`."""
+    starts = accumulate(map(_space, like), initial=0)
+    for start, tensor in zip(starts, like, strict=False):
+        used = buffer[start : start + tensor.numel() * tensor.element_size()]
+        yield used.view(tensor.dtype).view(tensor.shape)
+
+
+class Sender:
+    """Copies tensors of the host to a device, beside what the device computes; on a CPU nothing is copied."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def send(self, tensors: Sequence[Tensor]) -> Arrival:
+        """Begin to copy; any thread may call this, the thread that computes calls what it returns."""
+        if self._stream is None:
+            return lambda: list(tensors)
+        with torch.cuda.stream(self._stream):  # a thread of its own would pin memory for the first device otherwise
+            there = pack(tensors, pinned=True).to(self.device, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+
+        def arrival() -> list[Tensor]:
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_event(arrived)
+            there.record_stream(computing)  # else its memory is free for the next copy when it is dropped
+            return list(views(there, tensors))
+
+        return arrival
+
+
+def keep(tensors: Sequence[Tensor]) -> Arrival:
+    """Begin to copy tensors of one device into a buffer of the host, as they are now: what is computed from here on may
+    write over them. Any thread may wait.
+
+    The copies are in the computing stream itself. In another one the next update would have to wait for them.
+    """
+    on_device = any(tensor.is_cuda for tensor in tensors)
+    copies = list(views(pack(tensors, pinned=on_device), tensors))
+    if not on_device:
+        return lambda: copies
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def arrival() -> list[Tensor]:
+        copied.synchronize()
+        return copies
+
+    return arrival
+
+
+def read(*scalars: Tensor | float) -> list[float]:
+    """Numbers on the host, with at most one wait for the device."""
+    on_device = [scalar for scalar in scalars if isinstance(scalar, Tensor) and scalar.is_cuda]
+    values = iter(torch.stack([scalar.detach().float() for scalar in on_device]).tolist() if on_device else ())
+    return [next(values) if isinstance(scalar, Tensor) and scalar.is_cuda else float(scalar) for scalar in scalars]
+
+
+def _space(tensor: Tensor) -> int:
+    """Bytes that a tensor takes in a buffer."""
+    return -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,29 @@
+"""Fragments kept for a checkpoint while training continues."""
+
+from __future__ import annotations
+
+import torch
+
+from gpt1_ds.engine.master_weights import Fragment, kept
+from gpt1_ds.model.names import ParameterInfo
+
+
+def test_kept_fragments_stay_as_they_were() -> None:
+    flat, mean, square = (torch.arange(12.0) + start for start in (0, 100, 200))
+    fragments = [
+        Fragment(ParameterInfo("a", (5,)), 0, flat[:5], {"exp_avg": mean[:5], "exp_avg_sq": square[:5]}),
+        Fragment(ParameterInfo("b", (9,)), 2, flat[5:]),
+    ]
+    copies = kept(fragments)
+    for tensor in (flat, mean, square):
+        tensor.zero_()
+    one, other = copies()
+    assert (one.info.name, other.info.name, other.offset) == ("a", "b", 2)
+    assert one.master.tolist() == [0, 1, 2, 3, 4]
+    assert {kind: values[0].item() for kind, values in one.moments.items()} == {"exp_avg": 100, "exp_avg_sq": 200}
+    assert other.master.tolist() == [5, 6, 7, 8, 9, 10, 11]
+    assert other.moments == {}
+
+
+def test_a_rank_that_saves_nothing_keeps_nothing() -> None:
+    assert kept([])() == []
