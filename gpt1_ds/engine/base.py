@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
+from gpt1_ds.engine.deepspeed_patches import mask_norms_on_device
+from gpt1_ds.engine.gradient_norm import decides_on_device
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.engine.transfer import Sender, read
+from gpt1_ds.engine.update_filter import INVALID, filter_updates, reads_norm
 from gpt1_ds.model.losses import Loss
 from gpt1_ds.objectives.base import HostBatch, Objective
 
@@ -29,6 +34,10 @@ class MicroBatch:
     def of(cls, batch: HostBatch, keys_B: NDArray[np.int64]) -> MicroBatch:
         inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, keys_B), batch.labels))
         return cls(inputs, labels)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return *self.inputs, *self.labels
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -47,10 +56,19 @@ class StepResult:
 
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
+Arriving = Callable[[], list[MicroBatch]]  # waits for micro-batches on the device, and gives them
 
 
 def _unheard(_: str) -> None:
     """Nobody listens to an engine's progress."""
+
+
+def _never(_: float, __: float) -> bool:
+    return False
+
+
+def _norm_tells(partition_gradients: bool = True) -> None:
+    """Whether a gradient is not finite: the norm is not finite then."""
 
 
 class AnnouncedLoss:
@@ -77,6 +95,8 @@ class Engine(ABC):
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
+    _rejects: Rejects | None = None
+    _known: tuple[float, float] | None = None  # loss and norm of this step, where they were read before its update
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -102,11 +122,76 @@ class Engine(ABC):
     def module(self) -> torch.nn.Module:
         return self.deepspeed.module  # type: ignore[no-any-return]
 
-    @abstractmethod
     def filter_updates(self, rejects: Rejects) -> None:
         """From now on skip every update whose (loss, gradient norm) `rejects` returns True for, as if the gradients
         were not finite. All ranks must return the same.
         """
+        if self._rejects is None:
+            filter_updates(self.deepspeed.optimizer, self._judge)
+        self._rejects = rejects
+
+    def send(self, batches: Sequence[MicroBatch]) -> Arriving:
+        """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
+        arrival = self._sender.send([tensor for batch in batches for tensor in batch.tensors])
+
+        def arriving() -> list[MicroBatch]:
+            tensors = iter(arrival())
+            return [
+                MicroBatch(tuple(next(tensors) for _ in batch.inputs), tuple(next(tensors) for _ in batch.labels))
+                for batch in batches
+            ]
+
+        return arriving
+
+    def _here(self, batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
+        """The micro-batches on the device."""
+        sent = all(tensor.device.type == self.device.type for batch in batches for tensor in batch.tensors)
+        return batches if sent else self.send(batches)()
+
+    def _spare_reads(self) -> None:
+        """Each read of the host waits for the device. Where DeepSpeed reads the norm before an update, let the loss be
+        read with it, once; BF16_Optimizer and ZeRO 0 need none (bf16_optimizer_patch.py, gradient_norm.py).
+        """
+        if not decides_on_device(self.device):
+            return
+        mask_norms_on_device()
+        if reads_norm(self.deepspeed.optimizer):
+            self.deepspeed.optimizer.check_overflow = _norm_tells
+            self.filter_updates(_never)
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return Sender(self.device)
+
+    @abstractmethod
+    def _total_loss(self) -> tuple[Tensor, int]:
+        """What to divide by what for the mean loss of the step's micro-batches, on every rank. All ranks call it."""
+
+    def _judge(self, scaled_norm: Tensor) -> Tensor:
+        """Before an update: the norm on the host, INVALID to skip it. The step's loss is read with it, so this is the
+        step's one wait for the device; `_result` waits after the update where nothing has to be known before.
+        """
+        total, parts = self._total_loss()
+        loss, norm = read(total, scaled_norm)
+        unscaled = norm / self.loss_scale()
+        if not 0 <= unscaled < float("inf"):
+            unscaled = float("inf")
+        elif self._rejects is not None and self._rejects(loss / parts, unscaled):
+            norm, unscaled = INVALID, float("inf")
+        self._known = loss / parts, unscaled
+        return torch.tensor(norm, dtype=scaled_norm.dtype)
+
+    def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
+        """After the update; `loss` where all ranks have the mean already."""
+        if self._known is None:
+            total, parts = self._total_loss() if loss is None else (loss, 1)
+            mean, norm = read(total, norm)
+            self._known = mean / parts, norm
+        (mean, norm), self._known = self._known, None
+        applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
+        if not applied:
+            getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer).recount()
+        return StepResult(mean, norm, applied, self.loss_scale())
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self.deepspeed.optimizer.param_groups:

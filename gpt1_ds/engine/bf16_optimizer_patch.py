@@ -2,7 +2,8 @@
 
 A step of GPT-1 on few tokens is bound by memory: on 500 tokens these passes were 40 % of it. Gradients are written as
 fp32 once instead of zeroed and added to, dropped instead of zeroed, clipped inside the fused update instead of before
-it, not reduced over a single rank, and on a CPU new weights are rounded to bf16 while they are still in its cache.
+it, not reduced over a single rank, and on a CPU new weights are rounded to bf16 while they are still in its cache. On
+CUDA the update decides on the device what DeepSpeed reads the norm for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-from deepspeed.runtime.utils import all_gather_dp_groups
+from deepspeed.runtime.utils import all_gather_dp_groups, get_global_norm_of_tensors
 
-from gpt1_ds.engine.gradient_norm import square_sum
-from gpt1_ds.engine.optimizer import AdamW
+from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, square_sum
 
 
 def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
@@ -27,10 +27,27 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
     optimizer.clear_hp_grads = MethodType(_clear_hp_grads, optimizer)
     optimizer.clear_lp_grads = MethodType(_clear_lp_grads, optimizer)
     optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, optimizer)
-    if isinstance(optimizer.optimizer, AdamW) and optimizer.fp32_groups_flat_partition[0].device.type == "cpu":
+    if decides_on_device(optimizer.fp32_groups_flat_partition[0].device):
+        optimizer.step = MethodType(_step, optimizer)
+    else:
         _round_in_update(optimizer)
     if data_size == 1:
         engine.buffered_allreduce_fallback = _nobody_else
+
+
+@torch.no_grad()
+def _step(optimizer: Any) -> None:
+    """DeepSpeed's step without its reads of the norm, each of which would wait for the device."""
+    gradients, _ = optimizer.get_grads_for_norm()
+    norm = get_global_norm_of_tensors(input_tensors=gradients, mpu=optimizer.mpu, norm_type=optimizer.norm_type)
+    optimizer._global_grad_norm = clip_in_update(optimizer.optimizer, norm, optimizer.clip_grad)
+    partitions = zip(optimizer.fp32_groups_flat_partition, optimizer.fp32_groups_gradient_flat_partition, strict=True)
+    for master, gradient in partitions:
+        master.grad = gradient
+    optimizer.optimizer.step()
+    optimizer._lazy_init_hp_params_optimizer_state()
+    optimizer.update_lp_params()
+    optimizer.clear_hp_grads()
 
 
 @torch.no_grad()

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 _OPTIMIZERS = "deepspeed.runtime"
 
@@ -33,6 +35,7 @@ RELIED_ON = (
             *("fp32_groups_gradients", "fp32_groups_has_gradients", "fp32_groups_gradients_flat", "_global_grad_norm"),
             *("bf16_groups", "bf16_groups_flat", "bf16_partitioned_groups", "fp32_groups_flat_partition", "clip_grad"),
             *("real_dp_process_group", "nccl_start_alignment_factor", "allgather_bucket_size"),
+            *("fp32_groups_gradient_flat_partition", "_lazy_init_hp_params_optimizer_state"),
         ),
         "engine/bf16_optimizer_patch.py",
         "redundant passes over the gradients are removed",
@@ -58,6 +61,27 @@ RELIED_ON = (
         "engine/bf16_optimizer_patch.py, engine/update_filter.py",
         "what the patched methods would have called",
         "tests/parallel/test_bf16_optimizer_patch.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
+        ("bf16_groups", "fp32_groups_gradients_flat", "_update_hp_grad"),
+        "engine/overlap.py",
+        "gradients are reduced while the backward pass computes others",
+        "tests/parallel/test_bf16_optimizer_patch.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.utils",
+        ("mask_nan_or_inf_with_val_inplace",),
+        "engine/deepspeed_patches.py",
+        "a norm that is not finite is marked without a copy from the host",
+        "tests/unit/engine/test_deepspeed_patches.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
+        ("check_overflow",),
+        "engine/base.py",
+        "ZeRO 1 and 2 read once, before an update, what they need to know",
+        "tests/parallel/test_nonfinite.py",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -159,6 +183,19 @@ def set_timeouts(timeout: timedelta) -> None:
     """Of every process group, those that DeepSpeed made included."""
     for group in list(dist.distributed_c10d._world.pg_map):
         dist.distributed_c10d._set_pg_timeout(timeout, group)
+
+
+def mask_norms_on_device() -> None:
+    """DeepSpeed marks a norm that is not finite by a number that it copies from the host: the host waits for it."""
+    from deepspeed.runtime import utils
+    from deepspeed.runtime.zero import stage3, stage_1_and_2
+
+    for module in (utils, stage_1_and_2, stage3):
+        module.mask_nan_or_inf_with_val_inplace = _mask
+
+
+def _mask(norm: Tensor, device: object = None, val: float = -1.0) -> None:
+    norm.masked_fill_(~torch.isfinite(norm), val)
 
 
 def allow_sequence_parallel() -> None:

@@ -22,6 +22,8 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            # the host would wait for the device after every backward pass (stage_1_and_2.py:1028); BF16_Optimizer
+            # (bf16 under ZeRO 1) does not read it: see engine/overlap.py
             "overlap_comm": False,
         },
         "zero_allow_untested_optimizer": True,  # ours (engine/optimizer.py)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,9 +30,11 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack(sums).sum()
 
 
-def clip_gradients(module: nn.Module, groups: ProcessGroups, clip: float, rejects: Callable[[float], bool]) -> float:
+def clip_gradients(
+    module: nn.Module, groups: ProcessGroups, clip: float, optimizer: Any, judge: Callable[[Tensor], Tensor] | None
+) -> Tensor | float:
     """ZeRO 0: the global norm before gradients are scaled to `clip` (0: they are not). A step whose norm is not finite,
-    or that `rejects` returns True for, loses its gradients; its norm is infinite.
+    or that `judge` gives a negative norm for, is not applied; its norm is infinite.
     """
     held = [(parameter, parameter.grad) for parameter in module.parameters() if parameter.grad is not None]
     gradients = [gradient for _, gradient in held]
@@ -42,11 +45,29 @@ def clip_gradients(module: nn.Module, groups: ProcessGroups, clip: float, reject
     ]
     square = square_sum(owned) if owned else torch.zeros((), device=gradients[0].device)
     dist.all_reduce(square, group=groups.tensor_group)
-    norm = float(square.sqrt())
-    if not torch.isfinite(square) or rejects(norm):
+    root = square.sqrt()
+    if decides_on_device(root.device) and judge is None:
+        return clip_in_update(optimizer, root, clip)
+    norm = float(root if judge is None else judge(root))
+    if not 0 <= norm < float("inf"):
         for parameter, _ in held:
             parameter.grad = None
         return float("inf")
     if clip and norm > clip:
         torch._foreach_mul_(gradients, clip / (norm + 1e-6))
     return norm
+
+
+def decides_on_device(device: torch.device) -> bool:
+    """Whether what follows from a norm is better decided where it is than on the host."""
+    return device.type == "cuda"
+
+
+def clip_in_update(optimizer: Any, norm: Tensor, clip: float) -> Tensor:
+    """Let the fused update itself divide gradients by what scales them to `clip`, and do nothing where the norm is not
+    finite: the host need not know it. Gives the norm, infinite for such a step.
+    """
+    finite = torch.isfinite(norm) & (norm >= 0)  # DeepSpeed marks a norm that is not finite by -1
+    optimizer.found_inf = (~finite).float()
+    optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else None  # DeepSpeed's and torch's eps
+    return torch.where(finite, norm, torch.inf)

@@ -16,13 +16,12 @@ from torch import Tensor
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
-from gpt1_ds.engine.base import Engine, MicroBatch, Rejects, StepResult
+from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.pipeline_patches import patch_pipeline
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
 from gpt1_ds.model.layers import TensorParallel
@@ -73,23 +72,21 @@ class PipelineEngine(Engine):
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
         patch_pipeline(self.deepspeed, self._trace)
         patch_bf16_optimizer(self.deepspeed, layout.data)
+        self._spare_reads()
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
         self._expect(batches[0].shapes)
-        loss = float(self.deepspeed.train_batch(data_iter=_feed(batches)))
-        norm = float(self.deepspeed.get_global_grad_norm())
-        applied = self.deepspeed.was_step_applied() and norm != float("inf")
-        return StepResult(loss, norm, applied, self.loss_scale())
+        loss = self.deepspeed.train_batch(data_iter=_feed(self._here(batches)))
+        return self._result(self.deepspeed.get_global_grad_norm(), loss)
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self._expect(batches[0].shapes)
-        loss = self.deepspeed.eval_batch(_feed(batches), num_micro_batches=len(batches))
+        loss = self.deepspeed.eval_batch(_feed(self._here(batches)), num_micro_batches=len(batches))
         return float(loss)
 
-    def filter_updates(self, rejects: Rejects) -> None:
-        engine = self.deepspeed  # its loss, which only the last stage has, is shared among all ranks once more
-        filter_updates(engine.optimizer, lambda norm: rejects(float(engine._aggregate_total_loss()), norm))
+    def _total_loss(self) -> tuple[Tensor, int]:
+        return self.deepspeed._aggregate_total_loss(), 1  # only the last stage has it: all ranks take it from there
 
     def _expect(self, shapes: tuple[torch.Size, ...]) -> None:
         """Before a schedule runs: DeepSpeed keeps its receive buffers, micro-batches of another shape need others."""

@@ -8,20 +8,26 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
-from gpt1_ds.engine.base import Engine, MicroBatch, Rejects, StepResult
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.optimizer import make_optimizer
+from gpt1_ds.engine.overlap import OverlappedReduction
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.update_filter import filter_updates
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.objectives.base import Objective
+
+
+def overlaps(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 class DenseEngine(Engine):
@@ -34,13 +40,14 @@ class DenseEngine(Engine):
         model.loss = self.loss
         if compiles(config.train.compile):
             compile_blocks(model)
-        self._rejects: Callable[[float], bool] = _never
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
             )
         patch_bf16_optimizer(self.deepspeed, groups.layout.data)
+        self._spare_reads()
+        self._reduction = self._overlapped_reduction()
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -48,38 +55,44 @@ class DenseEngine(Engine):
         self.deepspeed.train()
         self.micro_losses = []
         self.scores.clear()
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(self._here(batches)):
             self.progress(f"forward of micro-batch {number}")
             loss = self._loss(batch)
             self.progress(f"backward of micro-batch {number}")
+            if self._reduction is not None and number == len(batches) - 1:
+                self._reduction.begin()
             self.deepspeed.backward(loss)
             self.micro_losses.append(loss.detach())
             self.progress("update")
             if self.zero == 0 and number == len(batches) - 1:
-                norm = clip_gradients(self.module, self.groups, self.clip, self._rejects)
+                judge = self._judge if self._rejects is not None else None
+                norm = clip_gradients(self.module, self.groups, self.clip, self.deepspeed.optimizer, judge)
             self.deepspeed.step()
         if self.zero:
-            norm = float(self.deepspeed.get_global_grad_norm())
-        applied = self.deepspeed.was_step_applied() and norm != float("inf")
-        return StepResult(self._mean(self.micro_losses), norm, applied, self.loss_scale())
+            norm = self.deepspeed.get_global_grad_norm()
+        return self._result(norm)
 
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self.deepspeed.eval()
         self.scores.clear()
         losses = []
         with torch.no_grad():
-            for number, batch in enumerate(batches):
+            for number, batch in enumerate(self._here(batches)):
                 self.progress(f"evaluation of micro-batch {number}")
                 losses.append(self._loss(batch))
-        return self._mean(losses)
-
-    def filter_updates(self, rejects: Rejects) -> None:
-        self._rejects = lambda norm: rejects(self._mean(self.micro_losses), norm)
-        filter_updates(self.deepspeed.optimizer, self._rejects)
+        return float(self._sum(losses)) / self.groups.layout.data
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
-        parts = (*batch.inputs, *batch.labels)
-        return self.deepspeed(*(part.to(self.device, non_blocking=True) for part in parts))  # type: ignore[no-any-return]
+        return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]
+
+    def _overlapped_reduction(self) -> OverlappedReduction | None:
+        """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass."""
+        optimizer, groups = self.deepspeed.optimizer, self.groups
+        if not overlaps(self.device) or groups.layout.data == 1 or not isinstance(optimizer, BF16_Optimizer):
+            return None
+        reduction = OverlappedReduction(optimizer, groups.data_group, BUCKET_ELEMENTS)
+        self.deepspeed.buffered_allreduce_fallback = reduction.finish
+        return reduction
 
     def _heard(self, reduce: Callable[..., None]) -> Callable[..., None]:
         """DeepSpeed reduces gradients inside its backward pass."""
@@ -90,13 +103,12 @@ class DenseEngine(Engine):
 
         return run
 
-    def _mean(self, losses: list[torch.Tensor]) -> float:
-        """Of the micro-batches of all data-parallel ranks."""
+    def _total_loss(self) -> tuple[torch.Tensor, int]:
+        return self._sum(self.micro_losses), self.groups.layout.data
+
+    def _sum(self, losses: list[torch.Tensor]) -> torch.Tensor:
+        """Over the data-parallel ranks, of the mean of their micro-batches."""
         mean = torch.stack(losses).float().sum() / len(losses)
         if self.groups.layout.data > 1:
             dist.all_reduce(mean, group=self.groups.data_group)
-        return float(mean) / self.groups.layout.data
-
-
-def _never(_: float) -> bool:
-    return False
+        return mean

@@ -128,7 +128,7 @@ def _build(
         steps=workload.steps,
         state=state,
         engine=engine,
-        batches=Batches(workload.batch, run_dir, groups),
+        batches=Batches(workload.batch, run_dir, engine),
         spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, groups), workload.sources),
         saver=saver,
         restorer=restorer,

@@ -19,10 +19,14 @@ LAYOUTS = {
 MODEL = ["model.layers=4", "model.width=32", "model.heads=2", "model.context=16", "train.precision=bf16"]
 
 
-def train_here(overrides: list[str], steps: int, unpatched: bool) -> Any:
-    """Norms, masters and first moments after steps of two micro-batches each; `unpatched`: DeepSpeed's own."""
+def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) -> Any:
+    """Norms, masters and first moments after steps of two micro-batches each. `how`: `theirs` is DeepSpeed's own,
+    `device` what runs on CUDA, where step 3 has gradients that are not finite.
+    """
+    from dataclasses import replace
+
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import pipelined, plain
+    from gpt1_ds.engine import base, bf16_optimizer_patch, pipelined, plain
     from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import on_engine, pieces
 
@@ -33,11 +37,17 @@ def train_here(overrides: list[str], steps: int, unpatched: bool) -> Any:
         data, shape = open_data(config), batch_shape(config, engine.groups)
         norms = []
         for step in range(1, steps + 1):
-            batch = data.training.batch(step, shape)
-            norms.append(engine.step(training_batches(batch.micro_batches, config.run.seed, step), 1e-3).grad_norm)
+            batches = training_batches(data.training.batch(step, shape).micro_batches, config.run.seed, step)
+            if step == 3:
+                labels, weights = batches[0].labels
+                batches[0] = replace(batches[0], labels=(labels, weights * float(poison)))
+            norms.append(engine.step(batches, 1e-3).grad_norm)
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
-    if unpatched:
+    if how == "device":
+        bf16_optimizer_patch.decides_on_device = base.decides_on_device = plain.overlaps = lambda _: True
+        plain.BUCKET_ELEMENTS = 1000
+    if how == "theirs":
         plain.patch_bf16_optimizer = pipelined.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
     return on_engine(overrides, 500, train)
 
@@ -51,8 +61,8 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
     clipped = clip == 0.1
     steps = 1 if clipped else 5  # a last bit that differs in fp32 is now and then another bf16 weight in the next step
     ours, theirs = (
-        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, steps, plain), ranks)
-        for plain in (False, True)
+        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, steps, how), ranks)
+        for how in ("ours", "theirs")
     )
     for mine, other in zip(ours, theirs, strict=True):
         assert mine[0] == pytest.approx(other[0], rel=1e-6)  # ours is the preciser sum
@@ -63,3 +73,23 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
                     np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-9, err_msg=info.name)
                 else:
                     assert np.array_equal(values, expected), info.name
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+@pytest.mark.parametrize("layout", ["dp2", "pp2"])
+def test_what_runs_on_cuda_is_the_same_step(layout: str, name: str, tiny_data: Path) -> None:
+    """The update decides by itself, on CPU numbers here; gradients are reduced within the backward pass."""
+    ranks, words = LAYOUTS[layout]
+    batch = ["train.global_batch=8", f"train.micro_batch={2 if layout == 'dp2' else 4}"]
+    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", "optimizer.clip=0.1", f"optimizer.name={name}"]
+    device, ours = (
+        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 4, how, float("nan")), ranks)
+        for how in ("device", "ours")
+    )
+    for mine, other in zip(device, ours, strict=True):
+        assert mine[0] == pytest.approx(other[0], rel=1e-5)
+        assert mine[0][2] == float("inf"), "one step is left out"
+        assert mine[0][3] > 0.1, "the others are clipped"
+        for part in (1, 2):
+            for (info, _, values), (_, _, expected) in zip(mine[part], other[part], strict=True):
+                np.testing.assert_allclose(values, expected, rtol=2e-4, atol=1e-7, err_msg=info.name)
