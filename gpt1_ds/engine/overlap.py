@@ -17,7 +17,9 @@ from torch.nn import Parameter
 
 @dataclass
 class _Bucket:
-    """A run of one flat gradient: `values`, and how many of its parameters have no gradient of this step yet."""
+    """A run of one flat gradient: `values`, of how many `parameters`, and how many of them are `missing`: the last
+    micro-batch has yet to write their gradients.
+    """
 
     values: Tensor
     parameters: int
@@ -30,7 +32,6 @@ class OverlappedReduction:
 
     def __init__(self, optimizer: Any, group: dist.ProcessGroup, elements: int) -> None:
         self.optimizer, self.group = optimizer, group
-        self.is_last = False
         self.buckets: list[_Bucket] = []
         flats = zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients_flat, strict=True)
         for number, (parameters, flat) in enumerate(flats):
@@ -42,24 +43,22 @@ class OverlappedReduction:
                     self._watch(parameters[index], number, index, bucket)
 
     def begin(self) -> None:
-        self.is_last = True
         for bucket in self.buckets:
             bucket.missing = bucket.parameters
 
     def finish(self, **_: Any) -> None:
         """All gradients are means over the ranks now: in the order of the device's work, the host does not wait."""
-        self.is_last = False
         for bucket in self.buckets:
             if bucket.work is None:  # nothing flowed into one of its parameters
                 self._reduce(bucket)
         for bucket in self.buckets:
             bucket.work.wait()
-            bucket.work = None
+            bucket.work, bucket.missing = None, 0
             bucket.values.mul_(1.0 / self.group.size())
 
     def _watch(self, parameter: Parameter, group: int, index: int, bucket: _Bucket) -> None:
         def written(_: Tensor) -> None:
-            if not self.is_last:
+            if bucket.missing == 0:
                 return
             self.optimizer._update_hp_grad(parameter, group, index, clear_lp_grads=False)
             bucket.missing -= 1
