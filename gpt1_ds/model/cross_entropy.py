@@ -3,7 +3,7 @@
 Logits are by far the largest tensor of a small model. Here only a chunk's are there at once; their gradient is written
 over them and multiplied out at once, so the backward pass has nothing left to do but to scale its result. (The loss is
 the end of the graph, so its gradient is one number.) Within a chunk the softmax goes a few rows at a time, so that its
-fp32 numbers stay in the CPU's cache.
+fp32 numbers stay in the CPU's cache; on a GPU a kernel reads each logit twice and writes it once.
 
 Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary columns on this rank.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpt1_ds.architecture.blocking import LOSS_LOGITS, chunk_tokens
+from gpt1_ds.model import kernels
 from gpt1_ds.model.layers import TensorParallel
 
 HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
@@ -42,9 +43,8 @@ class _HeadLoss(torch.autograd.Function):
         grad_weight_VD = None
         for tokens, logits_CV in _chunks(hidden_TD, weight_VD):
             torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
-            logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
-            softmax = Softmax(logits_CV, labels_T[tokens], weights_T[tokens], tensor)
-            loss += softmax.loss(ctx.unit if differentiate else None)
+            unit = ctx.unit if differentiate else None
+            loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
                 continue
             torch.mm(logits_CV, weight_VD, out=grad_hidden_TD[tokens])
@@ -67,8 +67,35 @@ class _HeadLoss(torch.autograd.Function):
         return (*gradients, None, None, None, None, None)
 
 
-class Softmax:
-    """The softmax of one chunk's logits [C, V], which become their gradient."""
+def chunk_loss(
+    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+) -> Tensor:
+    """One chunk's part of the loss; the gradient, times `unit`, is written over the logits unless that is None."""
+    if kernels.available(logits_CV.device):
+        return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit)
+    logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
+    return _Softmax(logits_CV, labels_C, weights_C, tensor).loss(unit)
+
+
+def _loss_by_kernels(
+    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+) -> Tensor:
+    from gpt1_ds.model.kernels import cross_entropy as kernel  # imports triton, which a CPU machine does not have
+
+    first = tensor.rank * logits_CV.shape[1]
+    if tensor.size == 1 and unit is not None:
+        logsumexp_C, predicted_C = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, first, real, unit)
+    else:
+        logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, first, real)
+    if tensor.size > 1:
+        logsumexp_C, predicted_C = _over_ranks(logsumexp_C, predicted_C, tensor)
+        if unit is not None:
+            kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit)
+    return ((logsumexp_C - predicted_C) * weights_C).sum()
+
+
+class _Softmax:
+    """The softmax of one chunk's logits [C, V], which become their gradient, by torch."""
 
     def __init__(self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, tensor: TensorParallel) -> None:
         self.logits_CV, self.tensor = logits_CV, tensor
@@ -78,7 +105,6 @@ class Softmax:
         self.column_C1 = column_C1.clamp(0, logits_CV.shape[1] - 1)
 
     def loss(self, unit: float | None) -> Tensor:
-        """The chunk's share; the gradient, times `unit`, is written over the logits unless that is None."""
         logits_CV, alone = self.logits_CV, self.tensor.size == 1
         predicted_C1 = logits_CV.gather(1, self.column_C1).float().masked_fill_(~self.here_C1, 0.0)
         logsumexp_C1 = torch.empty_like(predicted_C1)
@@ -124,10 +150,10 @@ def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield rows, memory_RV[: rows.stop - first].copy_(logits_CV[rows])
 
 
-def _over_ranks(logsumexp_C1: Tensor, predicted_C1: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
-    """Both over the columns of all ranks, from those over this rank's."""
-    maximum_C1 = logsumexp_C1.clone()
-    torch.distributed.all_reduce(maximum_C1, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
-    sums_2C1 = torch.stack([(logsumexp_C1 - maximum_C1).exp_(), predicted_C1])
-    torch.distributed.all_reduce(sums_2C1, group=tensor.group)
-    return sums_2C1[0].log_().add_(maximum_C1), sums_2C1[1]
+def _over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
+    """Both over the columns of all ranks, from those over this rank's; one element for each token."""
+    maximum = logsumexp.clone()
+    torch.distributed.all_reduce(maximum, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
+    sums = torch.stack([(logsumexp - maximum).exp_(), predicted])
+    torch.distributed.all_reduce(sums, group=tensor.group)
+    return sums[0].log_().add_(maximum), sums[1]

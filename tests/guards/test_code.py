@@ -29,6 +29,7 @@ WALLS = {
         "launcher/libraries.py",
     ),
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),
+    "triton": ("model/kernels/",),
     "wandb": ("tracking/wandb.py",),
     "sklearn": ("tasks/metrics.py",),
     "datasets": ("tasks/formats.py",),

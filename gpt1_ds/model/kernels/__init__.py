@@ -1,0 +1,49 @@
+"""Kernels in Triton for CUDA devices; on a CPU, and where they cannot run, torch computes the same.
+
+Modules beside this file import triton and are themselves imported only where `available` says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+
+import torch
+
+from gpt1_ds.common import log
+
+LEAST_CAPABILITY = (8, 0)  # bf16 matrix products and asynchronous copies
+
+
+def available(device: torch.device) -> bool:
+    """Whether tensors on `device` are computed by these kernels. Where a GPU cannot run them, rank 0 says why, once."""
+    if device.type != "cuda":
+        return False
+    reason = why_not(device)
+    if reason is not None:
+        _say_once(reason)
+    return reason is None
+
+
+@lru_cache(maxsize=16)
+def why_not(device: torch.device) -> str | None:
+    """The reason in one sentence why a CUDA `device` cannot run the kernels; None where it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed (pip install triton): torch computes attention and the loss, more slowly"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        name, found, least = torch.cuda.get_device_name(device), _version(capability), _version(LEAST_CAPABILITY)
+        return (
+            f"{name} has compute capability {found}, the kernels need {least}: "
+            "torch computes attention and the loss, more slowly"
+        )
+    return None
+
+
+@lru_cache(maxsize=16)
+def _say_once(reason: str) -> None:
+    log.say(reason)
+
+
+def _version(capability: tuple[int, int]) -> str:
+    return ".".join(str(part) for part in capability)

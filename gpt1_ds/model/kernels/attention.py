@@ -1,0 +1,196 @@
+"""Attention with the hashed dropout mask as Triton kernels, which hold no score and no mask in memory.
+
+A tile is M queries by N keys. The forward kernel goes over a query tile's keys with a running maximum and sum (Milakov
+and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp; the backward kernels (attention_backward.py)
+compute a tile again. No kernel adds up atomically, so every result repeats to the bit. The mask is model/dropout.py's,
+computed in registers: the same elements are dropped on every layout and device.
+
+Results lie in memory as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
+the channels of a head lie together.
+
+Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpt1_ds.model.kernels.attention_tile import address, inside, keep, last_key, mask_key, scores
+
+WIDEST = 128  # channels of a head: wider tiles do not fit registers
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The mask of one call: two int32[G] keys (dropout.site_keys), the 16-bit limit below which an element is dropped
+    (dropout.threshold), the scale of the others, and the pairs of elements from one query's counters to the next's.
+    """
+
+    key_G: Tensor
+    second_G: Tensor
+    limit: int
+    scale: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Key j is visible to query i if j < until of its row, or, where `causal`, if j <= i. `until_G` is int32; None is 0
+    everywhere. A query that sees no key gives 0.
+    """
+
+    causal: bool = True
+    until_G: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a kernel is compiled for: queries and keys of a tile, warps of a program, loads under way at once."""
+
+    queries: int
+    keys: int
+    warps: int = 4
+    stages: int = 2
+
+
+# By kernel, size of an element and width of a head. No kernel spills on any of sm_80, sm_90 and sm_100:
+# tools/results/kernels.json has registers and shared memory.
+TILES = {
+    (kernel, kind, width): Tile(64, 64 if kind == "half" and width < 128 else 32)
+    for kernel in ("forward", "query", "key", "bias")
+    for kind in ("half", "fp32")
+    for width in (16, 32, 64, 128)
+}
+PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
+UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value
+
+
+def supports(width: int, dtype: torch.dtype) -> bool:
+    """Whether the kernels compute heads of this width: even, 16 to 128 channels."""
+    return width % 2 == 0 and 16 <= width <= WIDEST and dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def forward(
+    q_GSH: Tensor,
+    k_GTH: Tensor,
+    v_GTH: Tensor,
+    visible: Visible,
+    drop: Drop | None,
+    bias_NST: Tensor | None,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """softmax(factor x q k' + bias) with the mask, times v: (out [G, S, H], fp32 log-sum-exp [G, S] in units of log 2).
+
+    The bias is one per head, for all rows.
+    """
+    q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
+    out, lse_GS = empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    tile = tile_of("forward", q)
+    grid = (triton.cdiv(q.shape[1], tile.queries) * len(q),)
+    numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
+    forward_kernel[grid](q, k, v, out, lse_GS, *numbers, **options)
+    return out, lse_GS
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def forward_kernel(
+    Q, K, V, OUT, LSE, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program for each query tile of a head; tiles that see most keys begin first."""
+    tiles = tl.cdiv(S, M)
+    g = (tl.program_id(0) // tiles).to(tl.int64)
+    first = (tiles - 1 - tl.program_id(0) % tiles) * M
+    row = first + tl.arange(0, M)
+    until = tl.load(UNTIL + g) if ROWS else 0
+    key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
+    here = inside(first, S, M, H, W)
+    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
+    largest = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    out = tl.zeros([M, H], tl.float32)
+    for start in range(0, last_key(first, until, T, M, CAUSAL), N):
+        there = inside(start, T, N, H, W)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        s = scores(
+            q, k, BIAS, g % heads, row, start, until, S, T, factor, bias_head, bias_row, N, CAUSAL, BIASED, PRECISION
+        )
+        higher = tl.maximum(largest, tl.max(s, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
+        weight = tl.exp2(s - base[:, None])
+        shrink = tl.exp2(largest - base)
+        total = total * shrink + tl.sum(weight, 1)
+        if DROP:
+            weight = tl.where(keep(row, start, pairs, key, second, limit, N), weight, 0.0)
+        out = out * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        largest = higher
+    out = out * tl.where(total == 0.0, 0.0, scale / total)[:, None]
+    lse = tl.where(total == 0.0, float("inf"), largest + tl.log2(total))  # so that the backward pass finds weights of 0
+    tl.store(address(OUT, g, first, W, G * W, M, H), out.to(OUT.dtype.element_ty), mask=here)
+    tl.store(LSE + g * S + row, lse, mask=row < S)
+
+
+def rows_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same numbers, where a kernel can read them: channels side by side, k and v with the same strides."""
+    if q.stride(-1) != 1:
+        q = q.contiguous()
+    if k.stride(-1) != 1 or k.stride() != v.stride():
+        k, v = k.contiguous(), v.contiguous()
+    return q, k, v
+
+
+def empty(x_GSH: Tensor) -> Tensor:
+    """Memory for a result of this shape, laid out as [S, G, H]."""
+    heads, positions, width = x_GSH.shape
+    return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
+
+
+def tile_of(kernel: str, q_GSH: Tensor) -> Tile:
+    """The tile that `kernel` works on."""
+    wide = "fp32" if q_GSH.dtype == torch.float32 else "half"
+    return TILES[kernel, wide, triton.next_power_of_2(q_GSH.shape[2])]
+
+
+def arguments(
+    q_GSH: Tensor,
+    k_GTH: Tensor,
+    visible: Visible,
+    drop: Drop | None,
+    bias_NST: Tensor | None,
+    factor: float,
+    tile: Tile,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What every kernel is told after its own tensors: (tensors and numbers, what it is compiled for)."""
+    nothing = q_GSH  # never read
+    until = nothing if visible.until_G is None else visible.until_G
+    mask = (drop.key_G, drop.second_G) if drop else (nothing, nothing)
+    values = (drop.limit, drop.scale, drop.pairs) if drop else (0, 1.0, 0)
+    if bias_NST is not None and bias_NST.stride(-1) != 1:
+        bias_NST = bias_NST.contiguous()
+    bias, heads, strides = nothing, 1, (0, 0)
+    if bias_NST is not None:
+        bias, heads, strides = bias_NST, len(bias_NST), bias_NST.stride()[:2]
+    sizes = (len(q_GSH), heads, q_GSH.shape[1], k_GTH.shape[1])
+    numbers = (until, *mask, bias, *sizes, factor, *values, *q_GSH.stride()[:2], *k_GTH.stride()[:2], *strides)
+    return numbers, {
+        "M": tile.queries,
+        "N": tile.keys,
+        "H": triton.next_power_of_2(q_GSH.shape[2]),
+        "W": q_GSH.shape[2],
+        "CAUSAL": visible.causal,
+        "ROWS": visible.until_G is not None,
+        "DROP": drop is not None,
+        "BIASED": bias_NST is not None,
+        "PRECISION": PRECISION[q_GSH.dtype],
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }

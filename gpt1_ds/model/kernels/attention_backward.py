@@ -1,0 +1,183 @@
+"""The gradients of attention.py: a kernel over query tiles, one over key tiles, one over a head's bias.
+
+Each computes its tiles again from the log-sum-exp that the forward pass has kept, and adds them up in one fixed order.
+
+Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_of
+from gpt1_ds.model.kernels.attention_tile import address, inside, keep, last_key, mask_key, scores
+
+
+def backward(
+    grad_GSH: Tensor,
+    q_GSH: Tensor,
+    k_GTH: Tensor,
+    v_GTH: Tensor,
+    out_GSH: Tensor,
+    lse_GS: Tensor,
+    visible: Visible,
+    drop: Drop | None,
+    bias_NST: Tensor | None,
+    factor: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """(gradients of q [G, S, H], k and v [G, T, H], and of the bias [N, S, T] summed over the rows, if there is one).
+
+    `out` and `lse` are what attention.forward gave for the same arguments.
+    """
+    q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
+    grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
+    (heads, queries), keys = q.shape[:2], k.shape[1]
+    delta_GS = torch.empty_like(lse_GS)  # of each query: its output times the gradient of it (Dao et al. 2022)
+    grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
+    told = (q, k, visible, drop, bias_NST, factor)
+
+    tile = tile_of("query", q)
+    numbers, options = arguments(*told, tile)
+    grid = (triton.cdiv(queries, tile.queries) * heads,)
+    query_kernel[grid](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
+
+    tile = tile_of("key", q)
+    numbers, options = arguments(*told, tile)
+    grid = (triton.cdiv(keys, tile.keys) * heads,)
+    key_kernel[grid](q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, **options)
+    if bias_NST is None:
+        return grad_q, grad_k, grad_v, None
+
+    tile = tile_of("bias", q)
+    numbers, options = arguments(*told, tile)
+    grad_bias = bias_NST.new_empty(bias_NST.shape)
+    grid = (triton.cdiv(queries, tile.queries) * triton.cdiv(keys, tile.keys) * len(bias_NST),)
+    bias_kernel[grid](q, k, v, grad, lse_GS, delta_GS, grad_bias, *numbers, **options)
+    return grad_q, grad_k, grad_v, grad_bias
+
+
+@triton.jit
+def gradient_tile(
+    q, k, v, grad, lse, delta, BIAS, n, row, start, until, key, second, S, T, factor, limit, scale, pairs,
+    bias_head, bias_row,
+    N: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """(weights that values were summed with, less the scale; gradient of the biased scores), both fp32 [M, N]."""
+    s = scores(q, k, BIAS, n, row, start, until, S, T, factor, bias_head, bias_row, N, CAUSAL, BIASED, PRECISION)
+    probability = tl.exp2(s - lse[:, None])
+    grad_weight = tl.dot(grad, tl.trans(v), input_precision=PRECISION) * scale
+    weight = probability
+    if DROP:
+        kept = keep(row, start, pairs, key, second, limit, N)
+        grad_weight = tl.where(kept, grad_weight, 0.0)
+        weight = tl.where(kept, probability, 0.0)
+    return weight, probability * (grad_weight - delta[:, None])
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def query_kernel(
+    Q, K, V, OUT, GRAD, LSE, DELTA, GRAD_Q, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program for each query tile of a head; writes `DELTA`, which the other kernels read."""
+    tiles = tl.cdiv(S, M)
+    g = (tl.program_id(0) // tiles).to(tl.int64)
+    first = (tiles - 1 - tl.program_id(0) % tiles) * M
+    row = first + tl.arange(0, M)
+    until = tl.load(UNTIL + g) if ROWS else 0
+    key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
+    here = inside(first, S, M, H, W)
+    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
+    grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
+    out = tl.load(address(OUT, g, first, W, G * W, M, H), mask=here, other=0.0)
+    lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
+    delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
+    tl.store(DELTA + g * S + row, delta, mask=row < S)
+    grad_q = tl.zeros([M, H], tl.float32)
+    for start in range(0, last_key(first, until, T, M, CAUSAL), N):
+        there = inside(start, T, N, H, W)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        _, grad_scores = gradient_tile(
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, start, until, key, second, S, T, factor, limit, scale,
+            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+        )  # fmt: skip
+        grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision=PRECISION)
+    grad_q *= factor
+    tl.store(address(GRAD_Q, g, first, W, G * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=here)
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def key_kernel(
+    Q, K, V, GRAD, LSE, DELTA, GRAD_K, GRAD_V, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program for each key tile of a head; tiles that most queries see begin first."""
+    tiles = tl.cdiv(T, N)
+    g = (tl.program_id(0) // tiles).to(tl.int64)
+    start = (tl.program_id(0) % tiles) * N
+    until = tl.load(UNTIL + g) if ROWS else 0
+    key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
+    there = inside(start, T, N, H, W)
+    k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+    v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+    grad_k, grad_v = tl.zeros([N, H], tl.float32), tl.zeros([N, H], tl.float32)
+    begin, end = 0, S
+    if start >= until:  # no query sees these keys but, where causal, those at and after them
+        begin, end = (start // M) * M, S if CAUSAL else 0
+    for first in range(begin, end, M):
+        row = first + tl.arange(0, M)
+        here = inside(first, S, M, H, W)
+        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
+        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
+        lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))  # queries that do not exist weigh 0
+        delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
+        weight, grad_scores = gradient_tile(
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, start, until, key, second, S, T, factor, limit, scale,
+            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+        )  # fmt: skip
+        grad_v += tl.dot(tl.trans(weight.to(grad.dtype)), grad, input_precision=PRECISION)
+        grad_k += tl.dot(tl.trans(grad_scores.to(q.dtype)), q, input_precision=PRECISION)
+    grad_k, grad_v = grad_k * factor, grad_v * scale
+    tl.store(address(GRAD_K, g, start, W, G * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=there)
+    tl.store(address(GRAD_V, g, start, W, G * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=UNSPECIALISED)
+def bias_kernel(
+    Q, K, V, GRAD, LSE, DELTA, GRAD_BIAS, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
+    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program for each tile of a head's bias, which adds up all rows in their order."""
+    tiles, key_tiles = tl.cdiv(S, M) * tl.cdiv(T, N), tl.cdiv(T, N)
+    n = (tl.program_id(0) // tiles).to(tl.int64)
+    first, start = (tl.program_id(0) % tiles) // key_tiles * M, (tl.program_id(0) % key_tiles) * N
+    row, column = first + tl.arange(0, M), start + tl.arange(0, N)
+    here, there = inside(first, S, M, H, W), inside(start, T, N, H, W)
+    found = tl.zeros([M, N], tl.float32)
+    for b in range(0, G // heads):
+        g = b * heads + n
+        until = tl.load(UNTIL + g) if ROWS else 0
+        key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
+        q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
+        grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
+        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
+        lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
+        delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
+        _, grad_scores = gradient_tile(
+            q, k, v, grad, lse, delta, BIAS, n, row, start, until, key, second, S, T, factor, limit, scale,
+            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+        )  # fmt: skip
+        found += grad_scores
+    at = GRAD_BIAS + (n * S + row.to(tl.int64)[:, None]) * T + column[None, :]
+    tl.store(at, found.to(GRAD_BIAS.dtype.element_ty), mask=(row < S)[:, None] & (column < T)[None, :])

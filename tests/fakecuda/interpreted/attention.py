@@ -1,0 +1,208 @@
+"""The attention kernels in Triton's interpreter (helpers/interpreter.py starts this file): mask bits equal the CPU's,
+numbers those of float64, for every visibility, bias, head width and odd length.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.attention import Drop, Visible
+from gpt1_ds.model.kernels.attention_backward import backward
+from tests.helpers import reference
+
+SEED, STEP = 2**63 - 1, 12345
+
+
+def drop_of(rows: int, site: int, first_head: int, heads: int, keys: int, probability: float) -> Drop:
+    """As model/block.py makes it."""
+    keys_B = torch.from_numpy(dropout.row_keys(SEED, STEP, np.arange(rows)))
+    key_BN, second_BN = dropout.site_keys(keys_B, site, first_head, heads)
+    limit, scale = dropout.threshold(probability), dropout.scale(probability)
+    return Drop(key_BN.flatten(), second_BN.flatten(), limit, scale, (keys + 1) // 2)
+
+
+def restated(rows: int, site: int, first_head: int, heads: int, queries: int, keys: int, p: float) -> Tensor:
+    """bool [G, S, T], by the restatement in numpy that the CPU's masks are tested with."""
+    masks = [
+        reference.keep(queries, keys, reference.site_keys(reference.row_key(SEED, STEP, row), site, head), p)
+        for row in range(rows)
+        for head in range(first_head, first_head + heads)
+    ]
+    return torch.from_numpy(np.stack(masks))
+
+
+def bits(drop: Drop, queries: int, keys: int) -> Tensor:
+    """bool [G, S, T]: the mask that the forward kernel applies, read off by values that mark one key each."""
+    groups, width = len(drop.key_G), 16 if keys <= 16 else 128
+    q, k = torch.zeros(groups, queries, width), torch.zeros(groups, keys, width)
+    everything = Visible(causal=False, until_G=torch.full((groups,), keys, dtype=torch.int32))
+    parts = []
+    for first in range(0, keys, width):
+        v = torch.eye(keys)[:, first : first + width]
+        v = torch.nn.functional.pad(v, (0, width - v.shape[1])).expand(groups, -1, -1).contiguous()
+        parts.append(attention.forward(q, k, v, everything, drop, None, 1.0)[0])
+    return torch.cat(parts, -1)[..., :keys] > 0
+
+
+@pytest.mark.parametrize("site", range(37))
+def test_masks_of_every_site(site: int) -> None:
+    found = bits(drop_of(2, site, 0, 3, 7, 0.1), 5, 7)
+    assert torch.equal(found, restated(2, site, 0, 3, 5, 7, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "p"), [(1, 1, 0.5), (3, 2, 0.9), (65, 65, 0.1), (63, 131, 0.01), (2, 300, 0.1)]
+)
+def test_masks_of_odd_lengths(queries: int, keys: int, p: float) -> None:
+    assert torch.equal(bits(drop_of(1, 4, 0, 2, keys, p), queries, keys), restated(1, 4, 0, 2, queries, keys, p))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_masks_of_tensor_parallel_ranks(ranks: int) -> None:
+    heads = 4 // ranks
+    parts = [bits(drop_of(2, 4, rank * heads, heads, 9, 0.3), 9, 9).view(2, heads, 9, 9) for rank in range(ranks)]
+    assert torch.equal(torch.cat(parts, 1).flatten(0, 1), restated(2, 4, 0, 4, 9, 9, 0.3))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Shapes, what is visible (`until` of each row), and whether scores have a bias."""
+
+    queries: int
+    keys: int
+    width: int
+    causal: bool = True
+    until: tuple[int, ...] | None = None
+    biased: bool = False
+    probability: float = 0.1
+    heads: int = 2
+    rows: int = 2
+
+    def __str__(self) -> str:
+        seen = ("causal " if self.causal else "") + ("" if self.until is None else f"until {self.until} ")
+        return f"{seen}{'biased ' if self.biased else ''}{self.queries}x{self.keys}x{self.width}"
+
+
+CASES = [
+    Case(1, 1, 32),
+    Case(2, 2, 16, probability=0.0),
+    Case(65, 65, 64),
+    Case(130, 130, 32, rows=1),
+    Case(300, 300, 64, rows=1, heads=1),
+    Case(33, 33, 128, biased=True),
+    Case(70, 70, 32, until=(0, 41)),  # prefix
+    Case(66, 66, 64, causal=False, until=(66, 13)),  # bidirectional, the second row padded
+    Case(70, 70, 32, causal=False, until=(70, 70), biased=True),
+    Case(33, 97, 64, causal=False, until=(97, 5)),  # cross
+    Case(97, 33, 128, causal=False, until=(33, 32)),
+    Case(67, 129, 32, causal=False, until=(0, 100), biased=True),  # the first row sees nothing
+    Case(40, 40, 24, until=(3, 7), biased=True),
+    Case(20, 20, 96, rows=3),
+]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Arguments of one call, laid out as model/block.py has them, and the gradient of its result."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    grad: Tensor
+    visible: Visible
+    drop: Drop | None
+
+
+def numbers(case: Case, dtype: torch.dtype) -> Numbers:
+    torch.manual_seed(case.queries)
+    groups = case.rows * case.heads
+
+    def heads_first(length: int, parts: int) -> Tensor:
+        x = torch.randn(length, case.rows, case.heads, parts, case.width).to(dtype)
+        return x.permute(3, 1, 2, 0, 4).flatten(1, 2)
+
+    q, k, v = heads_first(case.keys, 3)
+    if case.queries != case.keys:
+        (q,) = heads_first(case.queries, 1)
+    bias = torch.randn(case.heads, case.queries, case.keys).to(dtype) if case.biased else None
+    grad = torch.randn(groups, case.queries, case.width).to(dtype)
+    until = None
+    if case.until is not None:
+        until = torch.tensor(case.until, dtype=torch.int32).repeat_interleave(case.heads)
+    drop = None
+    if case.probability:
+        drop = drop_of(case.rows, 4, 0, case.heads, case.keys, case.probability)
+    return Numbers(q, k, v, bias, grad, Visible(case.causal, until), drop)
+
+
+def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
+    """Output and gradients in float64, of the same rounded numbers."""
+    leaves = [one.double().requires_grad_() for one in (x.q, x.k, x.v, x.bias) if one is not None]
+    q, k, v, *bias = leaves
+    query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)[None]
+    seen = (key <= query) & case.causal
+    if x.visible.until_G is not None:
+        seen = seen | (key < x.visible.until_G[:, None, None])
+    scores = factor * q @ k.transpose(1, 2)
+    if bias:
+        scores = scores + bias[0].repeat(case.rows, 1, 1)
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0.0)  # a query that sees no key gives 0
+    if x.drop is not None:
+        kept = restated(case.rows, 4, 0, case.heads, case.queries, case.keys, case.probability)
+        weights = weights * kept * x.drop.scale
+    out = weights @ v
+    return out.detach(), *torch.autograd.grad(out, leaves, x.grad.double())
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    assert not found.isnan().any()
+    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients(case: Case, dtype: torch.dtype, tolerance: float) -> None:
+    x, factor = numbers(case, dtype), case.width**-0.5
+    out, lse = attention.forward(x.q, x.k, x.v, x.visible, x.drop, x.bias, factor)
+    found = backward(x.grad, x.q, x.k, x.v, out, lse, x.visible, x.drop, x.bias, factor)
+    for got, wanted in zip((out, *found), plain(case, x, factor), strict=False):
+        assert got is not None
+        assert got.dtype == dtype
+        assert error(got, wanted) <= tolerance
+    assert (found[3] is None) == (x.bias is None)
+    assert lse.dtype == torch.float32
+
+
+def test_results_repeat_and_lie_as_the_block_reads_them() -> None:
+    case = Case(70, 70, 32, until=(0, 41), biased=True)
+    x = numbers(case, torch.bfloat16)
+    once, again = (attention.forward(x.q, x.k, x.v, x.visible, x.drop, x.bias, 0.2) for _ in range(2))
+    assert torch.equal(once[0], again[0])
+    assert once[0].permute(1, 0, 2).is_contiguous(), "[S, B, width] is a view"
+
+
+def test_a_nan_is_not_hidden() -> None:
+    x = numbers(Case(5, 5, 16), torch.float32)
+    k = x.k.clone()
+    k[0, 2] = math.nan
+    out, lse = attention.forward(x.q, k, x.v, x.visible, None, None, 1.0)
+    assert out[0, 2:].isnan().all()
+    assert lse[0, 2:].isnan().all()
+    assert not out[0, :2].isnan().any()
+    assert not out[1:].isnan().any()
+
+
+def test_widths() -> None:
+    assert [width for width in (8, 15, 16, 24, 33, 80, 128, 130) if attention.supports(width, torch.bfloat16)] == [
+        *(16, 24, 80, 128),
+    ]
+    assert not attention.supports(64, torch.float64)

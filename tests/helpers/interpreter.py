@@ -1,0 +1,19 @@
+"""Triton's interpreter runs kernels on CPU tensors, in processes that say so before they import triton."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def passes(file: str) -> None:
+    """The tests in `file` pass in a process of their own that interprets kernels."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", file]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
