@@ -5,7 +5,6 @@ Modules beside this file import triton and are themselves imported only where `a
 
 from __future__ import annotations
 
-import importlib.util
 from functools import lru_cache
 
 import torch
@@ -28,8 +27,10 @@ def available(device: torch.device) -> bool:
 @lru_cache(maxsize=16)
 def why_not(device: torch.device) -> str | None:
     """The reason in one sentence why a CUDA `device` cannot run the kernels; None where it can."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed (pip install triton): torch computes attention and the loss, more slowly"
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        return f"triton cannot be imported ({error}): torch computes attention and the loss, more slowly"
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
         name, found, least = torch.cuda.get_device_name(device), _version(capability), _version(LEAST_CAPABILITY)
