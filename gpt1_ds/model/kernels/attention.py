@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.attention_tile import address, inside, keep, last_key, mask_key, scores
+from gpt1_ds.model.kernels.attention_tile import address, ends, inside, keep, last_key, mask_key, scores, unit
 
 WIDEST = 128  # channels of a head: wider tiles do not fit registers
 
@@ -87,8 +87,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """softmax(factor x q k' + bias) with the mask, times v: (out [G, S, H], fp32 log-sum-exp [G, S] in units of log 2).
 
-    The bias is one per head, for all rows.
+    The bias is one per head, for all rows; `factor` is above 0.
     """
+    assert factor > 0, f"scores are multiplied with {factor}"
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     out, lse_GS = empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
     tile = tile_of("forward", q)
@@ -111,6 +112,7 @@ def forward_kernel(
     first = (tiles - 1 - tl.program_id(0) % tiles) * M
     row = first + tl.arange(0, M)
     until = tl.load(UNTIL + g) if ROWS else 0
+    end = ends(row, until, S, T, CAUSAL)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
     here = inside(first, S, M, H, W)
     q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
@@ -121,12 +123,10 @@ def forward_kernel(
         there = inside(start, T, N, H, W)
         k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        s = scores(
-            q, k, BIAS, g % heads, row, start, until, S, T, factor, bias_head, bias_row, N, CAUSAL, BIASED, PRECISION
-        )
-        higher = tl.maximum(largest, tl.max(s, 1))
+        s = scores(q, k, BIAS, g % heads, row, end, start, factor, bias_head, bias_row, N, BIASED, PRECISION)
+        higher = tl.maximum(largest, tl.max(s, 1) * unit(factor, BIASED))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
-        weight = tl.exp2(s - base[:, None])
+        weight = tl.exp2(s * unit(factor, BIASED) - base[:, None])
         shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(weight, 1)
         if DROP:

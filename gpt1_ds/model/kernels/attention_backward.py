@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_of
-from gpt1_ds.model.kernels.attention_tile import address, inside, keep, last_key, mask_key, scores
+from gpt1_ds.model.kernels.attention_tile import address, ends, inside, keep, last_key, mask_key, scores, unit
 
 
 def backward(
@@ -35,7 +35,9 @@ def backward(
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
     (heads, queries), keys = q.shape[:2], k.shape[1]
-    delta_GS = torch.empty_like(lse_GS)  # of each query: its output times the gradient of it (Dao et al. 2022)
+    delta_GS = torch.empty_like(
+        lse_GS
+    )  # of each query: its output times the gradient of it, less the mask's scale (Dao et al. 2022)
     grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
     told = (q, k, visible, drop, bias_NST, factor)
 
@@ -61,14 +63,15 @@ def backward(
 
 @triton.jit
 def gradient_tile(
-    q, k, v, grad, lse, delta, BIAS, n, row, start, until, key, second, S, T, factor, limit, scale, pairs,
-    bias_head, bias_row,
-    N: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, grad, lse, delta, BIAS, n, row, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
+    N: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(weights that values were summed with, less the scale; gradient of the biased scores), both fp32 [M, N]."""
-    s = scores(q, k, BIAS, n, row, start, until, S, T, factor, bias_head, bias_row, N, CAUSAL, BIASED, PRECISION)
-    probability = tl.exp2(s - lse[:, None])
-    grad_weight = tl.dot(grad, tl.trans(v), input_precision=PRECISION) * scale
+    """(weights that values were summed with, gradient of the biased scores), both fp32 [M, N] and yet to be multiplied
+    with the mask's scale, as `delta` is.
+    """
+    s = scores(q, k, BIAS, n, row, end, start, factor, bias_head, bias_row, N, BIASED, PRECISION)
+    probability = tl.exp2(s * unit(factor, BIASED) - lse[:, None])
+    grad_weight = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     weight = probability
     if DROP:
         kept = keep(row, start, pairs, key, second, limit, N)
@@ -90,13 +93,14 @@ def query_kernel(
     first = (tiles - 1 - tl.program_id(0) % tiles) * M
     row = first + tl.arange(0, M)
     until = tl.load(UNTIL + g) if ROWS else 0
+    end = ends(row, until, S, T, CAUSAL)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
     here = inside(first, S, M, H, W)
     q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
     grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
     out = tl.load(address(OUT, g, first, W, G * W, M, H), mask=here, other=0.0)
     lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
-    delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1)
+    delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1) / scale
     tl.store(DELTA + g * S + row, delta, mask=row < S)
     grad_q = tl.zeros([M, H], tl.float32)
     for start in range(0, last_key(first, until, T, M, CAUSAL), N):
@@ -104,11 +108,11 @@ def query_kernel(
         k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         _, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, g % heads, row, start, until, key, second, S, T, factor, limit, scale,
-            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, end, start, key, second, factor, limit, pairs, bias_head,
+            bias_row, N, DROP, BIASED, PRECISION,
         )  # fmt: skip
         grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision=PRECISION)
-    grad_q *= factor
+    grad_q *= factor * scale
     tl.store(address(GRAD_Q, g, first, W, G * W, M, H), grad_q.to(GRAD_Q.dtype.element_ty), mask=here)
 
 
@@ -129,23 +133,24 @@ def key_kernel(
     k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
     v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
     grad_k, grad_v = tl.zeros([N, H], tl.float32), tl.zeros([N, H], tl.float32)
-    begin, end = 0, S
+    begin, stop = 0, S
     if start >= until:  # no query sees these keys but, where causal, those at and after them
-        begin, end = (start // M) * M, S if CAUSAL else 0
-    for first in range(begin, end, M):
+        begin, stop = (start // M) * M, S if CAUSAL else 0
+    for first in range(begin, stop, M):
         row = first + tl.arange(0, M)
+        end = ends(row, until, S, T, CAUSAL)
         here = inside(first, S, M, H, W)
         q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
         grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))  # queries that do not exist weigh 0
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         weight, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, g % heads, row, start, until, key, second, S, T, factor, limit, scale,
-            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, end, start, key, second, factor, limit, pairs, bias_head,
+            bias_row, N, DROP, BIASED, PRECISION,
         )  # fmt: skip
         grad_v += tl.dot(tl.trans(weight.to(grad.dtype)), grad, input_precision=PRECISION)
         grad_k += tl.dot(tl.trans(grad_scores.to(q.dtype)), q, input_precision=PRECISION)
-    grad_k, grad_v = grad_k * factor, grad_v * scale
+    grad_k, grad_v = grad_k * (factor * scale), grad_v * scale
     tl.store(address(GRAD_K, g, start, W, G * W, N, H), grad_k.to(GRAD_K.dtype.element_ty), mask=there)
     tl.store(address(GRAD_V, g, start, W, G * W, N, H), grad_v.to(GRAD_V.dtype.element_ty), mask=there)
 
@@ -166,7 +171,7 @@ def bias_kernel(
     found = tl.zeros([M, N], tl.float32)
     for b in range(0, G // heads):
         g = b * heads + n
-        until = tl.load(UNTIL + g) if ROWS else 0
+        end = ends(row, tl.load(UNTIL + g) if ROWS else 0, S, T, CAUSAL)
         key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
         q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
         grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
@@ -175,9 +180,9 @@ def bias_kernel(
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         _, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, n, row, start, until, key, second, S, T, factor, limit, scale,
-            pairs, bias_head, bias_row, N, CAUSAL, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, n, row, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
+            N, DROP, BIASED, PRECISION,
         )  # fmt: skip
         found += grad_scores
     at = GRAD_BIAS + (n * S + row.to(tl.int64)[:, None]) * T + column[None, :]
-    tl.store(at, found.to(GRAD_BIAS.dtype.element_ty), mask=(row < S)[:, None] & (column < T)[None, :])
+    tl.store(at, (found * scale).to(GRAD_BIAS.dtype.element_ty), mask=(row < S)[:, None] & (column < T)[None, :])

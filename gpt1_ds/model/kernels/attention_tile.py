@@ -18,7 +18,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 def address(P, g, first, head_stride, row_stride, R: tl.constexpr, H: tl.constexpr):
     """Pointers [R, H] to rows `first` .. `first` + R - 1 of head `g`."""
     start = P + g * head_stride + tl.cast(first, tl.int64) * row_stride
-    return start + (tl.arange(0, R) * row_stride)[:, None] + tl.arange(0, H)[None, :]
+    return start + (tl.arange(0, R).to(tl.int64) * row_stride)[:, None] + tl.arange(0, H)[None, :]
 
 
 @triton.jit
@@ -45,26 +45,17 @@ def keep(row, start, pairs, key, second, limit, N: tl.constexpr):
     bits = ((bits ^ (bits >> 16)) * MIX_1) ^ second
     bits = (bits ^ (bits >> 13)) * MIX_2
     bits = bits ^ (bits >> 16) ^ SIGNS
-    low, high = (bits & 0xFFFF) >= limit, (bits >> 16) >= limit
-    return tl.reshape(tl.join(low, high), [low.shape[0], N])
+    halves = tl.join(bits & 0xFFFF, bits >> 16)  # numbers, because booleans would be packed into bytes
+    return tl.reshape(halves, [bits.shape[0], N]) >= limit
 
 
 @triton.jit
-def scores(
-    q, k, BIAS, n, row, start, until, S, T, factor, bias_head, bias_row,
-    N: tl.constexpr, CAUSAL: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """fp32 [M, N] in units of log 2: scaled, biased, -inf where a key is not visible."""
-    column = start + tl.arange(0, N)
-    seen = (column < until)[None, :]
+def ends(row, until, S, T, CAUSAL: tl.constexpr):
+    """int32 [M]: each query sees the keys before its end."""
+    end = tl.zeros_like(row) + until
     if CAUSAL:
-        seen = seen | (column[None, :] <= row[:, None])
-    seen = seen & (column < T)[None, :]
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (factor * LOG2_E)
-    if BIASED:
-        at = BIAS + n * bias_head + row.to(tl.int64)[:, None] * bias_row + column[None, :]
-        s += tl.load(at, mask=seen & (row < S)[:, None], other=0.0).to(tl.float32) * LOG2_E
-    return tl.where(seen, s, float("-inf"))
+        end = tl.maximum(end, row + 1)
+    return tl.where(row < S, tl.minimum(end, T), 0)
 
 
 @triton.jit
@@ -74,3 +65,24 @@ def last_key(first, until, T, M: tl.constexpr, CAUSAL: tl.constexpr):
     if CAUSAL:
         end = tl.maximum(end, tl.minimum(first + M, T))
     return end
+
+
+@triton.jit
+def scores(
+    q, k, BIAS, n, row, end, start, factor, bias_head, bias_row,
+    N: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """fp32 [M, N]: in units of log 2 once multiplied with `unit`, -inf where a key is not visible."""
+    column = start + tl.arange(0, N)
+    seen = column[None, :] < end[:, None]
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if BIASED:
+        at = BIAS + n * bias_head + row.to(tl.int64)[:, None] * bias_row + column[None, :]
+        s = s * (factor * LOG2_E) + tl.load(at, mask=seen, other=0.0).to(tl.float32) * LOG2_E
+    return tl.where(seen, s, float("-inf"))
+
+
+@triton.jit
+def unit(factor, BIASED: tl.constexpr):
+    """What `scores` are multiplied with when they are used, for then it costs nothing."""
+    return 1.0 if BIASED else factor * LOG2_E

@@ -41,23 +41,17 @@ def agree(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
 
 
 @DTYPES
-@pytest.mark.parametrize(("columns", "real"), [(COLUMNS, REAL), (9000, 8999), (4096, 4096), (2, 1)])
+@pytest.mark.parametrize(("columns", "real"), [(COLUMNS, REAL), (9000, 8999), (4096, 4096), (16, 8)])
 def test_loss_and_gradient_in_one(dtype: torch.dtype, tolerance: float, columns: int, real: int) -> None:
-    logits_CV, labels_C, weights_C = posed(dtype, max(columns, 8), real) if real > 7 else narrow(dtype)
+    logits_CV, labels_C, weights_C = posed(dtype, columns, real)
     wanted_loss, wanted = plain(logits_CV, labels_C, weights_C, real)
     logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, 0, real)
     loss = ((logsumexp_C - predicted_C) * weights_C).sum()
     assert abs(float(loss) - float(wanted_loss)) <= 1e-5 * max(1.0, float(wanted_loss))
     again = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, 0, real, 4096.0)
     assert torch.equal(again, torch.stack([logsumexp_C, predicted_C]))
-    assert agree(logits_CV / 4096.0, wanted, tolerance) or not wanted.any()
+    assert agree(logits_CV / 4096.0, wanted, tolerance)
     assert not logits_CV[:, real:].any(), "padding never learns"
-
-
-def narrow(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """One real column: the loss is 0."""
-    logits_CV = torch.tensor([[3.0, math.nan]]).to(dtype)
-    return logits_CV, torch.zeros(1, dtype=torch.int64), torch.ones(1)
 
 
 @DTYPES
