@@ -163,9 +163,9 @@ def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
     return out.detach(), *torch.autograd.grad(out, leaves, x.grad.double())
 
 
-def error(found: Tensor, wanted: Tensor) -> float:
+def error(found: Tensor, wanted: Tensor, least: float) -> float:
     assert not found.isnan().any()
-    return float((found.double() - wanted).norm() / wanted.norm().clamp(min=1e-30))
+    return float((found.double() - wanted).norm()) / max(float(wanted.norm()), least)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=["fp32", "bf16"])
@@ -174,10 +174,11 @@ def test_output_and_gradients(case: Case, dtype: torch.dtype, tolerance: float) 
     x, factor = numbers(case, dtype), case.width**-0.5
     out, lse = attention.forward(x.q, x.k, x.v, x.visible, x.drop, x.bias, factor)
     found = backward(x.grad, x.q, x.k, x.v, out, lse, x.visible, x.drop, x.bias, factor)
+    least = float(x.grad.norm()) if case.keys == 1 else 1e-30  # the weight of one key alone has no gradient
     for got, wanted in zip((out, *found), plain(case, x, factor), strict=False):
         assert got is not None
         assert got.dtype == dtype
-        assert error(got, wanted) <= tolerance
+        assert error(got, wanted, least) <= tolerance
     assert (found[3] is None) == (x.bias is None)
     assert lse.dtype == torch.float32
 
