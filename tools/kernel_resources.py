@@ -17,6 +17,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -48,43 +51,59 @@ FRACTIONS = ("factor", "scale", "unit")
 STRIDES = ("q_head", "q_row", "k_head", "k_row", "bias_head", "bias_row", "stride")  # multiples of 16 at these sizes
 
 
-def cases() -> Iterator[tuple[str, Any, str, dict[str, Any], dict[str, int]]]:
-    """(name, kernel, type, constants, options) of every line."""
-    for kind, dtype in TYPES.items():
-        for width in WIDTHS:
-            for (name, kernel), (features, flags) in ((k, f) for k in ATTENTION.items() for f in FEATURES.items()):
-                if name == "bias" and not flags["BIASED"]:
-                    continue
-                tile = attention.tile_of(name, torch.empty(1, 1, width, dtype=dtype))
-                constants = {"M": tile.queries, "N": tile.keys, "H": width, "W": width, "CAUSAL": True, "DROP": True}
-                constants |= flags | {"PRECISION": attention.PRECISION[dtype]}
-                options = {"num_warps": tile.warps, "num_stages": tile.stages}
-                yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
-        for name, read, write in (("sums", 1, 0), ("gradient", 0, 1), ("sums and gradient", 1, 1)):
-            constants = {"READ": bool(read), "WRITE": bool(write), "BLOCK": cross_entropy.BLOCK}
-            yield (
-                f"loss {name}, {kind}",
-                cross_entropy.softmax_kernel,
-                kind,
-                constants,
-                {"num_warps": cross_entropy.WARPS},
-            )
+@dataclass(frozen=True)
+class Case:
+    """A kernel, the type of its tensors, and what it is compiled for."""
+
+    name: str
+    kernel: Any
+    kind: str
+    constants: dict[str, Any]
+    options: dict[str, int]
+    capability: int
 
 
-def assemble(kernel: Any, kind: str, constants: dict[str, Any], options: dict[str, int], capability: int) -> list[int]:
+def cases() -> list[Case]:
+    return [
+        Case(f"{name}, sm_{capability}", *how, capability)
+        for kind in TYPES
+        for name, *how in (*attention_cases(kind), *loss_cases(kind))
+        for capability in CAPABILITIES
+    ]
+
+
+def attention_cases(kind: str) -> Iterator[tuple[Any, ...]]:
+    for width, (features, flags), (name, kernel) in product(WIDTHS, FEATURES.items(), ATTENTION.items()):
+        if name == "bias" and not flags["BIASED"]:
+            continue
+        tile = attention.tile_of(torch.empty(1, 1, width, dtype=TYPES[kind]))
+        constants = {"M": tile.queries, "N": tile.keys, "H": width, "W": width, "CAUSAL": True, "DROP": True}
+        constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]]}
+        options = {"num_warps": tile.warps, "num_stages": tile.stages}
+        yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
+
+
+def loss_cases(kind: str) -> Iterator[tuple[Any, ...]]:
+    options = {"num_warps": cross_entropy.WARPS}
+    for name, read, write in (("sums", True, False), ("gradient", False, True), ("sums and gradient", True, True)):
+        constants = {"READ": read, "WRITE": write, "BLOCK": cross_entropy.BLOCK}
+        yield f"loss {name}, {kind}", cross_entropy.softmax_kernel, kind, constants, options
+
+
+def assemble(case: Case) -> list[int]:
     """[registers, stack bytes, shared bytes] of the cubin."""
     signature, fixed, divisible = {}, {}, {}
-    for place, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name], fixed[(place,)] = "constexpr", constants[name]
-        elif name.isupper() and name != "G" and name not in ("S", "T"):
-            signature[name] = "*" + POINTERS.get(name, kind)
+    for place, name in enumerate(case.kernel.arg_names):
+        if name in case.constants:
+            signature[name], fixed[(place,)] = "constexpr", case.constants[name]
+        elif name.isupper() and name not in ("G", "S", "T"):
+            signature[name] = "*" + POINTERS.get(name, case.kind)
         else:
             signature[name] = "fp32" if name in FRACTIONS else "i32"
         if signature[name].startswith("*") or name in STRIDES:
             divisible[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constexprs=fixed, attrs=divisible)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    source = ASTSource(case.kernel, signature, constexprs=fixed, attrs=divisible)
+    compiled = triton.compile(source, target=GPUTarget("cuda", case.capability, 32), options=case.options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -103,13 +122,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     options = parser.parse_args()
     assert "TRITON_INTERPRET" not in os.environ, "interpreted kernels are not assembled: unset TRITON_INTERPRET"
+    wanted = [case for case in cases() if options.only in case.name]
     lines = {}
-    for case, *how in cases():
-        for capability in CAPABILITIES:
-            name = f"{case}, sm_{capability}"
-            if options.only in name:
-                lines[name] = assemble(*how, capability)
-                print(f"{name:70} {lines[name]}", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for case, line in zip(wanted, pool.map(assemble, wanted), strict=True):
+            lines[case.name] = line
+            print(f"{case.name:70} {line}", flush=True)
     if options.out:
         columns = ["registers", "stack bytes", "shared bytes"]
         head = {"triton": triton.__version__, "columns": columns, "shared bytes at most": SHARED_BYTES}

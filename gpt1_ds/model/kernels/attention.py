@@ -59,13 +59,11 @@ class Tile:
     stages: int = 2
 
 
-# By kernel, size of an element and width of a head. No kernel spills on any of sm_80, sm_90 and sm_100:
-# tools/results/kernels.json has registers and shared memory.
+# By size of an element and width of a head. No kernel spills registers on sm_80, sm_90 and sm_100, and all fit the
+# shared memory of every GPU from 8.0 on: tools/results/kernels.json. (fp32 products of three TF32 products spill.)
 TILES = {
-    (kernel, kind, width): Tile(64, 64 if kind == "half" and width < 128 else 32)
-    for kernel in ("forward", "query", "key", "bias")
-    for kind in ("half", "fp32")
-    for width in (16, 32, 64, 128)
+    "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32)},
+    "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(32, 32), 128: Tile(16, 16)},
 }
 PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
 UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value
@@ -92,7 +90,7 @@ def forward(
     assert factor > 0, f"scores are multiplied with {factor}"
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     out, lse_GS = empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
-    tile = tile_of("forward", q)
+    tile = tile_of(q)
     grid = (triton.cdiv(q.shape[1], tile.queries) * len(q),)
     numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
     forward_kernel[grid](q, k, v, out, lse_GS, *numbers, **options)
@@ -154,10 +152,9 @@ def empty(x_GSH: Tensor) -> Tensor:
     return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
 
 
-def tile_of(kernel: str, q_GSH: Tensor) -> Tile:
-    """The tile that `kernel` works on."""
-    wide = "fp32" if q_GSH.dtype == torch.float32 else "half"
-    return TILES[kernel, wide, triton.next_power_of_2(q_GSH.shape[2])]
+def tile_of(q_GSH: Tensor) -> Tile:
+    """The tile that all kernels work on."""
+    return TILES["fp32" if q_GSH.dtype == torch.float32 else "half"][triton.next_power_of_2(q_GSH.shape[2])]
 
 
 def arguments(

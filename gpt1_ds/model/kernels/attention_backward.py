@@ -39,25 +39,16 @@ def backward(
         lse_GS
     )  # of each query: its output times the gradient of it, less the mask's scale (Dao et al. 2022)
     grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
-    told = (q, k, visible, drop, bias_NST, factor)
-
-    tile = tile_of("query", q)
-    numbers, options = arguments(*told, tile)
-    grid = (triton.cdiv(queries, tile.queries) * heads,)
-    query_kernel[grid](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
-
-    tile = tile_of("key", q)
-    numbers, options = arguments(*told, tile)
-    grid = (triton.cdiv(keys, tile.keys) * heads,)
-    key_kernel[grid](q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, **options)
+    tile = tile_of(q)
+    query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
+    numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
+    query_kernel[(query_tiles * heads,)](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
+    key_kernel[(key_tiles * heads,)](q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, **options)
     if bias_NST is None:
         return grad_q, grad_k, grad_v, None
-
-    tile = tile_of("bias", q)
-    numbers, options = arguments(*told, tile)
     grad_bias = bias_NST.new_empty(bias_NST.shape)
-    grid = (triton.cdiv(queries, tile.queries) * triton.cdiv(keys, tile.keys) * len(bias_NST),)
-    bias_kernel[grid](q, k, v, grad, lse_GS, delta_GS, grad_bias, *numbers, **options)
+    tiles = query_tiles * key_tiles * len(bias_NST)
+    bias_kernel[(tiles,)](q, k, v, grad, lse_GS, delta_GS, grad_bias, *numbers, **options)
     return grad_q, grad_k, grad_v, grad_bias
 
 
