@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -116,18 +116,23 @@ def assemble(case: Case) -> list[int]:
     return [registers, stack + local, int(compiled.metadata.shared)]
 
 
+def line_of(name: str) -> list[int]:
+    """By name, because a kernel cannot be sent to another process."""
+    return assemble(next(case for case in cases() if case.name == name))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="assemble the lines whose name holds this text")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     options = parser.parse_args()
     assert "TRITON_INTERPRET" not in os.environ, "interpreted kernels are not assembled: unset TRITON_INTERPRET"
-    wanted = [case for case in cases() if options.only in case.name]
+    wanted = [case.name for case in cases() if options.only in case.name]
     lines = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for case, line in zip(wanted, pool.map(assemble, wanted), strict=True):
-            lines[case.name] = line
-            print(f"{case.name:70} {line}", flush=True)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for name, line in zip(wanted, pool.map(line_of, wanted), strict=True):
+            lines[name] = line
+            print(f"{name:70} {line}", flush=True)
     if options.out:
         columns = ["registers", "stack bytes", "shared bytes"]
         head = {"triton": triton.__version__, "columns": columns, "shared bytes at most": SHARED_BYTES}
