@@ -91,7 +91,7 @@ def _loss_by_kernels(
         logsumexp_C, predicted_C = _over_ranks(logsumexp_C, predicted_C, tensor)
         if unit is not None:
             kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit)
-    return ((logsumexp_C - predicted_C) * weights_C).sum()
+    return ((logsumexp_C - predicted_C) * weights_C).sum()  # type: ignore[no-any-return]
 
 
 class _Softmax:

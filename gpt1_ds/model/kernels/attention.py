@@ -173,11 +173,10 @@ def arguments(
     values = (drop.limit, drop.scale, drop.pairs) if drop else (0, 1.0, 0)
     if bias_NST is not None and bias_NST.stride(-1) != 1:
         bias_NST = bias_NST.contiguous()
-    bias, heads, strides = nothing, 1, (0, 0)
-    if bias_NST is not None:
-        bias, heads, strides = bias_NST, len(bias_NST), bias_NST.stride()[:2]
+    biased = (nothing, 1, 0, 0) if bias_NST is None else (bias_NST, len(bias_NST), *bias_NST.stride()[:2])
+    bias, heads, *bias_strides = biased
     sizes = (len(q_GSH), heads, q_GSH.shape[1], k_GTH.shape[1])
-    numbers = (until, *mask, bias, *sizes, factor, *values, *q_GSH.stride()[:2], *k_GTH.stride()[:2], *strides)
+    numbers = (until, *mask, bias, *sizes, factor, *values, *q_GSH.stride()[:2], *k_GTH.stride()[:2], *bias_strides)
     return numbers, {
         "M": tile.queries,
         "N": tile.keys,

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gpt1_ds.model import dropout
 from gpt1_ds.model.kernels import attention
@@ -19,6 +21,22 @@ from gpt1_ds.model.kernels.attention_backward import backward
 from tests.helpers import reference
 
 SEED, STEP = 2**63 - 1, 12345
+
+
+@pytest.fixture(autouse=True)
+def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.7's interpreter keeps bf16 as uint16, and multiplies matrices of those integers."""
+
+    def widened(x: TensorHandle) -> TensorHandle:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *others: object) -> TensorHandle:
+        return product(self, widened(a), widened(b), *others)
+
+    product = InterpreterBuilder.create_dot
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
 def drop_of(rows: int, site: int, first_head: int, heads: int, keys: int, probability: float) -> Drop:
@@ -96,7 +114,7 @@ CASES = [
     Case(2, 2, 16, probability=0.0),
     Case(65, 65, 64),
     Case(130, 130, 32, rows=1),
-    Case(300, 300, 64, rows=1, heads=1),
+    Case(230, 230, 64, rows=1, heads=1),
     Case(33, 33, 128, biased=True),
     Case(70, 70, 32, until=(0, 41)),  # prefix
     Case(66, 66, 64, causal=False, until=(66, 13)),  # bidirectional, the second row padded
