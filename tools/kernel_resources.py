@@ -67,19 +67,19 @@ def cases() -> list[Case]:
     return [
         Case(f"{name}, sm_{capability}", *how, capability)
         for kind in TYPES
-        for name, *how in (*attention_cases(kind), *loss_cases(kind))
         for capability in CAPABILITIES
+        for name, *how in (*attention_cases(kind, capability), *loss_cases(kind))
     ]
 
 
-def attention_cases(kind: str) -> Iterator[tuple[Any, ...]]:
+def attention_cases(kind: str, capability: int) -> Iterator[tuple[Any, ...]]:
     for width, (features, flags), (name, kernel) in product(WIDTHS, FEATURES.items(), ATTENTION.items()):
         if name == "bias" and not flags["BIASED"]:
             continue
-        tile = attention.tile_of(torch.empty(1, 1, width, dtype=TYPES[kind]))
+        tile = attention.tile_of(TYPES[kind], width, divmod(capability, 10))
         constants = {"M": tile.queries, "N": tile.keys, "H": width, "W": width, "CAUSAL": True, "DROP": True}
         constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]]}
-        options = {"num_warps": tile.warps, "num_stages": tile.stages}
+        options = {"num_warps": tile.warps, "num_stages": 1 if name == "bias" else tile.stages}
         yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
 
 

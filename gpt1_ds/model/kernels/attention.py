@@ -62,9 +62,11 @@ class Tile:
 # By size of an element and width of a head. No kernel spills registers on sm_80, sm_90 and sm_100, and all fit the
 # shared memory of every GPU from 8.0 on: tools/results/kernels.json. (fp32 products of three TF32 products spill.)
 TILES = {
-    "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32)},
+    "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32, warps=8)},
     "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(32, 32), 128: Tile(16, 16)},
 }
+BEFORE_HOPPER = {64: Tile(64, 32)}  # whose products read registers, not shared memory: for "half"
+HOPPER = (9, 0)
 PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
 UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value
 
@@ -90,7 +92,7 @@ def forward(
     assert factor > 0, f"scores are multiplied with {factor}"
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     out, lse_GS = empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
-    tile = tile_of(q)
+    tile = tile_for(q)
     grid = (triton.cdiv(q.shape[1], tile.queries) * len(q),)
     numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
     forward_kernel[grid](q, k, v, out, lse_GS, *numbers, **options)
@@ -152,9 +154,18 @@ def empty(x_GSH: Tensor) -> Tensor:
     return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
 
 
-def tile_of(q_GSH: Tensor) -> Tile:
+def tile_of(dtype: torch.dtype, width: int, capability: tuple[int, int]) -> Tile:
     """The tile that all kernels work on."""
-    return TILES["fp32" if q_GSH.dtype == torch.float32 else "half"][triton.next_power_of_2(q_GSH.shape[2])]
+    if dtype == torch.float32:
+        return TILES["fp32"][triton.next_power_of_2(width)]
+    tiles = TILES["half"] if capability >= HOPPER else TILES["half"] | BEFORE_HOPPER
+    return tiles[triton.next_power_of_2(width)]
+
+
+def tile_for(q_GSH: Tensor) -> Tile:
+    """That of this tensor's device; in the interpreter, which has none, Hopper's."""
+    capability = torch.cuda.get_device_capability(q_GSH.device) if q_GSH.is_cuda else HOPPER
+    return tile_of(q_GSH.dtype, q_GSH.shape[2], capability)
 
 
 def arguments(

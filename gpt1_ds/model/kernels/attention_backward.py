@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_of
+from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_for
 from gpt1_ds.model.kernels.attention_tile import address, ends, inside, keep, last_key, mask_key, scores, unit
 
 
@@ -39,7 +39,7 @@ def backward(
         lse_GS
     )  # of each query: its output times the gradient of it, less the mask's scale (Dao et al. 2022)
     grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
-    tile = tile_of(q)
+    tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
     numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
     query_kernel[(query_tiles * heads,)](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
@@ -48,6 +48,7 @@ def backward(
         return grad_q, grad_k, grad_v, None
     grad_bias = bias_NST.new_empty(bias_NST.shape)
     tiles = query_tiles * key_tiles * len(bias_NST)
+    options["num_stages"] = 1  # of four tensors, which would not fit shared memory twice
     bias_kernel[(tiles,)](q, k, v, grad, lse_GS, delta_GS, grad_bias, *numbers, **options)
     return grad_q, grad_k, grad_v, grad_bias
 
