@@ -63,9 +63,9 @@ class Tile:
 # shared memory of every GPU from 8.0 on: tools/results/kernels.json. (fp32 products of three TF32 products spill.)
 TILES = {
     "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32, warps=8)},
-    "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(32, 32), 128: Tile(16, 16)},
+    "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(16, 16, warps=8), 128: Tile(16, 16, warps=8)},
 }
-BEFORE_HOPPER = {64: Tile(64, 32)}  # whose products read registers, not shared memory: for "half"
+BEFORE_HOPPER = {64: Tile(64, 32), 128: Tile(32, 32, warps=8)}  # for "half": products there read registers
 HOPPER = (9, 0)
 PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
 UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value
