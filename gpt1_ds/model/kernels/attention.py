@@ -59,8 +59,8 @@ class Tile:
     stages: int = 2
 
 
-# By size of an element and width of a head. No kernel spills registers on sm_80, sm_90 and sm_100, and all fit the
-# shared memory of every GPU from 8.0 on: tools/results/kernels.json. (fp32 products of three TF32 products spill.)
+# By size of an element and width of a head. On sm_80, sm_90 and sm_100 none spills but T5's bias kernel (8 bytes), and
+# all fit the shared memory of any GPU from 8.0 on: tools/results/kernels.json. (Three TF32 products for fp32 spill.)
 TILES = {
     "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32, warps=8)},
     "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(16, 16, warps=8), 128: Tile(16, 16, warps=8)},
