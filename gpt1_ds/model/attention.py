@@ -14,13 +14,14 @@ Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, library
 
-from gpt1_ds.model import blocked_attention
+from gpt1_ds.model import blocked_attention, kernels
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,40 @@ def _define() -> None:
         "gpt1_ds::attention_backward",
         f"(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor kept, {mask}) -> (Tensor, Tensor, Tensor)",
     )
-    library.impl("gpt1_ds::attention", ("cpu", "cuda"), blocked_attention.forward)
-    library.impl("gpt1_ds::attention_backward", ("cpu", "cuda"), blocked_attention.backward)
+    library.impl("gpt1_ds::attention", "cpu", blocked_attention.forward)
+    library.impl("gpt1_ds::attention_backward", "cpu", blocked_attention.backward)
+    library.impl("gpt1_ds::attention", "cuda", _forward_on_gpu)
+    library.impl("gpt1_ds::attention_backward", "cuda", _backward_on_gpu)
     library.register_fake("gpt1_ds::attention", _shapes)
     library.register_fake("gpt1_ds::attention_backward", _gradient_shapes)
     library.register_autograd("gpt1_ds::attention", _gradients, setup_context=_keep_inputs)
 
 
+def _forward_on_gpu(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return (_kernels(q) or blocked_attention).forward(q, *rest)  # type: ignore[no-any-return]
+
+
+def _backward_on_gpu(grad: Tensor, q: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return (_kernels(q) or blocked_attention).backward(grad, q, *rest)  # type: ignore[no-any-return]
+
+
+def _kernels(q: Tensor) -> ModuleType | None:
+    """The Triton kernels, where they can compute this attention."""
+    if not kernels.available(q.device):
+        return None
+    from gpt1_ds.model.kernels import causal_attention
+
+    return causal_attention if causal_attention.supports(q.shape[-1], q.dtype) else None
+
+
 def _shapes(q: Tensor, k: Tensor, v: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
+    if found := _kernels(q):
+        return found.shapes(q)  # type: ignore[no-any-return]
     return q.new_empty(q.shape), q.new_empty(0, dtype=torch.float32)
 
 
-def _gradient_shapes(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+def _gradient_shapes(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    return tuple(_shapes(x, x, x)[0] for x in (q, k, v))
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gpt1_ds.model import dropout
-from gpt1_ds.model.kernels import attention
+from gpt1_ds.model import blocked_attention, dropout
+from gpt1_ds.model.kernels import attention, causal_attention
 from gpt1_ds.model.kernels.attention import Drop, Visible
 from gpt1_ds.model.kernels.attention_backward import backward
 from tests.helpers import reference
@@ -225,3 +225,27 @@ def test_widths() -> None:
         *(16, 24, 80, 128),
     ]
     assert not attention.supports(64, torch.float64)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1])
+def test_as_the_model_calls_it(probability: float) -> None:
+    """The operation's two forms: Triton's and the CPU's."""
+    rows, heads, positions, width = 2, 3, 37, 32
+    draw = torch.Generator().manual_seed(0)
+    qkv = torch.randn(positions, rows, heads, 3, width, generator=draw)
+    q, k, v = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
+    grad = torch.randn(q.shape, generator=draw)
+    mask: tuple[object, ...] = (None, None, 0, 1.0)
+    if probability:
+        drop = drop_of(rows, 4, 0, heads, positions, probability)
+        mask = (drop.key_G, drop.second_G, drop.limit, drop.scale)
+    out, kept = causal_attention.forward(q, k, v, *mask)
+    found = (out, *causal_attention.backward(grad, q, k, v, out, kept, *mask))
+    wanted_out, nothing = blocked_attention.forward(q, k, v, *mask)
+    wanted = (wanted_out, *blocked_attention.backward(grad, q, k, v, wanted_out, nothing, *mask))
+    for one, want in zip(found, wanted, strict=True):
+        assert float((one - want).norm() / want.norm()) < 1e-6
+    for one, like in zip((out, kept), causal_attention.shapes(q), strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (like.shape, like.stride(), like.dtype)
+    for one in found[1:]:
+        assert one.stride() == causal_attention.shapes(q)[0].stride()
