@@ -31,6 +31,10 @@ DETERMINISTIC = {  # cuBLAS with workspaces of its own; NCCL sums in one order
     "NCCL_ALGO": "Ring",
     "NCCL_PROTO": "Simple",
 }
+RECORDER = {  # of NCCL: the last collectives of each rank, which the watchdog keeps when one hangs
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
 _SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
 
@@ -52,6 +56,9 @@ def prepare(config: Config, ranks: int | None = None) -> None:
         ConfigError.raise_all(too_many(ranks, len(visible.split(","))))
     if config.train.deterministic:
         os.environ.update(DETERMINISTIC)
+    if promise:
+        for name, value in RECORDER.items():
+            os.environ.setdefault(name, value)
     if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 

@@ -32,7 +32,7 @@ class Progress:
 @dataclass(frozen=True)
 class Presence:
     """What the watching thread says now and then: `age` is the seconds since the last progress; `waits`: the main
-    thread is in a collective.
+    thread is in a collective; `reached`: the last step whose first collective its GPU has come to (None: no GPU).
     """
 
     rank: int
@@ -42,6 +42,7 @@ class Presence:
     age: float
     where: str
     waits: bool
+    reached: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,23 +93,33 @@ def read(folder: Path, rank: int) -> Heartbeat | None:
         return None
     numbers = (progress.step, progress.count, progress.limit, presence.age)
     sound = presence.rank == rank and all(isinstance(number, int | float) for number in numbers)
+    sound = sound and isinstance(presence.reached, int | None)
     return Heartbeat(progress, presence, written) if sound else None
 
 
 def stalled_rank(beats: Iterable[Heartbeat], poll: float) -> Heartbeat:
     """Of ranks that all make no progress, the one that holds up the others.
 
-    First a process that does not even write its beat any more, then one that is not waiting for others, then the one
-    that stopped first.
+    First a process that does not even write its beat any more, then one whose GPU has not come to the collective in
+    which others wait, then one that is not waiting for others, then the one that stopped first.
     """
     found = list(beats)
     newest = max(beat.written for beat in found)
 
-    def order(beat: Heartbeat) -> tuple[bool, bool, float]:
+    def order(beat: Heartbeat) -> tuple[bool, int, bool, float]:
         silent = newest - beat.written > 4 * poll
-        return not silent, beat.presence.waits, beat.written - beat.presence.age
+        return not silent, beat.presence.reached or 0, beat.presence.waits, beat.written - beat.presence.age
 
     return min(found, key=order)
+
+
+def late_device(beats: Iterable[Heartbeat], stalled: Heartbeat) -> str:
+    """That the stalled rank's GPU is the late one, where others' GPUs have come farther; else nothing."""
+    steps = [beat.presence.reached for beat in beats if beat.presence.reached is not None]
+    reached = stalled.presence.reached
+    if reached is None or reached == max(steps):
+        return ""
+    return f"; its GPU has not come to the first collective of step {max(steps)}, where others wait"
 
 
 def place_of(thread: threading.Thread) -> tuple[str, bool]:

@@ -26,7 +26,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher import launch
-from gpt1_ds.monitoring import heartbeat
+from gpt1_ds.monitoring import device_progress, heartbeat
 from gpt1_ds.monitoring.heartbeat import HeartbeatFile, Presence, Progress
 
 DUMP = signal.SIGRTMIN + 5  # asks a rank for its stacks; nobody else uses it
@@ -43,6 +43,7 @@ class HangWatchdog:
         self.poll = min(5.0, max(0.05, min(guard.step_timeout, guard.init_timeout, guard.save_timeout) / 20))
         self.step, self.phase, self.count = 0, SET_UP, 0
         self._began: int | None = None  # the first step of this segment: libraries compile in it
+        self.device = device_progress.of_this_rank()
         self._beaten = time.monotonic()
         self._main = threading.main_thread()
         self._end = threading.Event()
@@ -77,6 +78,8 @@ class HangWatchdog:
             self.step = step
             self._began = step if self._began is None else self._began
         self.phase = phase
+        if self.device is not None:
+            self.device.begin(phase, self.step)
         if self.listener is not None:
             self.listener(phase)
         self.count += 1
@@ -113,7 +116,8 @@ class HangWatchdog:
 
     def _say_present(self) -> None:
         age, place = time.monotonic() - self._beaten, (self.groups.rank, socket.gethostname(), os.getpid())
-        self._file.write(Presence(*place, self.groups.pipeline_rank, age, *heartbeat.place_of(self._main)))
+        reached = None if self.device is None else self.device.reached()
+        self._file.write(Presence(*place, self.groups.pipeline_rank, age, *heartbeat.place_of(self._main), reached))
         self._file.flush()
 
     def _look_after(self) -> None:
@@ -162,7 +166,9 @@ class HangWatchdog:
         for rank in range(self.groups.world):
             self._signal(rank, DUMP)  # a stopped one writes its stacks when it is woken
         stack = self._stack_of(stalled.presence)
-        text = f"no progress for {seconds:.0f} s; {stalled}; stacks of all ranks: {self.folder}/stacks-*.txt"
+        self._keep_collectives()
+        late = heartbeat.late_device(found, stalled)
+        text = f"no progress for {seconds:.0f} s; {stalled}{late}; stacks of all ranks: {self.folder}/stacks-*.txt"
         who, what = stalled.presence, stalled.progress
         self.run_dir.add_event("stuck", rank=who.rank, step=what.step, phase=what.phase, stack=stack)
         log.LOGGER.debug(text)
@@ -194,5 +200,12 @@ class HangWatchdog:
     def _leave(self) -> None:
         """Another rank has raised the alarm: leave the stacks, give it time to speak, and end."""
         faulthandler.dump_traceback(self._stacks, all_threads=True)
+        self._keep_collectives()
         time.sleep(2 * PATIENCE)
         os._exit(EXIT_FAILURE)
+
+    def _keep_collectives(self) -> None:
+        """Beside the stacks, what NCCL's flight recorder saw last: tools of PyTorch compare the ranks' files."""
+        if self.device is not None and (text := device_progress.recorded_collectives()) is not None:
+            with contextlib.suppress(OSError):
+                (self.folder / f"collectives-{self.groups.rank}.json").write_text(text)

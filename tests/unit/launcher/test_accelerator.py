@@ -127,6 +127,18 @@ def test_lists_of_cores() -> None:
     assert accelerator.cores("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
+def test_nccl_records_its_collectives_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
+    for name in accelerator.RECORDER:
+        monkeypatch.delenv(name, raising=False)
+    accelerator.prepare(load())
+    assert not accelerator.RECORDER.keys() & os.environ.keys(), "no GPU is promised here"
+    os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "7"
+    accelerator.prepare(load([], ["train.device=cuda"]))
+    assert os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "7", "the user's own"
+    assert os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
 def test_kernels_are_kept_in_order_where_tensor_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
     accelerator.prepare(load([], ["train.device=cuda"]))

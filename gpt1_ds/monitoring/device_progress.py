@@ -1,0 +1,70 @@
+"""How far a rank's GPU has come, where its host cannot tell: when a GPU stops, all hosts wait for their own in the same
+line.
+
+An event is recorded on the device just before the first collective of every step. A GPU that is held up before it does
+not complete the event; the GPUs that wait in the collective for this one have completed theirs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+COLLECTIVES = ("reduction", "sending", "receiving")  # first words of the phases in which ranks meet on the device
+MOST = 64  # steps that a host runs ahead of its device
+
+
+class Event(Protocol):
+    """What is used of torch.cuda.Event."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+
+class DeviceProgress:
+    """`begin` is for the main thread, `reached` for the watching one."""
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self._pending: deque[tuple[int, Event]] = deque(maxlen=MOST)
+        self._recorded = self._reached = 0
+
+    def begin(self, phase: str, step: int) -> None:
+        """A phase of `step` begins on the host; whatever comes before its first collective is queued by now."""
+        if step > self._recorded and phase.startswith(COLLECTIVES):
+            self._recorded = step
+            event = self._new_event()
+            event.record()
+            self._pending.append((step, event))
+
+    def reached(self) -> int:
+        """The last step whose first collective the device has come to; 0 for none."""
+        while self._pending:
+            step, event = self._pending[0]
+            try:
+                if not event.query():
+                    break
+            except RuntimeError:  # the device has failed, and completes nothing any more
+                break
+            self._reached = step
+            self._pending.popleft()
+        return self._reached
+
+
+def of_this_rank() -> DeviceProgress | None:
+    """None where ranks do not meet on GPUs."""
+    return DeviceProgress(torch.cuda.Event) if dist.get_backend() == "nccl" else None
+
+
+def recorded_collectives() -> str | None:
+    """NCCL's flight recorder: the last collectives of this process as JSON. None where there is none."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", None)
+    if dump is None:
+        return None
+    text = dump()
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
