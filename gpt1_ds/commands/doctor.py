@@ -1,15 +1,24 @@
-"""`doctor`: what is installed, what will and will not work on this machine, and what to do about it."""
+"""`doctor`: what is installed, what will and will not work on this machine, and what to do about it; with --gpu the
+self-proof on the GPUs of this host.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 REQUIRED = {
     "torch": "2.11",
@@ -34,6 +43,52 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
 
 
 Finding = tuple[str, str]  # one line: (ok, note for a choice or a limit, or problem: training will not work; the text)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    proof = "prove on the GPUs of this host, in two minutes, what training promises; exit code 2 where it does not hold"
+    parser.add_argument("--gpu", action="store_true", help=proof)
+    out = "with --gpu: where the result goes (default: gpu-check-HOST-DATE.json)"
+    parser.add_argument("--out", metavar="FILE", help=out)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.gpu:
+        return check_gpus(Path(options.out) if options.out else None)
+    if options.out:
+        raise ConfigError(f"--out={options.out}: only the self-proof writes a file; add --gpu")
+    return report()
+
+
+def check_gpus(out: Path | None) -> int:
+    """The self-proof on every GPU of this host. Raises ConfigError where there is none."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise ConfigError(
+            f"doctor --gpu: torch {torch.__version__} sees no GPU here; install the CUDA build (bash tools/setup.sh "
+            "--gpu), or run it on a node that has GPUs"
+        )
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
+    from gpt1_ds.diagnostics.self_proof import configuration
+
+    return prove(configuration(count), count, out)
+
+
+def prove(config: Config, ranks: int, out: Path | None) -> int:
+    """The self-proof of `config` on local ranks; the exit code."""
+    from gpt1_ds.diagnostics.report import Record, conclude
+    from gpt1_ds.launcher import launch
+
+    found = launch.run("gpt1_ds.diagnostics.self_proof:prove", (config,), ranks)[0]
+    try:
+        more = launch.run("gpt1_ds.diagnostics.self_proof:prove_determinism", (config,), ranks)[0]
+    except (LaunchError, TrainingError) as error:  # torch refuses operations that do not repeat
+        more = [Record("a step with train.deterministic=true", False, note=str(error).splitlines()[-1])]
+    return conclude(found.with_records(more), out)
 
 
 def report() -> int:
@@ -170,4 +225,4 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("+")[0].split(".") if part.isdigit())
 
 
-COMMAND = Command("doctor", "what will and will not work here", lambda _: report())
+COMMAND = Command("doctor", "what will and will not work here", _run, _add_options)

@@ -15,7 +15,10 @@ from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
+from gpt1_ds.diagnostics.report import conclude
 from gpt1_ds.slurm import status as job_status
+
+MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
 
 def _submit_options(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +57,16 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_options(parser: argparse.ArgumentParser) -> None:
+    shared.configuration(parser)
+    out = "where the self-proof of the GPUs goes (default: gpu-check-HOST-DATE.json)"
+    parser.add_argument("--out", metavar="FILE", help=out)
+
+
 def _check(options: argparse.Namespace) -> int:
-    """An allocation for a minute, and the check in it."""
+    """An allocation for some minutes, and the checks in it."""
     from gpt1_ds.config import load
+    from gpt1_ds.slurm.check import read_proof, words
     from gpt1_ds.slurm.request import sbatch_options
     from gpt1_ds.slurm.submit import scripts
 
@@ -66,13 +76,17 @@ def _check(options: argparse.Namespace) -> int:
     wanted = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "account", "partition", "qos", "exclude")
     asked = sbatch_options(config, RunDir(Path(config.run.dir)))
     passed = [option for option in asked if option.lstrip("-").partition("=")[0] in wanted]
+    minutes = MINUTES[config.slurm.gpus_per_node > 0]
     with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
         place = Path(scratch).resolve()
         for name, text in scripts("check.sh", config, asked).items():
             (place / name).write_text(text)
-        return subprocess.run(
-            ["salloc", "--quiet", "--time=5", *passed, "bash", str(place / "check.sh"), str(place)], check=False
-        ).returncode
+        command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
+        code = subprocess.run([*command, *words(config)], check=False).returncode
+        proof = read_proof(place, config.slurm.gpus_per_node, code)
+    if proof is None:
+        return code
+    return conclude(proof, Path(options.out) if options.out else None) or code
 
 
 COMMAND = Group(
@@ -81,7 +95,7 @@ COMMAND = Group(
     (
         Command("submit", "a run folder, a script, a job", _submit, _submit_options),
         Command("status", "a run's jobs and what it says itself", _status, _status_options),
-        Command("check", "a minute on every node; names bad hosts", _check, shared.configuration),
+        Command("check", "a minute on every node, more with GPUs; names bad hosts", _check, _check_options),
         *slurm_job.COMMANDS,
     ),
 )

@@ -222,9 +222,25 @@ def _health_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _health(options: argparse.Namespace) -> int:
-    from gpt1_ds.launcher.health import examine
+    from gpt1_ds.diagnostics.health import examine
+    from gpt1_ds.launcher import launch
 
+    launch.world(None)  # of a task of srun, too: which rank it is
     return examine(Path(options.folder))
+
+
+def _prove_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--gpus-per-node", type=int, default=0)
+
+
+def _prove(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import launch
+
+    launch.world(None)
+    arguments = (Path(options.folder), options.gpus_per_node, options.overrides)
+    return launch.start("gpt1_ds.diagnostics.self_proof:prove_job", arguments, None)
 
 
 def _verdict_options(parser: argparse.ArgumentParser) -> None:
@@ -251,5 +267,6 @@ COMMANDS = (
     Command("end", STEP, _end, _end_options, hidden=True),
     Command("line", STEP, _line, _line_options, hidden=True),
     Command("health", STEP, _health, _health_options, hidden=True),
+    Command("prove", "a step of launch/check.sh", _prove, _prove_options, hidden=True),
     Command("verdict", STEP, _verdict, _verdict_options, hidden=True),
 )

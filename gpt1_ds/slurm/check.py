@@ -5,13 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
-    """What the ranks of the check (launcher/health.py) wrote, by rank."""
+    """What the ranks of the check (diagnostics/health.py) wrote, by rank."""
     found = [json.loads(path.read_text()) for path in folder.glob("health-*.json")]
     return sorted(found, key=lambda report: int(report["rank"]))
+
+
+def words(config: Config) -> list[str]:
+    """What the self-proof on a job's GPUs is told: what was asked of SLURM, and how runs compute."""
+    train = config.train
+    keys = {"precision": train.precision, "compile": train.compile, "deterministic": str(train.deterministic).lower()}
+    return [f"--gpus-per-node={config.slurm.gpus_per_node}", *(f"train.{key}={value}" for key, value in keys.items())]
+
+
+def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
+    """What the self-proof left in a check's folder; None where there is no GPU, or the check ended before it with an
+    exit code of its own. Raises LaunchError where there should be one.
+    """
+    path = folder / OF_A_JOB
+    if path.exists():
+        return read(path)
+    if gpus_per_node and code == 0:
+        raise LaunchError(f"slurm.gpus_per_node={gpus_per_node}, but the nodes had no GPU for the self-proof")
+    return None
 
 
 def bad_hosts(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -93,7 +93,7 @@ def environment(compiled: bool) -> dict[str, Any]:
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "device": device,
-        **_cuda(),
+        **cuda_versions(),
         "compiled": compiled,
         "variables": variables,
     }
@@ -119,7 +119,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cuda() -> dict[str, str | None]:
+def cuda_versions() -> dict[str, str | None]:
     """Versions of what computes on a GPU; None without one."""
     if not torch.cuda.is_available():
         return dict.fromkeys(("cuda", "cudnn", "nccl", "driver"))

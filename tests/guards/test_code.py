@@ -16,8 +16,8 @@ PACKAGE = ROOT / "gpt1_ds"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (  # of the package: each imports those before it only, without exception
     *("common", "config", "architecture", "plan", "data", "tracking", "objectives", "tasks", "model", "launcher"),
-    *("engine", "checkpoint", "interop", "monitoring", "evaluation", "training", "slurm", "scaling", "sweep"),
-    *("report", "commands", "cli", "__main__"),
+    *("engine", "checkpoint", "interop", "monitoring", "evaluation", "training", "diagnostics", "slurm", "scaling"),
+    *("sweep", "report", "commands", "cli", "__main__"),
 )
 # who may import the library at all
 WALLS = {
@@ -35,7 +35,7 @@ WALLS = {
     "datasets": ("tasks/formats.py",),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),
-        *("training/", "tasks/"),
+        *("training/", "diagnostics/", "tasks/"),
         "commands/doctor.py",
     ),
 }

@@ -6,8 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
+from gpt1_ds.cli import main
 from gpt1_ds.commands import doctor
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.config import load
+from gpt1_ds.diagnostics.report import Report, read
+from gpt1_ds.launcher import launch
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -56,3 +62,29 @@ def test_every_package_of_an_extra_is_named_with_it(
     text = said(capsys, monkeypatch)
     for name, (_, extra) in doctor.OPTIONAL.items():
         assert re.search(rf"ok      {name} 99.1, for .* \(extra {extra}\)", text)
+
+
+def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["doctor", "--gpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "sees no GPU here; install the CUDA build (bash tools/setup.sh --gpu), or run it on a node that has" in line
+    assert main(["doctor", "--out", "x.json"]) == 2
+    assert "--out=x.json: only the self-proof writes a file; add --gpu" in capsys.readouterr().err
+
+
+def test_a_step_that_cannot_repeat_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch raises where an operation has no deterministic form: the rest of the file is kept."""
+
+    def run(target: str, arguments: tuple[object, ...], ranks: int) -> list[object]:
+        if target.endswith(":prove"):
+            return [Report("node1", "2026-11-22", ranks, {"node1": ranks}, {}, [])] * ranks
+        raise LaunchError("rank 0 failed:\nTraceback\nRuntimeError: cumsum has no deterministic implementation")
+
+    monkeypatch.setattr(launch, "run", run)
+    assert doctor.prove(load(), 8, tmp_path / "gpu-check.json") == 2
+    (failing,) = read(tmp_path / "gpu-check.json").failing
+    assert failing.note == "RuntimeError: cumsum has no deterministic implementation"
+    assert "problem a step with train.deterministic=true:" in capsys.readouterr().out

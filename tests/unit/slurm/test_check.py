@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpt1_ds.cli import main
-from gpt1_ds.common.files import write_json
+from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.files import shipped, write_json
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import load
+from gpt1_ds.diagnostics.report import Record, Report, read, write
+from gpt1_ds.launcher import launch
 from gpt1_ds.slurm import faults
-from gpt1_ds.slurm.check import verdict
+from gpt1_ds.slurm.check import read_proof, verdict, words
+
+ONE = "slurm.gpus_per_node=8"
+HEALTH = ["health", "verdict"]  # steps of the script
 
 
 def report(host: str, rank: int, *problems: str, reached: bool | None = True) -> dict[str, Any]:
@@ -62,3 +71,95 @@ def test_a_job_is_tried_again_without_the_bad_hosts(
     assert fault is not None
     assert sorted(fault.hosts) == left_out
     assert fault.reason == "c: did not answer; b: disk: full"
+
+
+def proof(*records: Record) -> Report:
+    return Report("node1", "2026-11-22", 16, {"node1": 8, "node2": 8}, {"torch": "2.13.0"}, list(records))
+
+
+def test_the_self_proof_computes_as_runs_do() -> None:
+    found = words(load([], [ONE, "train.precision=bf16", "train.deterministic=true"]))
+    assert found == [
+        *("--gpus-per-node=8", "train.precision=bf16", "train.compile=auto", "train.deterministic=true"),
+    ]
+
+
+def test_ranks_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[object, ...]] = []
+
+    def start(*arguments: object) -> int:
+        told.append(arguments)
+        return 0
+
+    monkeypatch.setattr(launch, "world", lambda _: 16)
+    monkeypatch.setattr(launch, "start", start)
+    given = words(load([], [ONE]))
+    assert main(["slurm", "prove", str(tmp_path), *given]) == 0
+    assert told == [("gpt1_ds.diagnostics.self_proof:prove_job", (tmp_path, 8, given[1:]), None)]
+
+
+def test_a_self_proof_that_is_missing(tmp_path: Path) -> None:
+    assert read_proof(tmp_path, 0, 0) is None, "nodes without GPUs"
+    assert read_proof(tmp_path, 8, 1) is None, "the health check has said why"
+    with pytest.raises(LaunchError, match="the nodes had no GPU for the self-proof"):
+        read_proof(tmp_path, 8, 0)
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 2)])
+def test_slurm_check_leaves_the_proof_here(
+    ok: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`salloc` is a stand-in that leaves what the ranks of a job would."""
+    write(proof(Record("all-reduce, wrong numbers", ok, 0 if ok else 3, 0)), tmp_path / "left.json")
+    stub = tmp_path / "bin" / "salloc"
+    stub.parent.mkdir()
+    leave = f'for word; do [ ! -d "$word" ] || cp {tmp_path}/left.json "$word/gpu-check.json"; done'
+    stub.write_text(f'#!/usr/bin/env bash\necho "$@"\n{leave}\n')
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["slurm", "check", ONE, "slurm.nodes=2"]) == code
+    out = capfd.readouterr().out
+    assert "--time=15" in out
+    assert "--gpus-per-node=8 train.precision=fp32" in out
+    assert ("all 1 checks hold" if ok else "problem all-reduce, wrong numbers: 3 (limit 0)") in out
+    assert read(tmp_path / "gpu-check-node1-2026-11-22.json").world == 16
+    assert not list(tmp_path.glob("tmp*")), "the folder of the job is gone"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "bad", "code", "steps"),
+    [
+        ("8", "nothing", 0, [*HEALTH, "prove"]),
+        ("8", "prove", 3, [*HEALTH, "prove"]),
+        ("8", "verdict", 3, HEALTH),
+        ("0", "prove", 0, HEALTH),
+    ],
+)
+def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str], tmp_path: Path) -> None:
+    """The self-proof follows a good health check, on nodes with GPUs alone."""
+    for name in ("check.sh", "env.sh", "life.sh", "next.sh"):
+        (tmp_path / name).write_text((shipped("launch") / name).read_text())
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    log = tmp_path / "log"
+    stubs = {
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n',
+        "scontrol": "echo node1\n",
+        "program": f'echo "$@" >>{log}\ncase "$*" in *{bad}*) exit 3;; esac\n',
+    }
+    for name, text in stubs.items():
+        (programs / name).write_text(f"#!/usr/bin/env bash\n{text}")
+        (programs / name).chmod(0o755)
+    (tmp_path / "job.sh").write_text(f"python=({programs}/program)\nranks_per_node=8\n")
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "MASTER_ADDR": "here", "SLURM_GPUS_ON_NODE": gpus}
+    environment = {**os.environ, **variables, "PATH": f"{programs}:{os.environ['PATH']}"}
+    command = ["bash", str(tmp_path / "check.sh"), str(tmp_path), "--gpus-per-node=8", "train.compile=auto"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("the self-proof ended with 3" in done.stderr) == (bad == "prove" and gpus == "8")
+    lines = log.read_text().splitlines()
+    assert [next(step for step in ("health", "verdict", "prove") if f" {step} " in line) for line in lines] == steps
+    if "prove" in steps:
+        folder = f"{tmp_path} --gpus-per-node=8 train.compile=auto"
+        assert lines[-1] == f"-m gpt1_ds slurm node --ranks 8 slurm prove {folder}"

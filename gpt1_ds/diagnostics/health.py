@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common.files import write_json
+from gpt1_ds.diagnostics import collectives
 from gpt1_ds.launcher import accelerator
 from gpt1_ds.launcher.network import choose_interface
 
 FREE_GIB, FREE_INODES = 5, 10_000  # less than this in the run folder's file system is a problem
-ELEMENTS = 1 << 20  # of the all-reduce
+MIB = 4  # of the all-reduce
 SECONDS = 45  # for all ranks to meet
 
 
@@ -69,12 +69,6 @@ def _reach() -> dict[str, Any]:
         torch.cuda.set_device(local % torch.cuda.device_count())
     choose_interface()
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=timedelta(seconds=SECONDS))
-    values = torch.ones(ELEMENTS, device=kind)
-    dist.all_reduce(values)  # the first one connects
-    begin = time.perf_counter()
-    values.fill_(1.0)
-    dist.all_reduce(values)
-    right = float(values.sum()) == ELEMENTS * dist.get_world_size()
-    seconds = time.perf_counter() - begin
+    wrong, seconds = collectives.all_reduce(torch.device(kind), MIB)
     dist.destroy_process_group()
-    return {"reached": right, "mib_per_second": round(values.nbytes / 2**20 / seconds, 1)}
+    return {"reached": wrong == 0, "mib_per_second": round(MIB / seconds, 1)}

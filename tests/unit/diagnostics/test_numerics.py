@@ -1,0 +1,110 @@
+"""A device that computes otherwise than the CPU is found. Here the device is a CPU with one thing changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.diagnostics import numerics
+from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.model import attention, dropout
+from gpt1_ds.model import block as blocks
+
+CPU = torch.device("cpu")
+
+
+def model() -> ModelConfig:
+    return load([], ["model.width=64", "model.heads=2", "model.context=70", "model.layers=1"]).model
+
+
+@pytest.mark.parametrize("check", [numerics.hidden_masks, numerics.attention_masks])
+def test_the_same_masks(check, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    record = check(CPU)
+    assert (record.ok, record.value, record.limit, record.note) == (True, 0, 0, "")
+    keep, drawn = dropout.keep_mask, []
+
+    def wrong_once(*arguments):  # type: ignore[no-untyped-def]
+        mask = keep(*arguments)
+        drawn.append(mask)
+        if len(drawn) == 2:  # the first one of the device: the CPU draws before it
+            mask.view(-1)[0] = 1 - mask.view(-1)[0]
+        return mask
+
+    monkeypatch.setattr(dropout, "keep_mask", wrong_once)
+    record = check(CPU)
+    assert (record.ok, record.value) == (False, 1)
+    assert "report it with this file" in record.note
+
+
+def test_masks_of_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, calls = dropout.is_kept, []
+
+    def inverted_second(*arguments):  # type: ignore[no-untyped-def]
+        calls.append(arguments)
+        return kept(*arguments) ^ (len(calls) == 2)
+
+    monkeypatch.setattr(dropout, "is_kept", inverted_second)
+    record = numerics.hidden_masks(CPU)
+    assert (record.ok, record.value) == (False, 2 * 4099)
+
+
+def test_the_mask_that_attention_shows_is_its_mask() -> None:
+    """What is found by its results is what the hash says: nothing above the diagonal, a tenth below it."""
+    dropped_GSS = numerics._dropped(129, CPU)
+    assert dropped_GSS.shape == (6, 129, 129)
+    assert dropped_GSS.triu(1).sum() == 6 * 129 * 128 // 2
+    assert 0.08 < dropped_GSS.tril().float().sum() / (6 * 129 * 130 / 2) < 0.12
+
+
+@pytest.mark.parametrize("kind", ["exact", "fused"])
+def test_a_block_in_both_precisions(kind: str) -> None:
+    group = connect_alone()
+    for precision, limit in numerics.LIMITS.items():
+        record = numerics.block(CPU, model(), group, precision, kind)
+        assert record.ok, record
+        assert record.value is not None
+        assert record.value < limit == record.limit
+        assert record.name == f"block, {kind} attention, {precision}: relative error"
+    assert record.value > 1e-4, "bf16 was computed in bf16"
+
+
+@pytest.mark.parametrize(("precision", "part"), [("fp32", 3e-5), ("bf16", 0.05), ("fp32", float("nan"))])
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_block_that_is_wrong(precision: str, part: float, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel of the device off by a little, or not finite: in its result, or in a gradient alone."""
+    group, right, calls = connect_alone(), attention.exact, []
+
+    def off(q, k, v, mask):  # type: ignore[no-untyped-def]
+        calls.append(q)
+        if len(calls) == 1:  # the reference
+            return right(q, k, v, mask)
+        if way == "forward":
+            return right(q, k, v, mask) * (1 + part)
+        return right(q, k, v + (part * (v - v.detach())), mask)
+
+    monkeypatch.setattr(blocks.attention, "exact", off)
+    record = numerics.block(CPU, model(), group, precision, "exact")
+    assert not record.ok, record
+    assert "; " in record.note, "what to do"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_loss(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, right, calls = connect_alone(), numerics.head_loss, []
+    record = numerics.loss(CPU, 64, 300, group, precision)
+    assert record.ok, record
+
+    def off(*arguments):  # type: ignore[no-untyped-def]
+        calls.append(arguments)
+        return right(*arguments) * (1.05 if len(calls) == 2 else 1.0)
+
+    monkeypatch.setattr(numerics, "head_loss", off)
+    assert not numerics.loss(CPU, 64, 300, group, precision).ok
+
+
+def test_a_compiled_block() -> None:
+    record = numerics.block(CPU, model(), connect_alone(), "fp32", "exact", compiled=True)
+    assert record.ok, record
+    assert record.name == "block, exact attention, fp32, compiled: relative error"
+    assert record.value, "compiled code rounds otherwise: it is what ran"
