@@ -7,12 +7,17 @@ cd "$(dirname "$0")/.."
 bash tools/setup.sh
 export OMP_NUM_THREADS=1
 unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the package again
-if [ $# -eq 0 ]; then
-  .venv/bin/ruff check .
-  .venv/bin/ruff format --check --quiet .
-  .venv/bin/mypy
-  cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
-  set -- -n $((cores < 8 ? cores + 1 : 8)) tests
-  [ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
+[ $# -eq 0 ] || exec .venv/bin/python -m pytest "$@"
+
+.venv/bin/ruff check .
+.venv/bin/ruff format --check --quiet .
+.venv/bin/mypy
+cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
+set -- -n $((cores < 8 ? cores + 1 : 8)) tests
+[ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
+.venv/bin/python -m pytest "$@"
+if bash tools/fakecuda.sh --made; then
+  bash tools/fakecuda.sh
+else
+  echo "tests/fakecuda was not run: bash tools/fakecuda.sh makes its environment (5 GB)" >&2
 fi
-exec .venv/bin/python -m pytest "$@"

@@ -1,0 +1,20 @@
+"""Kernels, syncs, copies and bytes of a step of GPT-1 are those of tools/fakecuda/budget.json: no more, no less."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tools import gpu_budget
+
+
+@pytest.mark.parametrize("world", gpu_budget.WORLDS)
+def test_a_step_costs_what_the_table_says(world: int) -> None:
+    known = json.loads(gpu_budget.FILE.read_text())[str(world)]
+    found = gpu_budget.budget(gpu_budget.count([], world))
+    again = "if that is meant: .venv-fakecuda/bin/python tools/gpu_budget.py --write"
+    assert found.keys() == known.keys(), again
+    for name, value in known.items():
+        rounding = 0.01 if "bytes" in name else 0.0
+        assert found[name] == pytest.approx(value, rel=rounding, abs=0), f"{name} on {world} ranks; {again}"

@@ -1,0 +1,60 @@
+"""A whole step of every engine and precision runs on CUDA tensors: nothing mixes devices, every result is on the GPU.
+
+Torch itself refuses an operation on two devices; the counter sees every collective's tensors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.fakecuda import ranks, steps
+from tools.fakecuda.steps import Step
+
+RECIPE = [
+    *("model.layers=2", "model.width=64", "model.heads=4", "model.context=64"),
+    *("train.global_batch=8", "train.micro_batch=4", "optimizer.clip=0.5"),
+]
+DENSE = [f"parallel.zero={stage}" for stage in range(4)]
+ENGINES = [*DENSE, "parallel.assembly=pipeline"]
+PRECISIONS = ("fp32", "bf16", "fp16")
+CASES = [
+    (engine, precision) for engine in ENGINES for precision in PRECISIONS if engine != DENSE[0] or precision == "fp32"
+]
+
+
+def check(step: Step, rank: int) -> None:
+    assert step.devices == (step.device,) == (f"cuda:{rank}",), "every weight is on this rank's GPU"
+    assert step.result.applied
+    assert step.counts.kernels
+    for collective in step.counts.collectives:
+        assert collective.devices == ("cpu" if collective.backend == "gloo" else "cuda",), collective
+
+
+@pytest.mark.parametrize(("engine", "precision"), CASES)
+def test_a_step(engine: str, precision: str) -> None:
+    words = [*RECIPE, engine, f"train.precision={precision}"]
+    check(ranks.run(steps.step, words, 1), 0)
+
+
+@pytest.mark.parametrize("engine", [DENSE[1], DENSE[3], ENGINES[-1]])
+def test_the_second_rank_of_two_has_the_second_gpu(engine: str) -> None:
+    check(ranks.run(steps.step, [*RECIPE, engine, "train.precision=bf16"], 2, rank=1, world=2), 1)
+
+
+@pytest.mark.parametrize("engine", [DENSE[1], ENGINES[-1]])
+def test_evaluation(engine: str) -> None:
+    counts = ranks.run(steps.evaluation, [*RECIPE, engine, "train.precision=bf16"], 1)
+    assert counts.kernels
+
+
+@pytest.mark.parametrize("engine", [DENSE[1], ENGINES[-1]])
+def test_a_step_of_fine_tuning(engine: str) -> None:
+    check(ranks.run(steps.finetuning_step, [*RECIPE, engine, "train.precision=bf16"], 1), 0)
+
+
+def test_sampling(tiny_data: Path) -> None:
+    counts, device = ranks.run(steps.sample, RECIPE, tiny_data.parent / "tokenizer", 4)
+    assert device == "cuda:0"
+    assert counts.kernels

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Tests on fake GPUs: whole steps on tensors without values, in an environment of its own that is made once (5 GB).
+#   bash tools/fakecuda.sh              make .venv-fakecuda if it is not there, then run tests/fakecuda
+#   bash tools/fakecuda.sh --made       only say whether it is there
+#   bash tools/fakecuda.sh WORDS...     WORDS go to pytest
+# Exit code 3: it cannot be made here (1 with CI=true, where it must be). Needs tools/setup.sh to have run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv-fakecuda
+space=8 # GB that must be free: the wheels and what they unpack to
+cannot() { echo "tests/fakecuda is not run: $*" >&2; if [ "${CI:-}" = true ]; then exit 1; else exit 3; fi; }
+
+pin=$(grep '^torch==' tools/constraints.txt)
+stamp=$venv/.gpt1-ds-$(cat tools/constraints.txt tools/fakecuda.sh tools/fakecuda/shim.cpp | sha256sum | cut -c1-16)
+if [ "${1:-}" = --made ]; then
+  [ -e "$stamp" ]
+  exit
+fi
+if [ ! -e "$stamp" ]; then
+  [ -x .venv/bin/python ] || cannot "there is no .venv; run bash tools/setup.sh first"
+  command -v g++ >/dev/null || cannot "there is no g++ to compile tools/fakecuda/shim.cpp"
+  free=$(df --output=avail -B1G . | tail -n 1)
+  [ "$free" -ge "$space" ] || cannot "$venv needs $space GB of disk, $free GB are free"
+  echo "setting up $venv (once)" >&2
+  .venv/bin/python -m venv --clear "$venv" || cannot "no virtual environment could be made"
+  pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"; }
+  # === is this very version and no local build of it: the +cpu wheel answers to == as well
+  cuda="torch===${pin#torch==}"
+  pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>/dev/null ||
+    pip install --no-compile "$cuda" --index-url https://download.pytorch.org/whl/cu130 2>/dev/null ||
+    cannot "$cuda could not be installed; set TORCH_INDEX_URL to an index that has its CUDA build"
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  # everything else is .venv's; what lies here comes first
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
+  torch=$site/torch
+  g++ -std=c++20 -O1 -shared -fPIC -I"$torch/include" tools/fakecuda/shim.cpp \
+    -L"$torch/lib" -ltorch_cpu -Wl,-rpath,"$torch/lib" -o "$PWD/$venv/fakecuda.so" ||
+    cannot "tools/fakecuda/shim.cpp does not compile against $cuda"
+  "$venv/bin/python" -m compileall -q -j 0 "$site" >/dev/null 2>&1 || true # as in setup.sh
+  rm -f "$venv"/.gpt1-ds-*
+  touch "$stamp"
+fi
+[ $# -gt 0 ] || set -- tests/fakecuda
+export OMP_NUM_THREADS=1 PYTHONPATH=$PWD
+exec "$venv/bin/python" -m pytest "$@"

@@ -1,0 +1,74 @@
+"""What counted kernels would take on an H100, by roofline. These are estimates: a GPU measures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tools.fakecuda.counter import Kernel
+
+BANDWIDTH = 3.35e12 * 0.85  # bytes/s that large kernels reach
+PRODUCTS = 989.4e12 * 0.68  # FLOP/s that large matrix products in bf16 reach
+PEAK = 989.4e12  # FLOP/s
+KERNEL = 2.0e-6  # seconds that the smallest kernel takes
+LAUNCH = 6.0e-6  # seconds of host time for an operation in eager mode
+
+PRODUCT, ATTENTION, MASKS = "matrix products", "attention", "attention masks"
+DROPOUT, ELEMENTWISE, LOSS = "hidden dropout", "bias, GELU, residual, LayerNorm", "softmax of the loss"
+UPDATE = "gradients and optimizer"
+CATEGORIES = (PRODUCT, ATTENTION, MASKS, DROPOUT, ELEMENTWISE, LOSS, UPDATE)
+UPDATE_FILES = ("optimizer.py", "gradient_norm.py", "bf16_optimizer_patch.py", "bf16_optimizer.py", "stage_1_and_2.py")
+
+
+@dataclass
+class Work:
+    """Of a category: launches, bytes, FLOPs, seconds on the device."""
+
+    launches: int = 0
+    bytes: int = 0
+    flops: int = 0
+    seconds: float = 0.0
+
+    def add(self, kernel: Kernel) -> None:
+        self.launches += kernel.launches
+        self.bytes += kernel.read + kernel.written
+        self.flops += kernel.flops
+        self.seconds += seconds(kernel)
+
+
+def seconds(kernel: Kernel) -> float:
+    """On the device: what takes longest of moving its bytes, its products, and existing."""
+    moved = kernel.read + kernel.written
+    return max(moved / BANDWIDTH, kernel.flops / PRODUCTS, kernel.launches * KERNEL)
+
+
+def category(kernel: Kernel) -> str:
+    """By the functions of this package that issued it; autograd's own backward pass shows none."""
+    files = {caller.partition(":")[0] for caller in kernel.callers}
+    if "attention.py:_keep" in kernel.callers or "block.py:_mask" in kernel.callers:
+        return MASKS
+    if "attention.py" in files:
+        return ATTENTION
+    if "dropout.py" in files:
+        return DROPOUT
+    if "cross_entropy.py" in files:
+        return PRODUCT if kernel.flops else LOSS
+    if kernel.phase in ("update", "reduction of gradients") or kernel.place.startswith(UPDATE_FILES):
+        return UPDATE
+    return PRODUCT if kernel.flops else ELEMENTWISE
+
+
+def by_category(kernels: Iterable[Kernel]) -> dict[str, Work]:
+    found = {name: Work() for name in CATEGORIES}
+    for kernel in kernels:
+        found[category(kernel)].add(kernel)
+    return found
+
+
+def most_expensive(kernels: Iterable[Kernel], count: int) -> list[tuple[str, Work]]:
+    """The kernels of one name and place together, longest first."""
+    found: dict[str, Work] = defaultdict(Work)
+    for kernel in kernels:
+        found[f"{kernel.name} ({kernel.place})"].add(kernel)
+    return sorted(found.items(), key=lambda item: -item[1].seconds)[:count]

@@ -1,0 +1,193 @@
+"""The product's own engines on the fake device: built, stepped, counted. The functions that take `words` (key=value)
+run as one rank of a world (ranks.run).
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpt1_ds.config import Config, load
+from gpt1_ds.launcher.accelerator import choose, fitted
+from tools.fakecuda.counter import Counter, Counts
+
+if TYPE_CHECKING:
+    from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
+    from gpt1_ds.objectives.base import Objective
+
+VOCABULARY = 500  # of a configuration that names none
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank did in a step, and where its parameters and master weights are."""
+
+    counts: Counts
+    result: StepResult
+    device: str
+    devices: tuple[str, ...]
+    config: Config
+    world: int
+    words: tuple[str, ...]
+
+    @property
+    def data_ranks(self) -> int:
+        return self.world // (self.config.parallel.tensor * self.config.parallel.pipeline)
+
+    @property
+    def micro_batches(self) -> int:
+        return self.config.train.global_batch // (int(self.config.train.micro_batch) * self.data_ranks)
+
+    @property
+    def tokens(self) -> int:
+        """Of this rank's part of the batch."""
+        return self.config.train.global_batch // self.data_ranks * self.config.model.context
+
+    def waits(self) -> list[tuple[str, int]]:
+        """Host syncs and copies to the device by place, most frequent first."""
+        events = [*self.counts.syncs, *self.counts.copies]
+        return Tally(f"{event.what} at {event.place}" for event in events).most_common()
+
+
+def configuration(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Config:
+    """With the micro-batch that the launcher would choose."""
+    return fitted(load(list(presets), ["train.device=cuda", *words]), world)
+
+
+def step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
+    """The second step of pre-training: the first makes the optimizer's moments."""
+    return _step(words, world, presets)
+
+
+def warm_step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
+    """The first step, with moments as a checkpoint's: half the time of `step`, and the same but in a pipeline."""
+    return _step(words, world, presets, steps=1)
+
+
+def finetuning_step(words: Sequence[str], world: int) -> Step:
+    """The second step of fine-tuning on two classes, with the auxiliary loss."""
+    from gpt1_ds.architecture.head import HeadSpec
+    from gpt1_ds.objectives.supervised import Supervised
+
+    return _step(words, world, objective=Supervised(HeadSpec(outputs=2, sequences=1)))
+
+
+def evaluation(words: Sequence[str], world: int) -> Counts:
+    """Of as many micro-batches as a step has."""
+    from tools.fakecuda.device import fake_mode
+
+    config = configuration(words, world)
+    with fake_mode():
+        engine = build(config)
+        return counted(engine, lambda: engine.evaluate(batches(config, engine)))[0]
+
+
+def sample(words: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Counts, str]:
+    """`tokens` tokens from a model that stands on the GPU; (what it took, the model's device)."""
+    from gpt1_ds.data.tokenizers.registry import load_tokenizer
+    from gpt1_ds.engine.process_groups import connect_alone
+    from gpt1_ds.evaluation.generate import generate
+    from gpt1_ds.evaluation.load import Loaded
+    from gpt1_ds.evaluation.sampling import Sampling
+    from gpt1_ds.model.build import DenseModel
+    from gpt1_ds.model.layers import TensorParallel
+    from tools.fakecuda.device import fake_mode
+
+    config = configuration(words, 1)
+    pieces = load_tokenizer(tokenizer)
+    with fake_mode(), Counter() as counter:
+        model = DenseModel(config, pieces.vocab_size, TensorParallel(connect_alone())).eval().to("cuda")
+        generate(Loaded(model, pieces, config, 1, tokenizer), "", Sampling(tokens, temperature=0))
+        return counter.counts, str(next(model.parameters()).device)
+
+
+def build(config: Config, objective: Objective | None = None) -> Engine:
+    """The engine of this rank, under a fake mode. Weights are not drawn: they have no values."""
+    from gpt1_ds.engine.build import build_engine
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
+
+    connect(config.guard.init_timeout, choose(config))
+    vocab_size = config.model.vocab_size or VOCABULARY
+    with Counter():  # DeepSpeed asks for values here, too
+        engine = build_engine(config, vocab_size, ProcessGroups(config), initialise=False, objective=objective)
+    if config.parallel.pipelined:
+        _announce_shapes(config, engine)
+    return engine
+
+
+def _announce_shapes(config: Config, engine: Engine) -> None:
+    """The first message between stages tells the shapes that follow, in a tensor whose values are not there: it is
+    received as it would be, and the shapes come from the configuration. That DeepSpeed decodes it right is unproven
+    here; tests/parallel does that on CPUs.
+    """
+    import torch
+    from deepspeed.runtime.pipe import p2p
+    from deepspeed.runtime.pipe.engine import TENSOR_META_SIZE
+
+    train, parallel = config.train, config.parallel
+    positions = config.model.context // (parallel.tensor if parallel.sequence else 1)
+    precision = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[train.precision]
+    rows = int(train.micro_batch)
+    shapes = (([positions, rows, config.model.width], precision), ([rows], torch.int64))
+
+    def receive(stage: int) -> tuple[Any, ...]:
+        p2p.recv(torch.empty(TENSOR_META_SIZE, dtype=torch.int32, device=engine.device), stage)
+        allocate = engine.deepspeed._allocate_or_extend_buffers
+        return tuple(allocate(place, shape, kind) for place, (shape, kind) in enumerate(shapes))
+
+    engine.deepspeed._recv_tensor_meta = receive
+
+
+def batches(config: Config, engine: Engine) -> list[MicroBatch]:
+    """Of one step, in the objective's own form; every token is 0."""
+    from gpt1_ds.engine.base import MicroBatch
+    from gpt1_ds.engine.build import batch_shape
+    from gpt1_ds.model.dropout import row_keys
+
+    found = []
+    for rows in batch_shape(config, engine.groups).rows():
+        count, length = len(rows), config.model.context
+        if engine.objective.head is None:
+            batch = engine.objective.batch(np.zeros((count, length + 1), np.int64), rows >= 0)  # type: ignore[attr-defined]
+        else:
+            tokens_ECT, extract_EC = np.zeros((count, 1, length), np.int64), np.full((count, 1), length - 1)
+            weights_ECS, targets_EK = np.ones((count, 1, length - 1), np.float32), np.ones((count, 2), np.float32)
+            arrays = (tokens_ECT, weights_ECS, extract_EC, targets_EK, np.ones(count, np.float32))
+            batch = engine.objective.batch(*arrays)  # type: ignore[attr-defined]
+        found.append(MicroBatch.of(batch, row_keys(config.run.seed, 1, rows)))
+    return found
+
+
+def counted(engine: Engine, action: Callable[[], Any]) -> tuple[Counts, Any]:
+    """(what `action` asked of the device, its result)."""
+    with Counter() as counter:
+
+        def hears(phase: str) -> None:
+            counter.phase = phase
+
+        engine.progress = hears
+        result = action()
+    return counter.counts, result
+
+
+def _step(
+    words: Sequence[str], world: int, presets: Sequence[str] = (), objective: Objective | None = None, steps: int = 2
+) -> Step:
+    from gpt1_ds.engine import master_weights
+    from tools.fakecuda.device import fake_mode
+
+    config = configuration(words, world, presets)
+    with fake_mode():
+        engine = build(config, objective)
+        if steps == 1:
+            master_weights.make_moments(engine, 1)
+        for _ in range(steps):
+            counts, result = counted(engine, lambda: engine.step(batches(config, engine), 1e-4))
+        tensors = [*engine.module.parameters(), *(one.master for one in master_weights.fragments(engine))]
+        devices = tuple(sorted({str(tensor.device) for tensor in tensors}))
+        return Step(counts, result, str(engine.device), devices, config, world, tuple(words))
