@@ -52,7 +52,16 @@ def _become(rank: int, world: int) -> None:
     from tools.fakecuda import device
 
     device.install()
+    _choose_accelerator()
     _fake_groups()
+
+
+def _choose_accelerator() -> None:
+    """DeepSpeed chose one when it was imported, when no GPU was to be seen."""
+    from deepspeed.accelerator import real_accelerator
+    from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
+    real_accelerator.set_accelerator(CUDA_Accelerator())
 
 
 def _fake_groups() -> None:
