@@ -91,6 +91,7 @@ def install() -> None:
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(x, device="cuda") makes a fake on the CPU, then a copy
     _answer_for_cuda()
     torch.nn.Module._apply = _apply  # type: ignore[assignment]
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment]  # it takes no fake stream
 
 
 def _answer_for_cuda() -> None:
