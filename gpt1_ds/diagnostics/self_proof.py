@@ -78,7 +78,7 @@ def local_checks(config: Config, groups: ProcessGroups, device: torch.device) ->
     """Those that a rank does by itself, named as their records begin."""
     cuda = device.type == "cuda"
     kinds: tuple[numerics.Kind, ...] = ("exact", "fused") if cuda else ("exact",)
-    forms = (False, True) if compiles(config.train.compile) else (False,)
+    forms = (False, True) if compiles(config) else (False,)
     alone = dist.new_group([groups.rank], backend="gloo", use_local_synchronization=True)
     assert isinstance(alone, dist.ProcessGroup), "this rank is its member"
     found: list[tuple[str, Check]] = [

@@ -61,7 +61,7 @@ class PipelineEngine(Engine):
             loss_fn=partial(_loss, self.loss, self.micro_losses),
         )
         self._check_groups(model)
-        if compiles(config.train.compile):
+        if compiles(config):
             compile_blocks(model)
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():

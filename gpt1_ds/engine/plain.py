@@ -38,7 +38,7 @@ class DenseEngine(Engine):
         model = DenseModel(config, vocab_size, tensor, objective.head)
         self.loss, self.objective = self.announced(model.loss), objective
         model.loss = self.loss
-        if compiles(config.train.compile):
+        if compiles(config):
             compile_blocks(model)
         optimizer = make_optimizer(model, config.optimizer)
         with quiet():

@@ -23,6 +23,7 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
 from gpt1_ds.model.task_head import TaskHead
+from gpt1_ds.plan.cuda import is_compiled
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ def module_specs(
     return specs
 
 
-def compiles(setting: str) -> bool:
+def compiles(config: Config) -> bool:
     """Whether `train.compile` means that blocks are compiled here: auto does on a GPU, by Triton."""
-    if setting == "auto":
-        return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
-    return setting == "on"
+    if config.train.compile == "auto" and not (torch.cuda.is_available() and importlib.util.find_spec("triton")):
+        return False
+    return is_compiled(config)
 
 
 def compile_blocks(model: nn.Module) -> None:

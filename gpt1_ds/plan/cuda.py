@@ -30,7 +30,6 @@ COMPILED_AGAIN = (
     1  # kernels of a recomputing backward pass, more than in the forward and the backward pass of the others
 )
 ENDS = (30, 4)  # embeddings, head and loss, whose chunks of logits are few; counted but for the loss
-GRAPH = {"auto": True, "on": True, "off": False}  # train.compile on a GPU
 
 # Bytes of a block's simple passes, forward and backward together; counted
 MOVED = 0.54  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
@@ -90,8 +89,10 @@ DATA_SHEETS = {
 
 
 def is_compiled(config: Config) -> bool:
-    """Whether blocks are compiled on a GPU."""
-    return GRAPH[config.train.compile]
+    """Whether blocks are compiled on a GPU. With train.compile=auto they are, but not under ZeRO 3: its parameters come
+    and go inside a block, where a graph would break.
+    """
+    return config.train.compile == "on" or (config.train.compile == "auto" and config.parallel.zero < 3)
 
 
 def kernels_per_block(config: Config) -> int:

@@ -89,7 +89,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
         for key, (before, now) in changed.items():
             run_dir.add_event("changed", key=key, before=before, now=now)
     write_atomic(run_dir.config, to_yaml(config))
-    environment = provenance.environment(compiles(config.train.compile))
+    environment = provenance.environment(compiles(config))
     if run_dir.environment.exists():
         changed = provenance.differences(json.loads(run_dir.environment.read_text()), environment)
         if changed:

@@ -38,6 +38,7 @@ def test_kernels_per_block(words: list[str], kernels: int) -> None:
 
 def test_auto_compiles_on_a_gpu() -> None:
     assert kernels_per_block(gpt1("train.compile=auto")) == kernels_per_block(gpt1("train.compile=on"))
+    assert kernels_per_block(gpt1("parallel.zero=3")) == kernels_per_block(gpt1(EAGER)), "but not under ZeRO 3"
 
 
 def test_a_small_micro_batch_waits_for_the_host_where_nothing_is_compiled() -> None:
