@@ -31,6 +31,8 @@ NO_KERNEL = {  # besides views
 WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero"}
 FOREACH_LISTS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # tensors of one launch of torch's multi_tensor_apply, by lists
 FOREACH_CHUNK, FOREACH_BLOCKS = 65536, 320  # elements of a block, blocks of a launch
+KERNELS = {"attention_backward": 2}  # launches of our own operations that take more than one
+CAUSAL_PRODUCTS = {"attention": 2, "attention_backward": 7}  # that the kernels compute: three for q, four for k and v
 NUMBER = 2.0  # what every float read from the device is: above 1, so that clipping happens
 
 
@@ -138,7 +140,7 @@ class Counter(TorchDispatchMode):
         if name in WAITS and any(tensor.device.type == "cuda" for tensor in inputs):
             self.event("sync", name, 0)
         if name in ("_local_scalar_dense", "item"):
-            return _value(args[0])
+            return value_of(args[0])
         if name == "equal":
             return True
         result = func(*args, **kwargs)
@@ -173,8 +175,10 @@ class Counter(TorchDispatchMode):
             read = sum(map(_bytes, outputs)) + _bytes(args[1])
         packet = func._overloadpacket
         flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
+        if func.namespace == "gpt1_ds":
+            flops = _causal_flops(name, outputs)
         place, callers = _where()
-        launches = _foreach_launches(args) if name.startswith(("_foreach", "_fused")) else 1
+        launches = _foreach_launches(args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
         out = sum(map(_bytes, written))
         self.counts.kernels.append(Kernel(name, launches, read, out, int(flops), self.phase, place, callers))
 
@@ -231,6 +235,14 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
+def _causal_flops(name: str, outputs: list[Tensor]) -> int:
+    """Of the attention kernels: half of [S, S] for each product. The loss has no products of its own."""
+    if name not in CAUSAL_PRODUCTS:
+        return 0
+    groups, positions, width = outputs[0].shape
+    return CAUSAL_PRODUCTS[name] * groups * positions**2 * width
+
+
 def _foreach_launches(args: Any) -> int:
     lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
     tensors = lists[0] if lists else []
@@ -239,7 +251,7 @@ def _foreach_launches(args: Any) -> int:
     return max(1, -(-len(tensors) // limit), -(-chunks // FOREACH_BLOCKS))
 
 
-def _value(tensor: Tensor) -> float | int | bool:
+def value_of(tensor: Tensor) -> float | int | bool:
     """Of a tensor without values: gradients are finite, nothing has overflowed, and norms are large enough to clip."""
     if tensor.dtype == torch.bool:
         return getattr(tensor, "truth", False)

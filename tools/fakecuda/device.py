@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tools.fakecuda.counter import counting
+from tools.fakecuda.counter import counting, value_of
 
 NAME, DEVICES, MEMORY = "NVIDIA H100 80GB HBM3", 8, 80 << 30
 SHIM = "FAKECUDA_SHIM"  # names the compiled shim where it lies outside the environment
@@ -92,6 +94,8 @@ def install() -> None:
     _answer_for_cuda()
     torch.nn.Module._apply = _apply  # type: ignore[assignment]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment]  # it takes no fake stream
+    torch.Tensor.tolist = _tolist  # type: ignore[assignment]
+    torch.Tensor.to = _to(torch.Tensor.to)  # type: ignore[method-assign]
 
 
 def _answer_for_cuda() -> None:
@@ -125,6 +129,30 @@ def _answer_for_cuda() -> None:
         setattr(torch.cuda, name, Nothing)
     for name in ("current_stream", "default_stream"):
         setattr(torch.cuda, name, lambda *_, **__: Nothing())
+
+
+def _tolist(self: torch.Tensor) -> Any:
+    """One wait for all elements; torch's own asks a fake tensor for each."""
+    if self.device.type == "cuda":
+        counting("sync", "tolist")
+    values = np.full(tuple(self.shape), value_of(self))
+    return values.tolist()
+
+
+def _to(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`tensor.to("cuda")` means the current device; without a driver torch takes the first."""
+
+    def current(device: Any) -> Any:
+        if isinstance(device, (str, torch.device)) and torch.device(device) == torch.device("cuda"):
+            return torch.device("cuda", torch.cuda.current_device())
+        return device
+
+    def to(self: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+        if "device" in named:
+            named["device"] = current(named["device"])
+        return real(self, *map(current, args), **named)
+
+    return to
 
 
 def _apply(self: torch.nn.Module, change: Any, recurse: bool = True) -> torch.nn.Module:

@@ -45,6 +45,10 @@ def seconds(kernel: Kernel) -> float:
 
 def category(kernel: Kernel) -> str:
     """By the functions of this package that issued it; autograd's own backward pass shows none."""
+    if kernel.name in ("attention", "attention_backward"):
+        return ATTENTION
+    if kernel.name.startswith("softmax_"):
+        return LOSS
     files = {caller.partition(":")[0] for caller in kernel.callers}
     if "attention.py:_keep" in kernel.callers or "block.py:_mask" in kernel.callers:
         return MASKS

@@ -55,8 +55,8 @@ class Step:
 
 
 def configuration(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Config:
-    """With the micro-batch that the launcher would choose."""
-    return fitted(load(list(presets), ["train.device=cuda", *words]), world)
+    """With the micro-batch that the launcher would choose. Blocks are not compiled: the compiler wants a driver."""
+    return fitted(load(list(presets), ["train.device=cuda", "train.compile=off", *words]), world)
 
 
 def step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
