@@ -19,7 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.architecture.count import flops_per_token
-from gpt1_ds.launcher import libraries
 from tools.fakecuda import ranks, roofline, steps
 from tools.fakecuda.schedule import wire_bytes
 from tools.fakecuda.steps import Step
@@ -93,7 +92,7 @@ def main() -> None:
     parser.add_argument("--world", type=int, nargs="*", default=WORLDS)
     parser.add_argument("words", nargs="*", metavar="key=value")
     options = parser.parse_args()
-    libraries.load()
+    ranks.load()
     found: dict[str, Any] = {}
     for world in options.world:
         step = count(options.words, world)

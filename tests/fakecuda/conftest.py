@@ -22,6 +22,6 @@ collect_ignore_glob = [] if READY else ["test_*.py"]
 @pytest.fixture(scope="session", autouse=True)
 def _libraries() -> None:
     """Loaded once: every rank is forked from this process."""
-    from gpt1_ds.launcher import libraries
+    from tools.fakecuda import ranks
 
-    libraries.load()
+    ranks.load()

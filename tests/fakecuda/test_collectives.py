@@ -1,8 +1,10 @@
-"""Every rank of every layout alone, on a fake process group: together they would neither mismatch nor wait for ever."""
+"""Every rank of every layout alone, on a fake process group: together they would neither mismatch nor wait for ever.
+
+Layouts of one rank have nobody to wait for and are left out. Unproven here: ZeRO 3's own comparison of ranks and the
+shapes that pipeline stages announce, whose values are not there (tools/fakecuda/steps.py), and what NCCL does.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -12,24 +14,18 @@ from tools.fakecuda.schedule import deadlock
 from tools.fakecuda.steps import Step
 from tools.layouts import LAYOUTS, RECIPE, Layout
 
-Run = Callable[[Layout], list[Step]]
+SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1]
+FEW_BLOCKS = "model.layers=2"  # where a layout has fewer than three stages: a block is like the next
 
 
-@pytest.fixture(scope="module")
-def run() -> Run:
-    """All ranks of a layout, one after another; each layout runs once."""
-    known: dict[tuple[str, int], list[Step]] = {}
-
-    def all_ranks(layout: Layout) -> list[Step]:
-        words = [*RECIPE, *layout.overrides]
-        if (key := (layout.name, layout.ranks)) not in known:
-            known[key] = [
-                ranks.run(steps.step, words, layout.ranks, rank=rank, world=layout.ranks)
-                for rank in range(layout.ranks)
-            ]
-        return known[key]
-
-    return all_ranks
+def all_ranks(layout: Layout) -> list[Step]:
+    """One after another, each in a process of its own."""
+    words = [*RECIPE, *layout.overrides]
+    config = steps.configuration(words, layout.ranks)
+    if config.parallel.pipeline < 3:
+        words.append(FEW_BLOCKS)
+    step = steps.step if config.parallel.pipelined else steps.warm_step
+    return [ranks.run(step, words, layout.ranks, rank=rank, world=layout.ranks) for rank in range(layout.ranks)]
 
 
 def call(kind: str, members: tuple[int, ...], size: int = 4, peer: int | None = None) -> Collective:
@@ -49,9 +45,9 @@ def test_what_does_not_fit_together_is_noticed() -> None:
     assert deadlock({0: [send], 1: [call("send", two, peer=0)]}), "both send"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: f"{layout.name} on {layout.ranks}")
-def test_collectives_fit_together(layout: Layout, run: Run) -> None:
-    found = run(layout)
+@pytest.mark.parametrize("layout", SEVERAL, ids=lambda layout: f"{layout.name} on {layout.ranks}")
+def test_collectives_fit_together(layout: Layout) -> None:
+    found = all_ranks(layout)
     assert deadlock({rank: step.counts.collectives for rank, step in enumerate(found)}) is None
     for step in found:
         for one in step.counts.collectives:

@@ -94,7 +94,7 @@ def install() -> None:
     _answer_for_cuda()
     torch.nn.Module._apply = _apply  # type: ignore[assignment]
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment]  # it takes no fake stream
-    torch.Tensor.tolist = _tolist  # type: ignore[assignment]
+    fake_tensor.FakeTensor.tolist = _tolist  # type: ignore[assignment]
     torch.Tensor.to = _to(torch.Tensor.to)  # type: ignore[method-assign]
 
 

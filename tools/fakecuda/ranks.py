@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import traceback
@@ -9,8 +10,24 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+from gpt1_ds.launcher import libraries
+
 T = TypeVar("T")
 RANKS_PER_NODE = 8
+
+
+LIBRARIES = (  # what a rank imports late, three seconds of it
+    *("deepspeed.accelerator.cuda_accelerator", "deepspeed.compile.backend", "deepspeed.pipe"),
+    *("megatron.core.tensor_parallel", "torch._dynamo", "torch.testing._internal.distributed.fake_pg"),
+    *("gpt1_ds.engine.plain", "gpt1_ds.engine.pipelined", "gpt1_ds.model.kernels.causal_attention"),
+)
+
+
+def load() -> None:
+    """Import what ranks need in this process, once, without touching a device."""
+    libraries.load()
+    for name in LIBRARIES:
+        importlib.import_module(name)
 
 
 def run(action: Callable[..., T], *arguments: Any, rank: int = 0, world: int = 1) -> T:
