@@ -4,8 +4,9 @@
     .venv-fakecuda/bin/python tools/gpu_budget.py --write            also into tools/fakecuda/budget.json
     .venv-fakecuda/bin/python tools/gpu_budget.py --kernels 20 model.attention=fused
 
-tests/fakecuda/test_budget.py compares every checkout with that file: whoever changes a number writes it again. Times
-are by roofline (tools/fakecuda/roofline.py names the constants), not measured.
+tests/fakecuda/test_budget.py compares every checkout with that file: whoever changes a number writes it again. Blocks
+are not compiled: the compiler wants a driver. Times are by roofline, not measured; tools/fakecuda/roofline.py names
+the constants.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def budget(step: Step) -> dict[str, int | float]:
     tokens = step.tokens
     return {
         "micro_batch": int(train.micro_batch),
+        "micro_batches": step.micro_batches,
         "kernels_per_step": counts.launches,
         "kernels_per_block": kernels_per_block(step),
         "host_syncs": len(counts.syncs),

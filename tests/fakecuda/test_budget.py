@@ -1,4 +1,8 @@
-"""Kernels, syncs, copies and bytes of a step of GPT-1 are those of tools/fakecuda/budget.json: no more, no less."""
+"""Kernels, syncs, copies and bytes of a step of GPT-1 are those of tools/fakecuda/budget.json: no more, no less.
+
+Blocks are counted uncompiled: what the compiler fuses is not proven here, nor that a GPU takes the time that
+tools/fakecuda/roofline.py estimates.
+"""
 
 from __future__ import annotations
 
@@ -18,3 +22,9 @@ def test_a_step_costs_what_the_table_says(world: int) -> None:
     for name, value in known.items():
         rounding = 0.01 if "bytes" in name else 0.0
         assert found[name] == pytest.approx(value, rel=rounding, abs=0), f"{name} on {world} ranks; {again}"
+
+
+def test_a_step_waits_once_and_copies_each_micro_batch_once() -> None:
+    for world, costs in json.loads(gpu_budget.FILE.read_text()).items():
+        assert costs["host_syncs"] <= 1, f"on {world} ranks"
+        assert costs["copies_to_device"] <= costs["micro_batches"], f"on {world} ranks"

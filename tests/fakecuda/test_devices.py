@@ -1,6 +1,6 @@
 """A whole step of every engine and precision runs on CUDA tensors: nothing mixes devices, every result is on the GPU.
 
-Torch itself refuses an operation on two devices; the counter sees every collective's tensors.
+Torch itself refuses an operation on two devices; the counter sees every collective's tensors. Blocks run uncompiled.
 """
 
 from __future__ import annotations
