@@ -165,7 +165,8 @@ class Counter(TorchDispatchMode):
             elif not kwargs.get("non_blocking"):
                 self.event("sync", f"{name} to the host", _bytes(source))
             return
-        if name in ("index", "index_put_") and any(x.dtype == torch.bool for x in _leaves(args[1])):
+        masked = name in ("index", "index_put_") and any(x.dtype == torch.bool for x in _leaves(args[1]))
+        if masked and not (name == "index_put_" and args[2].numel() == 1):  # one value: torch fills and does not wait
             self.event("sync", f"{name} with a mask", 0)
         reads = [tensor for tensor in inputs if tensor.device.type == "cuda"]
         if name in ("fill_", "zero_") or (name == "copy_"):
