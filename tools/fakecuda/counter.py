@@ -174,14 +174,11 @@ class Counter(TorchDispatchMode):
         read = sum(map(_bytes, reads)) - sum(_bytes(value) for key, value in kwargs.items() if key == "out")
         if name == "embedding":
             read = sum(map(_bytes, outputs)) + _bytes(args[1])
-        packet = func._overloadpacket
-        flops = flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
-        if func.namespace == "gpt1_ds":
-            flops = _causal_flops(name, outputs)
+        flops = _causal_flops(name, outputs) if func.namespace == "gpt1_ds" else _flops(name, args, kwargs, result)
         place, callers = _where()
         launches = _foreach_launches(args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
         out = sum(map(_bytes, written))
-        self.counts.kernels.append(Kernel(name, launches, read, out, int(flops), self.phase, place, callers))
+        self.counts.kernels.append(Kernel(name, launches, read, out, flops, self.phase, place, callers))
 
     def _collective(self, name: str, args: Any, kwargs: Any) -> None:
         parts = [_leaves(value) for value in (*args, *kwargs.values())]
@@ -234,6 +231,12 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += _leaves(args[place] if place < len(args) else kwargs.get(argument.name))
     return found
+
+
+def _flops(name: str, args: Any, kwargs: Any, result: Any) -> int:
+    """As torch counts them, also of products that add to a tensor in place."""
+    count = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))
+    return int(count(*args, **kwargs, out_val=result)) if count else 0
 
 
 def _causal_flops(name: str, outputs: list[Tensor]) -> int:
