@@ -1,7 +1,8 @@
 """Every rank of every layout alone, on a fake process group: together they would neither mismatch nor wait for ever.
 
-Layouts of one rank have nobody to wait for and are left out; those in UNTRIED have not run here yet. Unproven: ZeRO 3's own comparison of ranks and the
-shapes that pipeline stages announce, whose values are not there (tools/fakecuda/steps.py), and what NCCL does.
+Layouts of one rank have nobody to wait for and are left out; those in UNTRIED have not run here yet. Unproven: ZeRO 3's
+own comparison of ranks and the shapes that pipeline stages announce, whose values are not there
+(tools/fakecuda/steps.py), and what NCCL does.
 """
 
 from __future__ import annotations
