@@ -1,8 +1,8 @@
 """Every rank of every layout alone, on a fake process group: together they would neither mismatch nor wait for ever.
 
-Layouts of one rank have nobody to wait for and are left out; those in UNTRIED have not run here yet. Unproven: ZeRO 3's
-own comparison of ranks and the shapes that pipeline stages announce, whose values are not there
-(tools/fakecuda/steps.py), and what NCCL does.
+Layouts of one rank have nobody to wait for and are left out. Unproven here: ZeRO 3's own
+comparison of ranks and the shapes that pipeline stages announce, whose values are not there (tools/fakecuda/steps.py),
+and what NCCL does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from tools.fakecuda.schedule import deadlock
 from tools.fakecuda.steps import Step
 from tools.layouts import LAYOUTS, RECIPE, Layout
 
-UNTRIED = {("tp2 zero3", 4), ("pp2", 4), ("tp2 sequence zero3", 4)}
-SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1 and (layout.name, layout.ranks) not in UNTRIED]
+SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1]
 FEW_BLOCKS = "model.layers=2"  # where a layout has fewer than three stages: a block is like the next
 
 
