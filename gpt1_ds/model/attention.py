@@ -14,12 +14,14 @@ Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, library
+from torch.utils.flop_counter import register_flop_formula
 
 from gpt1_ds.model import blocked_attention, kernels
 
@@ -75,6 +77,8 @@ def _define() -> None:
     library.register_fake("gpt1_ds::attention", _shapes)
     library.register_fake("gpt1_ds::attention_backward", _gradient_shapes)
     library.register_autograd("gpt1_ds::attention", _gradients, setup_context=_keep_inputs)
+    register_flop_formula(torch.ops.gpt1_ds.attention)(partial(_flops, 2))
+    register_flop_formula(torch.ops.gpt1_ds.attention_backward)(partial(_flops, 5))  # the scores again, four gradients
 
 
 def _forward_on_gpu(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -102,6 +106,12 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor, *mask: Any) -> tuple[Tensor, Tensor
 
 def _gradient_shapes(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return tuple(_shapes(x, x, x)[0] for x in (q, k, v))
+
+
+def _flops(products: int, q_GSH: tuple[int, int, int], *_: Any, **__: Any) -> int:
+    """As torch's counter counts its own causal attention: the full square of every product."""
+    heads, positions, width = q_GSH
+    return products * 2 * heads * positions * positions * width
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.model import attention, dropout
@@ -109,3 +110,10 @@ def test_fused_dropout_repeats_with_its_seed_alone() -> None:
     first, again = attention.fused(q, k, v, 0.5, seed=7), attention.fused(q, k, v, 0.5, seed=7)
     assert torch.equal(first, again)
     assert not torch.equal(first, attention.fused(q, k, v, 0.5, seed=8))
+
+
+def test_torchs_counter_sees_its_flops() -> None:
+    q, k, v = (torch.randn(6, 40, 8, requires_grad=True) for _ in range(3))
+    with FlopCounterMode(display=False) as counter:
+        attention.exact(q, k, v, None).sum().backward()
+    assert counter.get_total_flops() == 7 * 2 * 6 * 40 * 40 * 8, "two products, then five"
