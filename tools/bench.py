@@ -5,7 +5,7 @@
 
 Prints a table and writes FILE.json, FILE.md and FILE.png; rows that FILE.json has already are replaced. Every row runs
 in a process of its own. A row whose peer's library is missing fails and says which. Only ratios count on a
-processor that others use too. With --device cuda the GPU checks that others sent are printed first, wherever it runs.
+CPU that others use, too. With --device cuda the GPU checks that others sent are printed first, wherever it runs.
 """
 
 from __future__ import annotations

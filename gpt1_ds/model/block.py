@@ -21,7 +21,7 @@ SITES = 3  # dropout sites of a block: attention probabilities, attention output
 
 
 class KeyValueCache:
-    """Keys and values of the positions seen so far, for sampling: written in place into room for a whole context T."""
+    """Keys and values of the positions seen so far, for sampling, in buffers that hold a whole context T."""
 
     def __init__(self, context: int) -> None:
         self.context, self.positions = context, 0
@@ -29,7 +29,7 @@ class KeyValueCache:
         self.value_GTH: Tensor | None = None
 
     def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
-        """Of all positions so far, with these S after those before; views of the room."""
+        """Those of all positions so far, these S the last of them: views of the buffers."""
         if self.key_GTH is None or self.value_GTH is None:
             groups, _, width = key_GSH.shape
             self.key_GTH, self.value_GTH = key_GSH.new_empty(2, groups, self.context, width)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 TOOL, TABLE = ROOT / "tools/kernel_resources.py", ROOT / "tools/results/kernels.json"
 

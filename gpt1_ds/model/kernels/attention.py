@@ -21,7 +21,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.attention_tile import address, ends, inside, keep, last_key, mask_key, scores, unit
+from gpt1_ds.model.kernels.attention_tile import (
+    address,
+    ends,
+    inside,
+    keep,
+    last_key,
+    mask_key,
+    query_tile,
+    scores,
+    unit,
+)
 
 WIDEST = 128  # channels of a head: wider tiles do not fit registers
 
@@ -106,11 +116,8 @@ def forward_kernel(
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
     DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One program for each query tile of a head; tiles that see most keys begin first."""
-    tiles = tl.cdiv(S, M)
-    g = (tl.program_id(0) // tiles).to(tl.int64)
-    first = (tiles - 1 - tl.program_id(0) % tiles) * M
-    row = first + tl.arange(0, M)
+    """One program for each query tile of a head."""
+    g, first, row = query_tile(S, M)
     until = tl.load(UNTIL + g) if ROWS else 0
     end = ends(row, until, S, T, CAUSAL)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)

@@ -13,7 +13,17 @@ import triton.language as tl
 from torch import Tensor
 
 from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_for
-from gpt1_ds.model.kernels.attention_tile import address, ends, inside, keep, last_key, mask_key, scores, unit
+from gpt1_ds.model.kernels.attention_tile import (
+    address,
+    ends,
+    inside,
+    keep,
+    last_key,
+    mask_key,
+    query_tile,
+    scores,
+    unit,
+)
 
 
 def backward(
@@ -80,10 +90,7 @@ def query_kernel(
     DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program for each query tile of a head; writes `DELTA`, which the other kernels read."""
-    tiles = tl.cdiv(S, M)
-    g = (tl.program_id(0) // tiles).to(tl.int64)
-    first = (tiles - 1 - tl.program_id(0) % tiles) * M
-    row = first + tl.arange(0, M)
+    g, first, row = query_tile(S, M)
     until = tl.load(UNTIL + g) if ROWS else 0
     end = ends(row, until, S, T, CAUSAL)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)

@@ -15,6 +15,17 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def query_tile(S, M: tl.constexpr):
+    """(head, first query, queries int32 [M]) of this program, one for each query tile of a head; tiles that see most
+    keys begin first.
+    """
+    tiles = tl.cdiv(S, M)
+    g = (tl.program_id(0) // tiles).to(tl.int64)
+    first = (tiles - 1 - tl.program_id(0) % tiles) * M
+    return g, first, first + tl.arange(0, M)
+
+
+@triton.jit
 def address(P, g, first, head_stride, row_stride, R: tl.constexpr, H: tl.constexpr):
     """Pointers [R, H] to rows `first` .. `first` + R - 1 of head `g`."""
     start = P + g * head_stride + tl.cast(first, tl.int64) * row_stride
