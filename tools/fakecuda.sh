@@ -2,7 +2,7 @@
 # Tests on fake GPUs: whole steps on tensors without values, in an environment of its own that is made once (5 GB).
 #   bash tools/fakecuda.sh              make .venv-fakecuda if it is not there, then run tests/fakecuda
 #   bash tools/fakecuda.sh --made       only say whether it is there
-#   bash tools/fakecuda.sh WORDS...     WORDS go to pytest
+#   bash tools/fakecuda.sh WORDS...     WORDS go to pytest in the place of tests/fakecuda
 # Exit code 3: it cannot be made here (1 with CI=true, where it must be). Needs tools/setup.sh to have run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
