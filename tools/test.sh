@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
-#   bash tools/test.sh                  everything but the long ones: with CI=true also jobs on SLURM, and faults
+#   bash tools/test.sh                  everything but the long ones: with CI=true also SLURM, faults, fake GPUs
 #   bash tools/test.sh tests/unit -k dropout
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,8 +16,8 @@ cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait 
 set -- -n $((cores < 8 ? cores + 1 : 8)) tests
 [ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
 .venv/bin/python -m pytest "$@"
-if bash tools/fakecuda.sh --made; then
-  bash tools/fakecuda.sh
+if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
+  bash tools/fakecuda.sh || [ $? -eq 69 ] # no CUDA build of torch, or no disk for it, is to be had here; it said so
 else
   echo "tests/fakecuda was not run: bash tools/fakecuda.sh makes its environment (5 GB)" >&2
 fi
