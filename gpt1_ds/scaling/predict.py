@@ -108,6 +108,8 @@ def _check(fit: Fit, question: Question) -> None:
         problems.append("--flops: follows from --params and --tokens (C = 6ND); leave one of the three out")
     if {"flops"} <= has and not both:
         problems.append(f"--flops: form {fit.form} has one axis and no compute-optimal point; fit --form chinchilla")
+    if "target" in has and fit.form == "power_n":
+        problems.append("--target-loss: form power_n has no axis of tokens; leave it out, or fit --form power_d")
     ConfigError.raise_all(problems)
 
 

@@ -126,6 +126,16 @@ def test_data_for_a_target(study: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert any("out of reach of N = 1e+08" in line for line in told["warnings"])
 
 
+def test_a_form_without_tokens_has_no_data_for_a_target(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scaling", "fit", str(study), "--form", "power_n", "--draws", "20", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert predict(tmp_path, capsys, "--params", "100M")["loss"]["value"] > 0
+    assert main(["scaling", "predict", str(tmp_path), "--params", "100M", "--target-loss", "3"]) == 2
+    assert "--target-loss: form power_n has no axis of tokens" in capsys.readouterr().err
+
+
 def test_another_epoch_without_a_repetition_term_is_a_bound(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--params", "100M", "--tokens", "8B", "--unique", "2B")
     told = predict(study, capsys, *words)
