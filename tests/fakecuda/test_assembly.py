@@ -13,9 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOOL, TABLE = ROOT / "tools/kernel_resources.py", ROOT / "tools/results/kernels.json"
 
-# two registers of one kernel that T5 alone calls, with wide heads, on the oldest GPUs
-SPILLS = {f"attention bias, all features, {kind}, width 128, sm_80": 8 for kind in ("bf16", "fp16")}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["sm_80", "sm_90", "sm_100"])
@@ -35,5 +32,5 @@ def test_no_kernel_of_the_table_spills_or_takes_more_shared_memory_than_every_gp
     assert table["columns"] == ["registers", "stack bytes", "shared bytes"]
     for name, (registers, stack, shared) in table["lines"].items():
         assert registers <= 255, name
-        assert stack == SPILLS.get(name, 0), f"{name} spills"
+        assert stack == 0, f"{name} spills"
         assert shared <= table["shared bytes at most"], name

@@ -69,13 +69,13 @@ class Tile:
     stages: int = 2
 
 
-# By size of an element and width of a head. On sm_80, sm_90 and sm_100 none spills but T5's bias kernel (8 bytes), and
-# all fit the shared memory of any GPU from 8.0 on: tools/results/kernels.json. (Three TF32 products for fp32 spill.)
+# By size of an element and width of a head. On sm_80, sm_90 and sm_100 none spills, and all fit the shared memory of
+# any GPU from 8.0 on: tools/results/kernels.json. (Three TF32 products for fp32 spill.)
 TILES = {
     "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32, warps=8)},
     "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(16, 16, warps=8), 128: Tile(16, 16, warps=8)},
 }
-BEFORE_HOPPER = {64: Tile(64, 32), 128: Tile(32, 32, warps=8)}  # for "half": products there read registers
+BEFORE_HOPPER = {64: Tile(64, 32), 128: Tile(32, 64, warps=8)}  # for "half": products there read registers
 HOPPER = (9, 0)
 PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
 UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value

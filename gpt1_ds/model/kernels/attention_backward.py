@@ -45,9 +45,7 @@ def backward(
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
     (heads, queries), keys = q.shape[:2], k.shape[1]
-    delta_GS = torch.empty_like(
-        lse_GS
-    )  # of each query: its output times the gradient of it, less the mask's scale (Dao et al. 2022)
+    delta_GS = torch.empty_like(lse_GS)  # of each query: output times its gradient, less the mask's scale (Dao 2022)
     grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
     tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
