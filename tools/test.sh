@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
-#   bash tools/test.sh                  everything but the long ones: with CI=true also SLURM, faults, fake GPUs
+#   bash tools/test.sh                  what takes seconds; with CI=true all: SLURM, faults, fake GPUs, too
 #   bash tools/test.sh tests/unit -k dropout
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
 set -- -n $((cores < 8 ? cores + 1 : 8)) tests
-[ -n "${CI:-}" ] || set -- "$@" --ignore=tests/slurm --ignore=tests/faults
+[ -n "${CI:-}" ] || set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
 .venv/bin/python -m pytest "$@"
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   bash tools/fakecuda.sh || [ $? -eq 69 ] # no CUDA build of torch, or no disk for it, is to be had here; it said so

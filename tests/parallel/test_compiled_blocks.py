@@ -66,6 +66,7 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
     return [trained.detach(), *gradients, evaluated]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_block_is_one_graph(layout: str) -> None:
     ranks, words = LAYOUTS[layout]

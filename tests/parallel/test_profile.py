@@ -59,6 +59,7 @@ def assert_explained(summary: dict[str, Any]) -> None:
             assert 0.8 <= sum(step["phases"].values()) / step["seconds"] <= 1.0001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_changes_nothing_and_explains_the_steps(layout: str, undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     ranks = LAYOUTS[layout][0]

@@ -10,6 +10,8 @@ import pytest
 from tools.layouts import ONE, Layout, trace
 from tools.resume_matrix import BF16_LAYOUTS, LAYOUTS, relative, resume_on, save_on
 
+pytestmark = pytest.mark.slow
+
 SAVED, MORE = 6, 3  # of the ten and five of tools/resume_matrix.py: moments and masks are there from the first step on
 ORIGINS = {"fp32": LAYOUTS, "bf16": BF16_LAYOUTS}
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}

@@ -22,6 +22,7 @@ ON_CPU = {2: "tax", 5: "head", 7: "update", 13: "training", 17: "books"}
 ON_GPU = {1: "gpu_training", 3: "micro_step", 4: "dropout_tax", 6: "attention"}
 
 
+@pytest.mark.slow
 def test_the_program_prints_and_keeps_what_it_measured(tmp_path: Path) -> None:
     """Two rows in two calls: each in a process of its own, the later one beside the earlier."""
     out, numbers = tmp_path / "cpu.json", [5, 15]

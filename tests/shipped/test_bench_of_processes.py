@@ -15,6 +15,8 @@ from tests.helpers.shared_data import ROOT as SHARED_DATA
 from tools.bench import growth
 from tools.bench.rows import Options, Row
 
+pytestmark = pytest.mark.slow
+
 ROWS = {11: "pipeline", 12: "collective", 15: "tokenization", 16: "startup", 18: "growth"}
 
 

@@ -49,6 +49,7 @@ def peak(run: Path, lines: Path, out: Path) -> int:
     return usage.ru_maxrss
 
 
+@pytest.mark.slow
 def test_ten_thousand_lines_of_a_pipe(fine_tuned: Runs, tmp_path: Path) -> None:
     run = fine_tuned("single")
     texts = [str(row["a"]) for row in rows("single", 10_000)]

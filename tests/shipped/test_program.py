@@ -147,6 +147,7 @@ def test_a_damaged_checkpoint_is_set_aside_out_loud(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
     words = ["pretrain", *TINY, f"data.path={tiny_data}", "train.steps=4", "parallel.tensor=2"]
     command = [
@@ -165,6 +166,7 @@ def test_torchrun_starts_it_too(tiny_data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "run" / "DONE").exists()
 
 
+@pytest.mark.slow
 def test_the_embedded_corpus_needs_nothing(tmp_path: Path) -> None:
     words = ["model.layers=1", "train.steps=2", "train.eval_batches=1"]
     done = process(tmp_path, "pretrain", *words)

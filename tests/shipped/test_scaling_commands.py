@@ -16,6 +16,8 @@ from gpt1_ds.cli import main
 from tests.helpers.wandb_files import read_segments
 from tools import runs
 
+pytestmark = pytest.mark.slow
+
 STUDY: dict[str, Any] = {
     "name": "small",
     "overrides": {

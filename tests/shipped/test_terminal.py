@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from gpt1_ds.monitoring import heartbeat
 from tests.helpers.terminal import BAR, Terminal, program
 from tools.runs import TINY
@@ -51,6 +53,7 @@ def test_a_run_with_evaluation(tiny_data: Path, tmp_path: Path) -> None:
     assert any("loss" in bar and "tokens/s" in bar for bar in bars(terminal)), bars(terminal)
 
 
+@pytest.mark.slow
 def test_two_ranks_are_interrupted_by_ctrl_c(tiny_data: Path, tmp_path: Path) -> None:
     words = ["train.steps=100000", "train.log_every=100", "train.eval_every=50", "--nproc", "2"]
     with program(pretrain(tiny_data, *words), tmp_path) as terminal:

@@ -47,6 +47,7 @@ def test_every_package_is_named() -> None:
     assert named == found | {"gpt1_ds.configs", "gpt1_ds.launch"}
 
 
+@pytest.mark.slow
 def test_it_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own; the libraries it needs are borrowed from this one."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

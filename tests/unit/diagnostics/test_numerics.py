@@ -103,6 +103,7 @@ def test_the_loss(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not numerics.loss(CPU, 64, 300, group, precision).ok
 
 
+@pytest.mark.slow
 def test_a_compiled_block() -> None:
     record = numerics.block(CPU, model(), connect_alone(), "fp32", "exact", compiled=True)
     assert record.ok, record
