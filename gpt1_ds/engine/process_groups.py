@@ -53,6 +53,11 @@ class Layout:
             if all(want in (None, have) for want, have in zip(wanted, self.coordinates(rank), strict=True))
         ]
 
+    def members(self, rank: int, *axes: str) -> list[int]:
+        """The ranks that differ from `rank` along `axes` only, itself among them."""
+        fixed = dict(zip(("tensor", "pipeline", "data"), self.coordinates(rank), strict=True))
+        return self.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes})
+
 
 class ProcessGroups:
     """This rank's place in the layout. It is also the `mpu` that DeepSpeed asks about model and data parallelism."""
@@ -124,8 +129,7 @@ class ProcessGroups:
         """The group of ranks that differ from this one along `axes` only. Only its members wait for each other while it
         is made, so that a thousand ranks do not make thousands of groups one after another.
         """
-        fixed = {"tensor": self.tensor_rank, "pipeline": self.pipeline_rank, "data": self.data_rank}
-        members = self.layout.ranks(**{axis: at for axis, at in fixed.items() if axis not in axes})
+        members = self.layout.members(self.rank, *axes)
         group = dist.new_group(members, timeout=self.timeout, use_local_synchronization=True)
         assert isinstance(group, ProcessGroup), "every rank is a member of one group along each axis"
         return group
