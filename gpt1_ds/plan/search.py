@@ -137,19 +137,18 @@ def _parts(one: Candidate) -> dict[str, float]:
 
 
 def search(config: Config, world: int, vocab_size: int, machine: Machine, limit: int) -> Found:
-    """Every layout of `config` on `world` ranks with at most `limit` bytes each. On GPUs blocks are compiled, unless
-    the configuration says train.compile=off.
+    """Every layout of `config` on `world` ranks with at most `limit` bytes each. On GPUs each says whether blocks are
+    compiled; where the configuration leaves that open, as such a run does.
     """
 
     def candidate(one: Config) -> Candidate:
         needed = peak(one, world, vocab_size, machine.device)
         return Candidate(one, world, needed, cost(one, world, vocab_size, machine))
 
-    compiles = machine.device == "cuda" and cuda.is_compiled(config)
-    if compiles:
-        config = _with_compile(config, "on")
     found = Found(world, limit)
     for one in layouts(config, world, machine):
+        if machine.device == "cuda":
+            one = _with_compile(one, "on" if cuda.is_compiled(one) else "off")
         reason = next(problems(one), None) or next(world_problems(one, world), None)
         if reason is not None:
             reason = reason.split(";")[0]
@@ -158,7 +157,7 @@ def search(config: Config, world: int, vocab_size: int, machine: Machine, limit:
         legal = candidate(one)
         (found.ranked if legal.memory.peak <= limit else found.too_large).append(legal)
     found.ranked.sort(key=lambda candidate: candidate.order)
-    if compiles and found.ranked:
+    if found.ranked and found.ranked[0].config.train.compile == "on":
         found.eager = candidate(_with_compile(found.ranked[0].config, "off"))
     return found
 

@@ -82,7 +82,10 @@ def test_what_is_not_legal_is_counted_with_its_reason() -> None:
 def test_gpus_compile_unless_the_configuration_says_no() -> None:
     result = found(8)
     best = result.ranked[0]
-    assert {one.config.train.compile for one in result.ranked} == {"on"}
+    values = {(one.config.parallel.zero, one.config.train.compile) for one in result.ranked}
+    assert values == {(1, "on"), (2, "on"), (3, "off")}, "ZeRO 3 frees weights inside a block"
+    assert {one.config.train.compile for one in found(8, "parallel.zero=3").ranked} == {"on", "off"}
+    assert {one.config.train.compile for one in found(8, "train.compile=on").ranked} == {"on"}
     assert "train.compile=on" in best.words()
     assert {"micro_batch", "recompute", "compile"} <= set(layout_keys(best.config)["train"])
     assert any(line.startswith("compile off: ") and "slower" in line for line in result.losers())
@@ -93,6 +96,26 @@ def test_gpus_compile_unless_the_configuration_says_no() -> None:
     cpu = found(2, "train.precision=fp32", machine="cpu")
     assert {one.config.train.compile for one in cpu.ranked} == {"auto"}
     assert not any("compile" in word for word in cpu.ranked[0].words())
+
+
+def test_micro_batch_and_recomputation_follow_the_memory() -> None:
+    words = ["train.global_batch=512"]
+
+    def proposed(gib: float) -> tuple[object, ...]:
+        best = found(8, *words, gib=gib).ranked[0]
+        assert {"train.micro_batch", "train.recompute", "train.compile"} <= {
+            word.split("=")[0] for word in best.words()
+        }
+        return tuple(best.values[axis] for axis in ("micro_batch", "recompute", "compile"))
+
+    ample, tight, scarce = proposed(78), proposed(6), proposed(1.5)
+    assert ample == (64, "none", "on")
+    assert tight[1:] == ("none", "on")
+    assert tight[0] < 64, "fewer sequences at a time fit"
+    assert scarce[1:] == ("block", "on")
+    lines = list(found(8, *words, gib=1.5).losers())
+    assert any(line.startswith("recompute none: ") for line in lines)
+    assert any(line.startswith("micro_batch ") for line in lines)
 
 
 def test_a_thousand_gpus_are_a_bounded_number_of_layouts() -> None:
