@@ -6,8 +6,12 @@
 A stage's passes are the sum of its kernels' times, or the host's time to launch them where that is longer (CUDA).
 B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
 scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
-Nothing overlaps: DeepSpeed's pipeline reduces after the last backward pass, and engine/ds_config.py asks the same of
-the dense engine.
+
+Gradients are reduced after the backward pass, but for what `communication.overlaps` names. There buckets that are
+complete are reduced while the last micro-batch's backward pass (B seconds) computes others. The largest bucket, a part
+f of all gradients, counts as the first and as the last one: of a reduction that takes R seconds alone, these remain
+
+    max(R - (1 - f) B, f R)      the link is busy from the first bucket on, or waits for the last one
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
+from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
-from gpt1_ds.plan.stages import Stage, stages
+from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
 # parameter tensor and micro-batch, to add up gradients, and in ZeRO 2's and 3's hooks
@@ -37,7 +42,8 @@ class Cost:
     forward: float  # of one micro-batch on the slowest stage, communication inside it included
     backward: float
     pipeline: float  # of all micro-batches
-    reduction: float
+    reduction: float  # of gradients, what of it follows the backward pass
+    hidden: float  # of the reduction, what the last micro-batch's backward pass hides
     update: float  # the gathering of weights included
     bubble: float  # share of `pipeline` that a rank waits on average
     tensor: float  # seconds of the pipeline in which tensor-parallel ranks reduce
@@ -71,10 +77,9 @@ class _Step:
         parallel, train, model = config.parallel, config.train, config.model
         self.config, self.model, self.world, self.vocab_size, self.machine = config, model, world, vocab_size, machine
         self.tensor, self.stages = parallel.tensor, parallel.pipeline
-        self.data = world // (self.tensor * self.stages)
-        self.micro_batches = train.global_batch // (train.micro_batch * self.data)
-        self.tokens = train.micro_batch * model.context  # of a micro-batch
-        self.type = 4 if train.precision == "fp32" else 2
+        self.communication = wires = Communication(config, world)
+        self.data, self.micro_batches, self.tokens = wires.data, wires.micro_batches, wires.tokens
+        self.type, self.gradient = wires.type, wires.gradient
         self.cuda = machine.device == "cuda"
         self.compiled = self.cuda and cuda.is_compiled(config)
         self.kernels = list(zip(cuda.block_kernels(config), cuda.end_kernels(config), strict=True)) if self.cuda else []
@@ -83,37 +88,36 @@ class _Step:
         self.tensor_link = machine.link(self.tensor)
         self.data_link = machine.link(self.tensor * self.data, self.tensor)
         self.stage_link = machine.link(world, self.tensor * self.data)
-        self.state = self.tokens * model.width * self.type
-        self.passes_over_blocks = 3 if train.recompute == "block" else 2
-        # two per block and pass (Shoeybi et al. 2019); with sequence parallelism gathers and scatters, as long
-        self.tensor_reductions = 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         self.parts = stages(config, vocab_size)
 
     def cost(self) -> Cost:
-        known = {stage.shape: self._passes(stage) for stage in self.parts}
+        different = {stage.shape: stage for stage in self.parts}
+        known = {shape: self._passes(stage) for shape, stage in different.items()}
         passes = [known[stage.shape] for stage in self.parts]
         slowest = max(passes, key=sum)
         pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
         working = self.micro_batches * sum(map(sum, passes)) / self.stages
         largest = max(stage.parameters for stage in self.parts)
         reduction, update = self._reduction(largest), self._update(largest)
-        step = pipeline + reduction + update
+        hidden = self._hidden(slowest[1], self.parts[0]) if overlaps(self.config, self.machine.device) else 0.0
+        step = pipeline + reduction - hidden + update
         tokens = self.config.train.global_batch * self.model.context / step
         peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
         if not self.cuda:  # a node's peak, however many ranks share it
             peak /= min(self.world, self.machine.ranks_per_node)
-        blocks = max(stage.blocks for stage in self.parts)
+        sent = [self.communication.sent(stage) for stage in different.values()]
         return Cost(
             forward=slowest[0],
             backward=slowest[1],
             pipeline=pipeline,
-            reduction=reduction,
+            reduction=reduction - hidden,
+            hidden=hidden,
             update=update,
             bubble=1 - working / pipeline,
-            tensor=self.micro_batches * blocks * self.passes_over_blocks * self.tensor_reductions,
-            tensor_bytes=self.micro_batches * self._on_tensor_wire(blocks),
-            pipeline_bytes=self.micro_batches * 2 * self.state * (self.stages > 1),
-            data_bytes=self._on_data_wire(largest),
+            tensor=self.micro_batches * max(sum(self._tensor(stage)) for stage in different.values()),
+            tensor_bytes=max(one.tensor for one in sent),
+            pipeline_bytes=max(one.pipeline for one in sent),
+            data_bytes=max(one.data for one in sent),
             tokens_per_second=tokens,
             mfu=tokens * flops_per_token(self.model, self.vocab_size) / peak if peak else 0.0,
         )
@@ -133,14 +137,13 @@ class _Step:
         together = max if self.cuda else operator.add  # a GPU computes what was launched before
         host = self._host(stage, tensors)
         forward, backward = together(forward, host[0]), together(backward, host[1])
-        forward, backward = (x + self._between(stage) for x in (forward, backward))
-        forward += stage.blocks * self.tensor_reductions
-        backward += stage.blocks * self.tensor_reductions * (self.passes_over_blocks - 1)
-        weights = stage.parameters * self.type
+        forward, backward = (
+            passes + self._between(stage) + tensor
+            for passes, tensor in zip((forward, backward), self._tensor(stage), strict=True)
+        )
         if self.config.parallel.zero == 3:
-            waits = (tensors // 2) * math.log2(self.data) * self.data_link.latency  # one per module
-            forward += gather(weights, self.data, self.data_link) + waits
-            backward += gather(weights, self.data, self.data_link) + waits
+            forward += self._gathering(stage.large)
+            backward += self._gathering(self.communication.gathered_again(stage))
         return forward, backward + self._accumulation(stage)
 
     def _host(self, stage: Stage, tensors: int) -> tuple[float, float]:
@@ -182,19 +185,33 @@ class _Step:
             masks = rows / speeds.dropout * (model.embedding_dropout > 0)
             seconds += masks + 8 * rows * self.type / speeds.stream
             seconds += 4 * stage.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
-            seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         if stage.head:
             logits = self.tokens * stage.columns
             seconds += 3 * speeds.product(2 * logits * model.width) + logits / speeds.loss
-            seconds += 2 * all_reduce(self.state, self.tensor, self.tensor_link)
         return seconds
+
+    def _tensor(self, stage: Stage) -> tuple[float, float]:
+        """Seconds of reductions over the tensor-parallel ranks, (forward, backward)."""
+
+        def seconds(reductions: Reductions) -> float:
+            return sum(count * all_reduce(size, self.tensor, self.tensor_link) for count, size in reductions)
+
+        forward, backward = map(seconds, self.communication.reductions(stage))
+        return forward, backward
+
+    def _gathering(self, elements: int) -> float:
+        """Seconds in which ZeRO 3 gathers weights for a pass, a bucket at a time."""
+        if elements == 0:
+            return 0.0
+        further = elements // BUCKET_ELEMENTS * math.log2(self.data) * self.data_link.latency
+        return gather(self.type * elements, self.data, self.data_link) + further
 
     def _between(self, stage: Stage) -> float:
         """Seconds of receiving from the stage before, each way."""
         if self.stages == 1:
             return 0.0
         sides = (stage.number > 0) + (stage.number < self.stages - 1)
-        return sides * (self.stage_link.latency + self.state / self.stage_link.bandwidth) / 2
+        return sides * (self.stage_link.latency + self.communication.between_stages / self.stage_link.bandwidth) / 2
 
     def _accumulation(self, stage: Stage) -> float:
         """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
@@ -202,9 +219,9 @@ class _Step:
         # gradients are written, read and added in fp32; products forward and backward have read the weights
         seconds = stage.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
         if zero == 2:
-            seconds += all_reduce(4 * stage.parameters, self.data, self.data_link)
+            seconds += all_reduce(self.gradient * stage.parameters, self.data, self.data_link)
         if zero == 3:
-            seconds += gather(4 * stage.parameters, self.data, self.data_link)
+            seconds += gather(self.gradient * stage.parameters, self.data, self.data_link)
         if zero >= 2:
             seconds += 16 * stage.parameters / self.speeds.memory  # into the bucket, its copy, onto the partition
         return seconds
@@ -214,33 +231,29 @@ class _Step:
     def _reduction(self, parameters: int) -> float:
         if self.config.parallel.zero >= 2:
             return 0.0
-        further = parameters // BUCKET_ELEMENTS  # buckets
-        latency = 2 * further * math.log2(self.data) * self.data_link.latency
         tied = 0.0
         if self.stages > 1:  # the embedding's two copies
             tied = all_reduce(4 * self.parts[0].embedding, 2, self.stage_link)
         copies = 8 * parameters / self.speeds.memory * (self.data > 1)
-        return all_reduce(4 * parameters, self.data, self.data_link) + latency + tied + copies
+        return self._over_data_ranks(parameters) + tied + copies
+
+    def _over_data_ranks(self, parameters: int) -> float:
+        """Seconds to reduce their gradients, a bucket at a time."""
+        further = 2 * (parameters // BUCKET_ELEMENTS) * math.log2(self.data) * self.data_link.latency
+        return all_reduce(self.gradient * parameters, self.data, self.data_link) + further
+
+    def _hidden(self, backward: float, stage: Stage) -> float:
+        """Seconds of the reduction under the last micro-batch's backward pass, in the dense engine."""
+        alone = self._over_data_ranks(stage.parameters)
+        largest = min(1.0, max(stage.embedding, BUCKET_ELEMENTS) / stage.parameters)
+        return alone - max(alone - (1 - largest) * backward, largest * alone)
 
     def _update(self, parameters: int) -> float:
         zero = self.config.parallel.zero
         own = parameters / self.data if zero else parameters
         flat = 4 * parameters / self.speeds.memory if self.type == 4 and zero else 0.0
         gathering = gather(self.type * parameters, self.data, self.data_link) if zero in (1, 2) else 0.0
+        if zero == 3:  # what is not freed after a pass, one parameter at a time
+            small = [size for size in self.parts[0].sizes if size <= PERSISTENT]
+            gathering = sum(gather(self.type * size, self.data, self.data_link) for size in small)
         return own / self.speeds.update + flat + gathering
-
-    # On the wire
-
-    def _on_tensor_wire(self, blocks: int) -> float:
-        """Bytes that one rank sends for one micro-batch."""
-        return (2 * self.passes_over_blocks * blocks + 2) * 2 * self.state * (self.tensor - 1) / self.tensor
-
-    def _on_data_wire(self, parameters: int) -> float:
-        """Bytes that one rank sends for one step."""
-        zero, often = self.config.parallel.zero, self.micro_batches
-        sent = parameters * (self.data - 1) / self.data
-        if zero == 3:
-            return sent * (2 * self.type + 4) * often
-        if zero == 2:
-            return sent * (8 * often + self.type)
-        return sent * (8 + (self.type if zero else 0))

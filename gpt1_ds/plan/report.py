@@ -101,7 +101,9 @@ def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens:
     yield (
         f"step: {_seconds(cost.step)} = {_seconds(cost.pipeline)} forward and backward ({micro_batches}"
         + (f", {cost.bubble:.0%} of it waiting" if config.parallel.pipeline > 1 else "")
-        + f") + {_seconds(cost.reduction)} reducing gradients + {_seconds(cost.update)} update"
+        + f") + {_seconds(cost.reduction)} reducing gradients"
+        + (f" ({_seconds(cost.hidden)} more under the backward pass)" if cost.hidden else "")
+        + f" + {_seconds(cost.update)} update"
     )
     sent = (("data", cost.data_bytes), ("tensor", cost.tensor_bytes), ("pipeline", cost.pipeline_bytes))
     yield "sent by one rank per step: " + ", ".join(f"{byte_size(size)} {name}-parallel" for name, size in sent)

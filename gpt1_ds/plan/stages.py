@@ -8,8 +8,10 @@ from itertools import pairwise
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
-from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.architecture.layer import Layer, Parameter
 from gpt1_ds.config import Config, ModelConfig
+
+PERSISTENT = 100_000  # elements of a parameter that ZeRO 3 keeps whole (DeepSpeed's stage3_param_persistence_threshold)
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,28 @@ class Stage:
         return any(layer.kind == "head" for layer in self.layers)
 
     @cached_property
+    def held(self) -> tuple[Parameter, ...]:
+        """Its parameters; a tied one once."""
+        return tuple({parameter.name: parameter for layer in self.layers for parameter in layer.parameters}.values())
+
+    @cached_property
     def parameters(self) -> int:
-        held = {parameter.name: parameter for layer in self.layers for parameter in layer.parameters}
-        return sum(parameter.local_size(self.tensor) for parameter in held.values())
+        return sum(self.sizes)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Of each parameter."""
+        return tuple(parameter.local_size(self.tensor) for parameter in self.held)
+
+    @cached_property
+    def whole(self) -> tuple[int, ...]:
+        """Sizes of the parameters that tensor-parallel ranks do not share."""
+        return tuple(parameter.size for parameter in self.held if parameter.cut is None)
+
+    @cached_property
+    def large(self) -> int:
+        """Of the parameters that ZeRO 3 frees after a pass."""
+        return sum(size for size in self.sizes if size > PERSISTENT)
 
     @cached_property
     def columns(self) -> int:

@@ -1,10 +1,17 @@
 """Step time and bytes on the wire against hand-made arithmetic."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
+from gpt1_ds.architecture.count import parameters
+from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
+from gpt1_ds.plan.communication import overlaps
 from gpt1_ds.plan.cost import Cost, all_reduce, cost, gather
 from gpt1_ds.plan.machine import PRESETS, Link
+from gpt1_ds.plan.memory import LIVE_LIMIT
 
 H100 = PRESETS["h100"]
 
@@ -33,22 +40,42 @@ def test_one_rank_sends_nothing_and_waits_for_nobody() -> None:
 def test_data_parallel_bytes_by_hand() -> None:
     parameters = 116_610_048
     assert at(8).data_bytes == pytest.approx(parameters * 7 / 8 * (2 * 4 + 2)), "fp32 gradients, bf16 weights"
-    assert at(8, "parallel.zero=3").data_bytes == pytest.approx(parameters * 7 / 8 * (2 + 2 + 4))
-    twice = at(8, "parallel.zero=3", "train.micro_batch=4")
-    assert twice.data_bytes == pytest.approx(2 * at(8, "parallel.zero=3").data_bytes)
+    assert at(8, "train.precision=fp16").data_bytes == pytest.approx(parameters * 7 / 8 * (2 * 2 + 2)), "fp16 gradients"
+    assert at(8, "parallel.zero=2", "train.micro_batch=4").data_bytes == pytest.approx(parameters * 7 / 8 * (2 * 8 + 2))
+    assert at(8, "parallel.zero=3").data_bytes == pytest.approx(parameters * 7 / 8 * (2 + 4)), (
+        "gathered for both passes"
+    )
+    small = 12 * 13 * 768  # biases and norms: gathered once a step
+    twice = at(8, "parallel.zero=3", "train.micro_batch=4").data_bytes
+    assert twice == pytest.approx(7 / 8 * (2 * (2 + 4) * parameters - 2 * small))
+
+
+def test_zero_3_gathers_twice_what_it_may_not_keep() -> None:
+    words = ["model.layers=40", "model.width=5120", "model.heads=40", "model.context=2048", "parallel.zero=3"]
+    found, held = at(64, *words, "train.micro_batch=1"), parameters(gpt1(*words).model, padded(40478, 128, 1))
+    assert found.data_bytes == pytest.approx(held * 63 / 64 * (2 + 2 + 4) - 2 * LIVE_LIMIT, rel=1e-3)
 
 
 def test_tensor_parallel_bytes_by_hand() -> None:
     found = at(2, "parallel.tensor=2", "train.micro_batch=64")
     state = 64 * 512 * 768 * 2
+    loss = 3 * 64 * 512 * 4
     # two reductions per block and pass, one of the embedding, one of the head's gradient; a ring sends 2 (t - 1) / t
-    assert found.tensor_bytes == (12 * 2 * 2 + 2) * state
+    assert found.tensor_bytes == (12 * 2 * 2 + 2) * state + loss
+    # halves of reductions: one more for the inputs of products, twice a block, and for the gradient of the embedding
+    whole = 12 * 6 * 768 + 512 * 768  # of norms, biases behind rows, and positions: their gradients, in bf16
+    sequence = at(2, "parallel.tensor=2", "train.micro_batch=64", "parallel.sequence=true")
+    assert sequence.tensor_bytes == (12 * 2 * 2 + 2 + 12 * 2 / 2 + 1 / 2) * state + loss + 2 * whole
     assert at(2, "parallel.tensor=2", "train.recompute=block").tensor_bytes > found.tensor_bytes
 
 
 def test_pipeline_bytes_by_hand() -> None:
     found = at(2, "parallel.pipeline=2", "train.micro_batch=8")
-    assert found.pipeline_bytes == 8 * 2 * (8 * 512 * 768 * 2)
+    state, keys, tied = 8 * 512 * 768 * 2, 8 * 8, 4 * padded(40478, 128, 1) * 768
+    assert found.pipeline_bytes == 8 * (state + keys) + tied, "an end has one neighbour"
+    assert at(4, "parallel.pipeline=4").pipeline_bytes == max(8 * (state + keys) + tied, 8 * (2 * state + keys))
+    words = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"]
+    assert at(4, *words).pipeline_bytes == 8 * (state / 2 + keys) + tied / 2
 
 
 def test_the_bubble_of_even_stages_is_the_known_one() -> None:
@@ -60,6 +87,53 @@ def test_the_bubble_of_even_stages_is_the_known_one() -> None:
     for pipeline, micro_batches in ((2, 4), (2, 16), (4, 8), (4, 32)):
         known = (pipeline - 1) / (micro_batches + pipeline - 1)
         assert bubble(pipeline, micro_batches) == pytest.approx(known, abs=0.04)
+
+
+def reduced_alone() -> float:
+    """Seconds of GPT-1's gradients over eight H100s: five buckets."""
+    latencies = 2 * 4 * math.log2(8) * H100.node.latency
+    return all_reduce(4 * 116_610_048, 8, H100.node) + latencies
+
+
+def test_a_reduction_under_a_long_backward_pass_leaves_its_last_bucket() -> None:
+    found, alone = at(8), reduced_alone()
+    embedding = padded(40478, 128, 1) * 768 / 116_610_048
+    copies = 8 * 116_610_048 / H100.speeds_with("bf16", 8).memory
+    assert (1 - embedding) * found.backward > (1 - embedding) * alone, "the link is idle now and then"
+    assert found.reduction == pytest.approx(embedding * alone + copies)
+    assert found.hidden == pytest.approx((1 - embedding) * alone)
+
+
+def test_a_reduction_longer_than_the_backward_pass_hides_as_much_as_that_lasts() -> None:
+    slow = replace(H100, node=replace(H100.node, bandwidth=H100.node.bandwidth / 20))
+    found = cost(gpt1(), 8, 40478, slow)
+    embedding = padded(40478, 128, 1) * 768 / 116_610_048
+    assert found.hidden == pytest.approx((1 - embedding) * found.backward)
+    assert found.reduction > found.hidden
+    assert found.step == found.pipeline + found.reduction + found.update
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (1, []),
+        (8, ["parallel.zero=0", "train.precision=fp32"]),
+        (8, ["train.precision=fp32"]),
+        (8, ["train.precision=fp16"]),
+        (8, ["parallel.zero=2"]),
+        (8, ["parallel.zero=3"]),
+        (8, ["parallel.pipeline=2"]),
+        (8, ["parallel.assembly=pipeline"]),
+    ],
+)
+def test_nothing_else_hides(world: int, words: list[str]) -> None:
+    assert at(world, *words).hidden == 0
+
+
+def test_on_cpus_nothing_hides() -> None:
+    assert cost(gpt1(), 8, 40478, PRESETS["cpu"]).hidden == 0
+    assert not overlaps(gpt1(), "cpu")
+    assert overlaps(gpt1(), "cuda")
 
 
 def test_recomputation_costs_a_forward_pass() -> None:

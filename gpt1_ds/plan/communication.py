@@ -1,0 +1,109 @@
+"""What a rank sends in a step, by the process group that carries it; tests/fakecuda compares the bytes.
+
+    tensor      an all-reduce of a micro-batch's states after both halves of a block, in each of its passes (Shoeybi et
+                al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
+                Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
+                et al. 2022), and adds up the gradients of parameters that are not cut.
+    pipeline    a micro-batch's states and dropout keys to the next stage, their gradient back; the gradient of the tied
+                embedding, which the first and the last stage hold
+    data        gradients, and the weights that ZeRO gathers
+
+An all-reduce of B bytes among n ranks sends 2 (n - 1) / n x B, as rings do, a gather or a scatter half of it. Left out:
+a step's scalars (loss, norm, flags) and the padding of what is cut into equal parts, together less than 1 KB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt1_ds.config import Config
+from gpt1_ds.plan.memory import LIVE_LIMIT
+from gpt1_ds.plan.stages import Stage
+
+LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
+KEY = 8  # bytes of a sequence's dropout key
+
+Reductions = list[tuple[float, float]]  # (all-reduces, bytes of each); a gather or a scatter is half an all-reduce
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that one rank sends in a step, by group."""
+
+    tensor: float
+    pipeline: float
+    data: float
+
+
+def overlaps(config: Config, device: str) -> bool:
+    """Whether gradients are reduced over the data-parallel ranks under the backward pass of a step's last micro-batch:
+    where the engine begins each bucket as soon as it is complete (engine/overlap.py). Elsewhere DeepSpeed reduces after
+    the pass; under ZeRO 2 and 3 it waits for each bucket.
+    """
+    parallel = config.parallel
+    return device == "cuda" and config.train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined
+
+
+class Communication:
+    """Of a configuration on `world` ranks. States are in the model's type, [S, B, D] of a micro-batch."""
+
+    def __init__(self, config: Config, world: int) -> None:
+        train, self.parallel = config.train, config.parallel
+        self.tensor, self.stages = self.parallel.tensor, self.parallel.pipeline
+        self.data = world // (self.tensor * self.stages)
+        self.micro_batches = train.global_batch // (train.micro_batch * self.data)
+        self.rows = train.micro_batch
+        self.tokens = self.rows * config.model.context  # of a micro-batch
+        self.type = 4 if train.precision == "fp32" else 2
+        self.gradient = 2 if train.precision == "fp16" else 4  # bytes of an element that is reduced over the data ranks
+        self.state = self.tokens * config.model.width * self.type
+        self.recompute = train.recompute == "block"
+
+    def sent(self, stage: Stage) -> Sent:
+        """By a rank of `stage`."""
+        ring = 2 * (self.tensor - 1) / self.tensor
+        tensor = sum(count * size for way in self.reductions(stage) for count, size in way)
+        return Sent(self.micro_batches * ring * tensor, self._to_other_stages(stage), self._to_data_ranks(stage))
+
+    def reductions(self, stage: Stage) -> tuple[Reductions, Reductions]:
+        """Over the tensor-parallel ranks for one micro-batch, in its (forward, backward) pass."""
+        sequence, blocks, state = self.parallel.sequence, stage.blocks, self.state
+        halves = 0.5 if sequence else 0.0
+        forward: Reductions = [(2 * blocks, state)]
+        backward: Reductions = [(2 * blocks * (1 + halves + self.recompute), state)]
+        if stage.tokens:
+            forward.append((1, state))
+            backward.append((halves, state))
+        if stage.head:
+            forward += [(halves, state), (LOSS_NUMBERS, 4 * self.tokens)]
+            backward.append((1 - halves, state))
+        if sequence:
+            backward += [(1, self.type * size) for size in stage.whole]
+        return forward, backward
+
+    @property
+    def between_stages(self) -> float:
+        """Bytes of a micro-batch's states that one rank passes on."""
+        return self.state / (self.tensor if self.parallel.sequence else 1)
+
+    def gathered_again(self, stage: Stage) -> int:
+        """Elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay than it may
+        hold, less than a matrix fewer.
+        """
+        return max(0, stage.large - LIVE_LIMIT)
+
+    def _to_other_stages(self, stage: Stage) -> float:
+        if self.stages == 1:
+            return 0.0
+        onward = (self.between_stages + KEY * self.rows) * (stage.number < self.stages - 1)
+        back = self.between_stages * (stage.number > 0)
+        return self.micro_batches * (onward + back) + 4 * stage.embedding
+
+    def _to_data_ranks(self, stage: Stage) -> float:
+        zero, often, held = self.parallel.zero, self.micro_batches, stage.parameters
+        if zero == 3:
+            weights = often * (stage.large + self.gathered_again(stage)) + stage.parameters - stage.large
+            size = often * self.gradient * held + self.type * weights
+        else:
+            size = 2 * self.gradient * held * (often if zero == 2 else 1) + self.type * held * (zero > 0)
+        return (self.data - 1) / self.data * size
