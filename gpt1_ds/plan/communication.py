@@ -36,9 +36,9 @@ class Sent:
 
 
 def overlaps(config: Config, device: str) -> bool:
-    """Whether gradients are reduced over the data-parallel ranks under the backward pass of a step's last micro-batch:
-    where the engine begins each bucket as soon as it is complete (engine/overlap.py). Elsewhere DeepSpeed reduces after
-    the pass; under ZeRO 2 and 3 it waits for each bucket.
+    """Whether gradients are reduced over the data-parallel ranks under a backward pass: where the engine begins each
+    bucket as soon as it is complete (engine/overlap.py). Elsewhere DeepSpeed reduces after the pass, or waits for each
+    bucket (ZeRO 2 and 3).
     """
     parallel = config.parallel
     return device == "cuda" and config.train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined

@@ -7,9 +7,10 @@ A stage's passes are the sum of its kernels' times, or the host's time to launch
 B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
 scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
 
-Gradients are reduced after the backward pass, but for what `communication.overlaps` names. There buckets that are
-complete are reduced while the last micro-batch's backward pass (B seconds) computes others. The largest bucket, a part
-f of all gradients, counts as the first and as the last one: of a reduction that takes R seconds alone, these remain
+Gradients are reduced after the backward pass (of the last micro-batch; under ZeRO 2 and 3 of each), but for what
+`communication.overlaps` names. There buckets that are complete are reduced while the pass (B seconds) computes others.
+The largest bucket, a part f of all gradients, counts as the first and as the last one: of a reduction that takes R
+seconds alone, these remain
 
     max(R - (1 - f) B, f R)      the link is busy from the first bucket on, or waits for the last one
 """
@@ -98,9 +99,9 @@ class _Step:
         pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
         working = self.micro_batches * sum(map(sum, passes)) / self.stages
         largest = max(stage.parameters for stage in self.parts)
-        reduction, update = self._reduction(largest), self._update(largest)
-        hidden = self._hidden(slowest[1], self.parts[0]) if overlaps(self.config, self.machine.device) else 0.0
-        step = pipeline + reduction - hidden + update
+        reduction, hidden = self._reduction(known)
+        update = self._update(largest)
+        step = pipeline + reduction + update
         tokens = self.config.train.global_batch * self.model.context / step
         peak = self.machine.peak_tflops.get(self.config.train.precision, 0) * 1e12 * self.world
         if not self.cuda:  # a node's peak, however many ranks share it
@@ -110,7 +111,7 @@ class _Step:
             forward=slowest[0],
             backward=slowest[1],
             pipeline=pipeline,
-            reduction=reduction - hidden,
+            reduction=reduction,
             hidden=hidden,
             update=update,
             bubble=1 - working / pipeline,
@@ -144,7 +145,10 @@ class _Step:
         if self.config.parallel.zero == 3:
             forward += self._gathering(stage.large)
             backward += self._gathering(self.communication.gathered_again(stage))
-        return forward, backward + self._accumulation(stage)
+        backward += self._accumulation(stage)
+        if self.config.parallel.zero >= 2:
+            backward += self._remaining(backward, stage)
+        return forward, backward
 
     def _host(self, stage: Stage, tensors: int) -> tuple[float, float]:
         """Seconds that the host needs to launch (forward, backward)."""
@@ -214,39 +218,41 @@ class _Step:
         return sides * (self.stage_link.latency + self.communication.between_stages / self.stage_link.bandwidth) / 2
 
     def _accumulation(self, stage: Stage) -> float:
-        """Seconds to add one micro-batch's gradients to the step's, and to reduce those that ZeRO 2 and 3 cut."""
-        zero = self.config.parallel.zero
+        """Seconds to add one micro-batch's gradients to the step's."""
         # gradients are written, read and added in fp32; products forward and backward have read the weights
         seconds = stage.parameters * (2 * self.type + 8 + 2 * self.type) / self.speeds.memory
-        if zero == 2:
-            seconds += all_reduce(self.gradient * stage.parameters, self.data, self.data_link)
-        if zero == 3:
-            seconds += gather(self.gradient * stage.parameters, self.data, self.data_link)
-        if zero >= 2:
+        if self.config.parallel.zero >= 2:
             seconds += 16 * stage.parameters / self.speeds.memory  # into the bucket, its copy, onto the partition
         return seconds
 
     # Once a step
 
-    def _reduction(self, parameters: int) -> float:
+    def _reduction(self, passes: dict[object, tuple[float, float]]) -> tuple[float, float]:
+        """Seconds of it (after the passes, under the last of them) on the stage with most parameters."""
         if self.config.parallel.zero >= 2:
-            return 0.0
+            return 0.0, 0.0
+        stage = max(self.parts, key=lambda one: one.parameters)
         tied = 0.0
         if self.stages > 1:  # the embedding's two copies
             tied = all_reduce(4 * self.parts[0].embedding, 2, self.stage_link)
-        copies = 8 * parameters / self.speeds.memory * (self.data > 1)
-        return self._over_data_ranks(parameters) + tied + copies
+        copies = 8 * stage.parameters / self.speeds.memory * (self.data > 1)
+        remaining = self._remaining(passes[stage.shape][1], stage)
+        return remaining + tied + copies, self._over_data_ranks(stage) - remaining
 
-    def _over_data_ranks(self, parameters: int) -> float:
-        """Seconds to reduce their gradients, a bucket at a time."""
-        further = 2 * (parameters // BUCKET_ELEMENTS) * math.log2(self.data) * self.data_link.latency
-        return all_reduce(self.gradient * parameters, self.data, self.data_link) + further
-
-    def _hidden(self, backward: float, stage: Stage) -> float:
-        """Seconds of the reduction under the last micro-batch's backward pass, in the dense engine."""
-        alone = self._over_data_ranks(stage.parameters)
+    def _remaining(self, backward: float, stage: Stage) -> float:
+        """Seconds that the reduction over the data-parallel ranks takes after a backward pass."""
+        alone = self._over_data_ranks(stage)
+        if not overlaps(self.config, self.machine.device):
+            return alone
         largest = min(1.0, max(stage.embedding, BUCKET_ELEMENTS) / stage.parameters)
-        return alone - max(alone - (1 - largest) * backward, largest * alone)
+        return max(alone - (1 - largest) * backward, largest * alone)
+
+    def _over_data_ranks(self, stage: Stage) -> float:
+        """Seconds to reduce a stage's gradients, a bucket at a time; ZeRO 3 scatters their sums."""
+        size, further = self.gradient * stage.parameters, stage.parameters // BUCKET_ELEMENTS
+        ways = 1 if self.config.parallel.zero == 3 else 2
+        latencies = further * math.log2(self.data) * self.data_link.latency
+        return ways * (gather(size, self.data, self.data_link) + latencies)
 
     def _update(self, parameters: int) -> float:
         zero = self.config.parallel.zero

@@ -130,6 +130,14 @@ def test_nothing_else_hides(world: int, words: list[str]) -> None:
     assert at(world, *words).hidden == 0
 
 
+@pytest.mark.parametrize("words", [["parallel.zero=2"], ["parallel.zero=3"], ["parallel.pipeline=2"]], ids=str)
+def test_whatever_overlaps_takes_less_time(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = at(8, *words)
+    monkeypatch.setattr("gpt1_ds.plan.cost.overlaps", lambda *_: True)
+    assert at(8, *words).step < plain.step
+    assert at(8, *words).data_bytes == plain.data_bytes
+
+
 def test_on_cpus_nothing_hides() -> None:
     assert cost(gpt1(), 8, 40478, PRESETS["cpu"]).hidden == 0
     assert not overlaps(gpt1(), "cpu")
