@@ -12,23 +12,28 @@ SEND, RECEIVE = "send", "recv"
 def deadlock(ranks: Mapping[int, Sequence[Collective]]) -> str | None:
     """Where the ranks of a world stop, each having issued these in this order; None where all come to an end.
 
-    Nothing is buffered: a send waits for its receive. Members of a group that are not in `ranks` are not waited for.
+    Nothing is buffered: a send waits for its receive. Every member of every group must be in `ranks`; raises KeyError.
     """
     at = dict.fromkeys(ranks, 0)
-    while waiting := {rank: calls[at[rank]] for rank, calls in ranks.items() if at[rank] < len(calls)}:
+
+    def waiting(rank: int) -> Collective | None:
+        calls, place = ranks[rank], at[rank]
+        return calls[place] if place < len(calls) else None
+
+    moved = True
+    while moved:
         moved = False
-        for rank, call in waiting.items():
-            members = _members(rank, call, ranks)
-            if any(waiting.get(member) is None for member in members):
-                continue
-            if all(_fit(rank, call, member, waiting[member]) for member in members):
+        for rank in ranks:
+            call = waiting(rank)
+            while call is not None:
+                members = call.ranks if call.peer is None else (rank, call.peer)
+                if not all(_fit(rank, call, member, waiting(member)) for member in members):
+                    break
                 for member in members:
                     at[member] += 1
-                moved = True
-                break
-        if not moved:
-            return "; ".join(f"rank {rank} at {at[rank]}: {_said(call)}" for rank, call in waiting.items())
-    return None
+                moved, call = True, waiting(rank)
+    stuck = [(rank, call) for rank in ranks if (call := waiting(rank)) is not None]
+    return "; ".join(f"rank {rank} at {at[rank]}: {_said(call)}" for rank, call in stuck) or None
 
 
 def wire_bytes(call: Collective) -> float:
@@ -41,13 +46,9 @@ def wire_bytes(call: Collective) -> float:
     return (2 if call.kind.startswith("allreduce") else 1) * (ranks - 1) / ranks * size
 
 
-def _members(rank: int, call: Collective, ranks: Mapping[int, Sequence[Collective]]) -> tuple[int, ...]:
-    if call.peer is not None:
-        return (rank, call.peer)
-    return tuple(member for member in call.ranks if member in ranks)
-
-
-def _fit(rank: int, call: Collective, other_rank: int, other: Collective) -> bool:
+def _fit(rank: int, call: Collective, other_rank: int, other: Collective | None) -> bool:
+    if other is None:
+        return False
     if rank == other_rank:
         return True
     if (call.type, call.bytes, call.ranks, call.backend) != (other.type, other.bytes, other.ranks, other.backend):
