@@ -17,7 +17,7 @@ from tools.fakecuda import ranks, steps
 from tools.fakecuda.counter import Collective
 from tools.fakecuda.schedule import deadlock
 from tools.fakecuda.steps import Step
-from tools.fakecuda.symmetry import along, unplanned, whole_world
+from tools.fakecuda.symmetry import all_alike, along, unplanned
 from tools.layouts import LAYOUTS, RECIPE, Layout
 
 SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1]
@@ -25,7 +25,7 @@ SEVERAL = [layout for layout in LAYOUTS if layout.ranks > 1]
 LARGE = Place(tensor=8, pipeline=8, data=8)
 ORIGIN = LARGE.ranks(tensor=0, data=0)  # a rank of each stage
 CORNER = LARGE.ranks(tensor=7, data=7)
-ROWS = [*LARGE.ranks(pipeline=0, data=0)[1:], *LARGE.ranks(tensor=0, pipeline=7)[1:]]  # along the two other axes
+TENSOR, DATA = LARGE.ranks(pipeline=0, data=0), LARGE.ranks(tensor=0, pipeline=7)  # along the two other axes
 WORLD = 512
 RECIPE_OF_512 = [
     *("model.layers=8", "model.width=64", "model.heads=8", "model.context=16", "train.precision=bf16"),
@@ -70,7 +70,7 @@ def test_a_stage_stands_for_its_ranks() -> None:
     layout = Place(tensor=2, pipeline=2, data=2)  # ranks 0 to 3 are the first stage, of which 0 and 1 share matrices
     state = [call("allreduce", (0, 1)), call("send", tuple(range(8)), peer=4), call("allreduce", (0, 2), 8)]
     last = [call("recv", tuple(range(8)), peer=0), call("allreduce", (4, 6), 8)]
-    world = whole_world(layout, {0: state, 4: last})
+    world = all_alike(layout, {0: state, 4: last})
     assert [one.ranks for one in world[3]] == [(2, 3), tuple(range(8)), (1, 3)]
     assert (world[3][1].peer, world[7][0].peer) == (7, 3)
     assert deadlock(world) is None
@@ -99,20 +99,29 @@ def collectives(words: list[str], rank: int) -> list[Collective]:
     return [replace(one, after=0) for one in step.counts.collectives]
 
 
+# 512 processes are too many. What a rank does depends on its stage alone, in its own groups: ranks that lie apart along
+# the tensor and the data axis do what the one at the origin of their stage does, moved to their place. Then all 512
+# ranks do so, and every member of every group is compared with the others. That members name the same ranks is tested
+# in tests/unit/engine/test_process_groups.py, for all 512; PipelineEngine compares DeepSpeed's groups with these.
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "others"), [([], [*ROWS, *CORNER]), (["parallel.sequence=true"], CORNER)])
-def test_512_ranks_fit_together(words: list[str], others: list[int]) -> None:
-    """512 processes are too many. What a rank does depends on its stage alone, in its own groups: ranks that lie apart
-    along the tensor and the data axis are compared with what the one at the origin of their stage did, moved to their
-    place. Then all 512 ranks do so, and every member of every group is compared with the others. That members name the
-    same ranks: tests/unit/engine/test_process_groups.py, for all 512; PipelineEngine compares DeepSpeed's groups.
-    """
-    words = [*RECIPE_OF_512, *words]
-    found = {rank: collectives(words, rank) for rank in (*ORIGIN, *others)}
-    world = whole_world(LARGE, {rank: found[rank] for rank in ORIGIN})
-    assert sorted(world) == list(range(WORLD))
+def test_ranks_of_a_stage_do_alike() -> None:
+    found = {rank: collectives(RECIPE_OF_512, rank) for rank in (*TENSOR, *DATA)}
+    alike = all_alike(LARGE, {rank: found[rank] for rank in (TENSOR[0], DATA[0])})
     for rank, calls in found.items():
-        assert calls == world[rank], f"rank {rank} does not do what its stage does"
+        assert calls == alike[rank], f"rank {rank} does not do what its stage does"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sequence", ["false", "true"])
+def test_512_ranks_fit_together(sequence: str) -> None:
+    words = [*RECIPE_OF_512, f"parallel.sequence={sequence}"]
+    found = {rank: collectives(words, rank) for rank in (*ORIGIN, *CORNER)}
+    world = all_alike(LARGE, {rank: found[rank] for rank in ORIGIN})
+    assert sorted(world) == list(range(WORLD))
+    for rank in CORNER:
+        assert found[rank] == world[rank], f"rank {rank} does not do what its stage does"
     assert deadlock(world) is None
     assert unplanned(steps.configuration(words, WORLD), WORLD, {rank: found[rank] for rank in ORIGIN}) == []
     kinds = {along(LARGE, 300, one): place for place, one in enumerate(world[300])}

@@ -1,4 +1,4 @@
-"""Ranks of a world by their place in it: what travels along which axis, and what all ranks do if those of one pipeline
+"""Ranks of a world by their place in it: what travels along which axis, and what all ranks do if those of a pipeline
 stage do alike.
 """
 
@@ -57,12 +57,15 @@ def unplanned(config: Config, world: int, ranks: Mapping[int, Sequence[Collectiv
     return lines + [f"along several axes: {beside:,.0f} bytes are sent"] * (beside > SCALARS)
 
 
-def whole_world(layout: Layout, stages: Mapping[int, Sequence[Collective]]) -> dict[int, list[Collective]]:
-    """Every rank's collectives, if each does what the one rank of its stage in `stages` does."""
+def all_alike(layout: Layout, stages: Mapping[int, Sequence[Collective]]) -> dict[int, list[Collective]]:
+    """The collectives of every rank of these pipeline stages, if it does what the one of its stage in `stages` does."""
     known = {layout.coordinates(rank)[1]: rank for rank in stages}
-    world = sorted(_ranks(layout).values())
-    origins = {rank: known[layout.coordinates(rank)[1]] for rank in world}
-    return {rank: [_moved(layout, origins[rank], rank, call) for call in stages[origins[rank]]] for rank in world}
+    origins = {rank: known.get(place[1]) for place, rank in _ranks(layout).items()}
+    return {
+        rank: [_moved(layout, origin, rank, call) for call in stages[origin]]
+        for rank, origin in origins.items()
+        if origin is not None
+    }
 
 
 def _moved(layout: Layout, rank: int, to: int, call: Collective) -> Collective:
