@@ -227,7 +227,7 @@ class _Step:
 
     # Once a step
 
-    def _reduction(self, passes: dict[object, tuple[float, float]]) -> tuple[float, float]:
+    def _reduction(self, passes: dict[tuple[object, ...], tuple[float, float]]) -> tuple[float, float]:
         """Seconds of it (after the passes, under the last of them) on the stage with most parameters."""
         if self.config.parallel.zero >= 2:
             return 0.0, 0.0
