@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from gpt1_ds.engine.gradient_norm import decides_on_device
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read
 from gpt1_ds.engine.update_filter import INVALID, filter_updates, reads_norm
+from gpt1_ds.engine.zero_patches import spare_stage_3_reads
 from gpt1_ds.model.losses import Loss
 from gpt1_ds.objectives.base import HostBatch, Objective
 
@@ -155,8 +157,11 @@ class Engine(ABC):
         if not decides_on_device(self.device):
             return
         mask_norms_on_device()
-        if reads_norm(self.deepspeed.optimizer):
-            self.deepspeed.optimizer.check_overflow = _norm_tells
+        optimizer = self.deepspeed.optimizer
+        if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
+            spare_stage_3_reads(optimizer)
+        if reads_norm(optimizer):
+            optimizer.check_overflow = _norm_tells
             self.filter_updates(_never)
 
     @cached_property

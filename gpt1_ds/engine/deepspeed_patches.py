@@ -67,7 +67,37 @@ RELIED_ON = (
         ("bf16_groups", "fp32_groups_gradients_flat", "_update_hp_grad"),
         "engine/overlap.py",
         "gradients are reduced while the backward pass computes others",
-        "tests/parallel/test_bf16_optimizer_patch.py",
+        "tests/parallel/test_overlap.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
+        (
+            *("overlap_comm", "average_tensor", "reduction_stream", "reduce_bucket_size", "reduce_ipg_grads"),
+            *("overlapping_partition_gradients_reduce_epilogue", "independent_gradient_partition_epilogue"),
+            *("_clear_previous_reduced_grads", "process_gradients", "reduce_gradients", "get_gradient_for_reduction"),
+            *("reduce_ready_partitions_and_remove_grads", "set_gradient_accumulation_boundary", "bit16_groups"),
+        ),
+        "engine/zero_patches.py",
+        "the host waits after each backward pass; large gradients are freed too early; pipelines do not overlap",
+        "tests/parallel/test_overlap.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
+        (
+            *("reduce_and_partition_stream", "parameter_offload", "_get_norm_groups", "_post_step", "fp16_groups"),
+            *("averaged_gradients", "model_parallel_rank", "dp_process_group", "_model_parallel_all_reduce"),
+            "persistent_parameters",
+        ),
+        "engine/zero_patches.py",
+        "the host waits after each backward pass, for the norm, and for weights that are kept whole",
+        "tests/parallel/test_overlap.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.zero.parameter_offload",
+        ("__allgather_stream",),
+        "engine/zero_patches.py",
+        "weights are gathered after the update that writes them",
+        "tests/fakecuda/test_overlap.py",
     ),
     Private(
         f"{_OPTIMIZERS}.utils",
@@ -128,7 +158,7 @@ RELIED_ON = (
         f"{_OPTIMIZERS}.pipe.engine.PipelineEngine",
         (
             *("_INSTRUCTION_MAP", "_exec_backward_pass", "pipe_buffers", "grad_layer", "using_bf16_optimizer"),
-            *("reset_activation_shape", "_aggregate_total_loss"),
+            *("reset_activation_shape", "_aggregate_total_loss", "_loss_stage_global_rank", "dp_group_loss", "grid"),
         ),
         "engine/pipeline_patches.py, engine/pipelined.py",
         "one backward pass for all outputs of a stage; gradients of tied weights are summed where they are kept",

@@ -8,8 +8,10 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 
 
-def ds_config(config: Config, data_size: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
+def ds_config(config: Config, data_size: int, overlap: bool = False) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks; `overlap` reduces gradients, and gathers
+    the weights of ZeRO 3, on streams of their own.
+    """
     train, parallel = config.train, config.parallel
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch,
@@ -22,9 +24,8 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
-            # the host would wait for the device after every backward pass (stage_1_and_2.py:1028); BF16_Optimizer
-            # (bf16 under ZeRO 1) does not read it: see engine/overlap.py
-            "overlap_comm": False,
+            # under ZeRO 3 over one rank it spares a wait of the host for each weight
+            "overlap_comm": overlap and (data_size > 1 or parallel.zero == 3),
         },
         "zero_allow_untested_optimizer": True,  # ours (engine/optimizer.py)
         # reentrant checkpointing and partitioned activations are the traps that run and are wrong

@@ -1,81 +1,177 @@
-"""The reduction of BF16_Optimizer's gradients while the backward pass still computes others.
+"""The reduction of gradients over data-parallel ranks while the backward pass still computes others, on CUDA.
 
-DeepSpeed's `overlap_comm` is not read by this optimizer: it sums the whole fp32 gradient over the data-parallel ranks
-after the backward pass. Here a bucket is summed as soon as the last micro-batch has written all of its gradients. The
-buckets are slices of the optimizer's flat gradients, so nothing is copied to be reduced.
+DeepSpeed does that by itself under ZeRO 2 and 3 and, outside pipelines, under ZeRO 1 in fp32 and fp16
+(zero_patches.py). BF16_Optimizer and ZeRO 0 reduce after the backward pass: here a bucket is summed as soon as the last
+micro-batch has written all of its gradients. The sums are those of DeepSpeed, in other messages: equal to the bit on
+two ranks; on more, NCCL's order of additions depends on where an element lies in its message.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
+
+from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.engine.zero_patches import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
+
+
+class Reduction(Protocol):
+    def begin(self) -> None:
+        """Before the backward pass of a step's last micro-batch."""
+
+
+def overlaps(device: torch.device) -> bool:
+    """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass."""
+    return device.type == "cuda"
+
+
+def overlap(engine: Any, group: dist.ProcessGroup, tied: Collection[Parameter] = ()) -> Reduction | None:
+    """Let this DeepSpeed engine overlap; what is given must hear of the last micro-batch. Gradients of `tied` weights
+    are reduced after the backward pass: before that they are summed over pipeline stages.
+    """
+    optimizer, held = engine.optimizer, {id(parameter) for parameter in tied}
+    if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
+        overlap_stage_3(engine.module, optimizer)
+        return None
+    if group.size() == 1:
+        return None
+    if isinstance(optimizer, DeepSpeedZeroOptimizer):
+        overlap_stages_1_and_2(optimizer)
+        return PipelineReduction(optimizer, held) if engine.pipeline_parallelism else None
+    reduction = (
+        FlatReduction(optimizer, group, BUCKET_ELEMENTS, held)
+        if isinstance(optimizer, BF16_Optimizer)
+        else GradientReduction(engine.module, group, BUCKET_ELEMENTS)
+    )
+    engine.buffered_allreduce_fallback = reduction.finish
+    return reduction
 
 
 @dataclass
 class _Bucket:
-    """A run of one flat gradient: `values`, of how many `parameters`, and how many of them are `missing`: the last
-    micro-batch has yet to write their gradients.
+    """Gradients that are reduced in one message, `values`; `missing` of them the last micro-batch has yet to write. A
+    bucket that is not `early` is reduced after the backward pass.
     """
 
-    values: Tensor
-    parameters: int
+    parameters: Sequence[Parameter]
+    values: Tensor | None = None
+    early: bool = True
     missing: int = 0
     work: Any = None
 
 
-class OverlappedReduction:
+class OverlappedReduction(ABC):
     """Of one rank. `begin` goes before the backward pass of a step's last micro-batch, `finish` after it."""
 
-    def __init__(self, optimizer: Any, group: dist.ProcessGroup, elements: int) -> None:
-        self.optimizer, self.group = optimizer, group
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
         self.buckets: list[_Bucket] = []
-        flats = zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients_flat, strict=True)
-        for number, (parameters, flat) in enumerate(flats):
-            starts = cuts([parameter.numel() for parameter in parameters], elements)
-            for (first, start), (last, stop) in zip(starts, [*starts[1:], (len(parameters), len(flat))], strict=True):
-                bucket = _Bucket(flat[start:stop], last - first)
-                self.buckets.append(bucket)
-                for index in range(first, last):
-                    self._watch(parameters[index], number, index, bucket)
 
     def begin(self) -> None:
         for bucket in self.buckets:
-            bucket.missing = bucket.parameters
+            bucket.missing = len(bucket.parameters)
 
     def finish(self, **_: Any) -> None:
         """All gradients are means over the ranks now: in the order of the device's work, the host does not wait."""
         for bucket in self.buckets:
-            if bucket.work is None:  # nothing flowed into one of its parameters
+            if bucket.work is None:  # not early, or nothing flowed into one of its parameters
                 self._reduce(bucket)
         for bucket in self.buckets:
             bucket.work.wait()
             bucket.work, bucket.missing = None, 0
+            assert bucket.values is not None, "it is reduced"
             bucket.values.mul_(1.0 / self.group.size())
 
-    def _watch(self, parameter: Parameter, group: int, index: int, bucket: _Bucket) -> None:
+    def _watch(self, parameter: Parameter, bucket: _Bucket, take: Callable[[], None]) -> None:
         def written(_: Tensor) -> None:
             if bucket.missing == 0:
                 return
-            self.optimizer._update_hp_grad(parameter, group, index, clear_lp_grads=False)
+            take()
             bucket.missing -= 1
-            if bucket.missing == 0:
+            if bucket.missing == 0 and bucket.early:
                 self._reduce(bucket)
 
         parameter.register_post_accumulate_grad_hook(written)
 
     def _reduce(self, bucket: _Bucket) -> None:
+        bucket.values = self._values(bucket)
         bucket.work = dist.all_reduce(bucket.values, group=self.group, async_op=True)
 
+    @abstractmethod
+    def _values(self, bucket: _Bucket) -> Tensor:
+        """The bucket's gradients, in one tensor."""
 
-def cuts(sizes: list[int], elements: int) -> list[tuple[int, int]]:
-    """(first parameter, first element) of buckets of at least `elements`, the last one excepted."""
+
+class FlatReduction(OverlappedReduction):
+    """BF16_Optimizer's: buckets are slices of its flat gradients, so nothing is copied to be reduced."""
+
+    def __init__(self, optimizer: Any, group: dist.ProcessGroup, elements: int, held: Collection[int]) -> None:
+        super().__init__(group)
+        flats = zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients_flat, strict=True)
+        for number, (parameters, flat) in enumerate(flats):
+            alone = {index for index, parameter in enumerate(parameters) if id(parameter) in held}
+            starts = cuts([parameter.numel() for parameter in parameters], elements, alone)
+            for (first, start), (last, stop) in zip(starts, [*starts[1:], (len(parameters), len(flat))], strict=True):
+                bucket = _Bucket(parameters[first:last], flat[start:stop], first not in alone)
+                self.buckets.append(bucket)
+                for index in range(first, last):
+                    take = partial(optimizer._update_hp_grad, parameters[index], number, index, clear_lp_grads=False)
+                    self._watch(parameters[index], bucket, take)
+
+    def _values(self, bucket: _Bucket) -> Tensor:
+        assert bucket.values is not None, "a slice"
+        return bucket.values
+
+
+class GradientReduction(OverlappedReduction):
+    """ZeRO 0's: gradients are copied into a bucket and stay there. Buckets begin with the last layers."""
+
+    def __init__(self, module: torch.nn.Module, group: dist.ProcessGroup, elements: int) -> None:
+        super().__init__(group)
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad][::-1]
+        starts = [first for first, _ in cuts([parameter.numel() for parameter in parameters], elements)]
+        for first, last in zip(starts, [*starts[1:], len(parameters)], strict=True):
+            bucket = _Bucket(parameters[first:last])
+            self.buckets.append(bucket)
+            for parameter in bucket.parameters:
+                self._watch(parameter, bucket, _stays)
+
+    def finish(self, **_: Any) -> None:
+        super().finish()
+        for bucket in self.buckets:
+            bucket.values = None  # the gradients keep it
+
+    def _values(self, bucket: _Bucket) -> Tensor:
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in bucket.parameters]
+        values: Tensor = _flatten_dense_tensors(gradients)
+        for parameter, gradient in zip(bucket.parameters, _unflatten_dense_tensors(values, gradients), strict=True):
+            parameter.grad = gradient
+        return values
+
+
+def _stays() -> None:
+    """A gradient that is reduced where autograd writes it."""
+
+
+def cuts(sizes: list[int], elements: int, alone: Collection[int] = ()) -> list[tuple[int, int]]:
+    """(first parameter, first element) of buckets of at least `elements`, the last one excepted. The parameters whose
+    numbers are in `alone` have buckets of their own.
+    """
     cuts, at, begun = [(0, 0)], 0, 0
     for index, size in enumerate(sizes):
-        if at - begun >= elements:
+        if at > begun and (at - begun >= elements or index in alone or index - 1 in alone):
             cuts.append((index, at))
             begun = at
         at += size

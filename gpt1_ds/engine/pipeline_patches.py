@@ -11,13 +11,14 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from torch import Tensor
 
+BACKWARD = "backward of micro-batch {}"
 PHASES = {
     schedule.LoadMicroBatch: "load of micro-batch {}",
     schedule.RecvActivation: "receiving activations of micro-batch {}",
     schedule.ForwardPass: "forward of micro-batch {}",
     schedule.SendActivation: "sending activations of micro-batch {}",
     schedule.RecvGrad: "receiving gradients of micro-batch {}",
-    schedule.BackwardPass: "backward of micro-batch {}",
+    schedule.BackwardPass: BACKWARD,
     schedule.SendGrad: "sending gradients of micro-batch {}",
     schedule.ReduceTiedGrads: "reduction of tied gradients",
     schedule.ReduceGrads: "reduction of gradients",
@@ -35,6 +36,8 @@ def patch_pipeline(engine: Any, trace: Callable[[str], None]) -> None:
     for kind, phase in PHASES.items():
         instructions[kind] = _traced(trace, phase, instructions[kind])
     engine._INSTRUCTION_MAP = instructions
+    if not engine.is_last_stage():
+        engine._aggregate_total_loss = MethodType(_received_loss, engine)
     if hasattr(engine.optimizer, "scaled_global_norm"):
         engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)
 
@@ -82,6 +85,14 @@ def _reduce_tied_gradients(engine: Any) -> None:
             gradient = weight.grad
         if gradient is not None:
             dist.all_reduce(gradient, group=group)
+
+
+def _received_loss(engine: Any) -> Tensor:
+    """The mean loss that the last stage sends. DeepSpeed copies zeros from the host to receive it into."""
+    losses = torch.empty(2, device=engine.device)
+    dist.broadcast(losses, engine._loss_stage_global_rank(), group=engine.grid.get_pipe_parallel_group())
+    engine.dp_group_loss = losses[0]
+    return losses[1]
 
 
 def _scaled_global_norm(optimizer: Any, norm_type: int = 2) -> Tensor:

@@ -16,11 +16,12 @@ from torch import Tensor
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
+from gpt1_ds.engine import overlap
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.optimizer import make_optimizer
-from gpt1_ds.engine.pipeline_patches import patch_pipeline
+from gpt1_ds.engine.pipeline_patches import BACKWARD, patch_pipeline
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
@@ -73,6 +74,9 @@ class PipelineEngine(Engine):
         patch_pipeline(self.deepspeed, self._trace)
         patch_bf16_optimizer(self.deepspeed, layout.data)
         self._spare_reads()
+        tied = [weight for weight, _ in model.get_tied_weights_and_groups()]
+        overlaps = overlap.overlaps(self.device)
+        self._reduction = overlap.overlap(self.deepspeed, groups.data_group, tied) if overlaps else None
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
@@ -100,6 +104,8 @@ class PipelineEngine(Engine):
     def _trace(self, phase: str) -> None:
         """`phase` is that of an instruction; {} stands for how many of its kind came before it in this step."""
         count = self._counts[phase] = self._counts.get(phase, -1) + 1
+        if self._reduction is not None and phase == BACKWARD and count == self.deepspeed.micro_batches - 1:
+            self._reduction.begin()
         self.progress(phase.format(count))
 
     def _check_groups(self, model: PipelineModule) -> None:

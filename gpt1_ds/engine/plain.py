@@ -8,26 +8,21 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.accelerator import get_accelerator
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
-from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.engine import overlap
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.optimizer import make_optimizer
-from gpt1_ds.engine.overlap import OverlappedReduction
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.objectives.base import Objective
-
-
-def overlaps(device: torch.device) -> bool:
-    return device.type == "cuda"
 
 
 class DenseEngine(Engine):
@@ -41,13 +36,13 @@ class DenseEngine(Engine):
         if compiles(config):
             compile_blocks(model)
         optimizer = make_optimizer(model, config.optimizer)
+        overlaps = overlap.overlaps(torch.device(get_accelerator().device_name()))
+        settings = ds_config(config, groups.layout.data, overlaps)
         with quiet():
-            self.deepspeed, *_ = deepspeed.initialize(
-                model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
-            )
+            self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
         patch_bf16_optimizer(self.deepspeed, groups.layout.data)
         self._spare_reads()
-        self._reduction = self._overlapped_reduction()
+        self._reduction = overlap.overlap(self.deepspeed, groups.data_group) if overlaps else None
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -84,15 +79,6 @@ class DenseEngine(Engine):
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]
-
-    def _overlapped_reduction(self) -> OverlappedReduction | None:
-        """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass."""
-        optimizer, groups = self.deepspeed.optimizer, self.groups
-        if not overlaps(self.device) or groups.layout.data == 1 or not isinstance(optimizer, BF16_Optimizer):
-            return None
-        reduction = OverlappedReduction(optimizer, groups.data_group, BUCKET_ELEMENTS)
-        self.deepspeed.buffered_allreduce_fallback = reduction.finish
-        return reduction
 
     def _heard(self, reduce: Callable[..., None]) -> Callable[..., None]:
         """DeepSpeed reduces gradients inside its backward pass."""

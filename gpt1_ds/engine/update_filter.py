@@ -32,10 +32,10 @@ def filter_updates(optimizer: Any, judge: Judge) -> None:
 
 def reads_norm(optimizer: Any) -> bool:
     """Whether DeepSpeed reads the norm on the host before an update. ZeRO 1 and 2 do so up to three times
-    (stage_1_and_2.py:3052, 3200), and read before that whether a gradient is not finite (3248), which the norm tells,
-    too; `filter_updates` gives them a norm that is on the host.
+    (stage_1_and_2.py:3052, 3200), ZeRO 3 once (utils.py:233), and in fp16 they read before that whether a gradient is
+    not finite (3248, stage3.py:3042), which the norm tells, too; `filter_updates` gives them a norm that is on the host.
     """
-    return isinstance(optimizer, DeepSpeedZeroOptimizer)
+    return isinstance(optimizer, (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3))
 
 
 def _wrap_stages_1_and_2(optimizer: Any, judge: Judge) -> None:
@@ -48,9 +48,8 @@ def _wrap_stage_3(optimizer: Any, judge: Judge) -> None:
 
     def norm_groups() -> list[Tensor]:
         groups: list[Tensor] = inner()
-        if float(judge(combine_grad_norm_groups(groups))) < 0:
-            return [torch.full_like(norm, INVALID) for norm in groups]
-        return groups
+        norm = judge(combine_grad_norm_groups(groups))
+        return [norm] if groups[0].is_cuda or float(norm) < 0 else groups
 
     optimizer._get_norm_groups = norm_groups
 

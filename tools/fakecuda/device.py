@@ -72,6 +72,10 @@ class Nothing:
     def synchronize(self) -> None:
         counting("sync", "synchronize of a stream or event")
 
+    def query(self) -> bool:
+        """The device is behind the host: nothing is done yet."""
+        return False
+
     def elapsed_time(self, _: Nothing) -> float:
         return 1.0
 

@@ -69,6 +69,11 @@ def warm_step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> 
     return _step(words, world, presets, steps=1)
 
 
+def filtered_step(words: Sequence[str], world: int, rejected: bool) -> Step:
+    """`step` with a filter of updates, which lets the second through or rejects it."""
+    return _step(words, world, rejections=(False, rejected))
+
+
 def finetuning_step(words: Sequence[str], world: int) -> Step:
     """The second step of fine-tuning on two classes, with the auxiliary loss."""
     from gpt1_ds.architecture.head import HeadSpec
@@ -185,7 +190,12 @@ def counted(engine: Engine, action: Callable[[], Any]) -> tuple[Counts, Any]:
 
 
 def _step(
-    words: Sequence[str], world: int, presets: Sequence[str] = (), objective: Objective | None = None, steps: int = 2
+    words: Sequence[str],
+    world: int,
+    presets: Sequence[str] = (),
+    objective: Objective | None = None,
+    steps: int = 2,
+    rejections: Sequence[bool] = (),
 ) -> Step:
     from gpt1_ds.engine import master_weights
     from tools.fakecuda.device import fake_mode
@@ -193,6 +203,9 @@ def _step(
     config = configuration(words, world, presets)
     with fake_mode():
         engine = build(config, objective)
+        if rejections:
+            answers = iter(rejections)
+            engine.filter_updates(lambda loss, norm: next(answers))
         if steps == 1:
             master_weights.make_moments(engine, 1)
         for _ in range(steps):

@@ -1,0 +1,118 @@
+"""DeepSpeed's ZeRO optimizers on CUDA: reductions beside the backward pass, without the waits of the host around them.
+
+Its `overlap_comm` reduces on a stream of its own. What was read in 0.19.8: a bucket's reduction waits for those who
+fill it (8061), its two buffers take turns, and what it frees is recorded (7965). What is not right there is mended here:
+the host waits for the device after each backward pass; a gradient larger than a bucket is freed while its reduction may
+still read it; under ZeRO 3 weights are gathered on a stream that does not wait for the update which writes them, unless
+some are small enough to be kept whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.utils import is_model_parallel_parameter
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from gpt1_ds.engine.gradient_norm import square_sum
+
+
+def overlap_stages_1_and_2(optimizer: Any) -> None:
+    """DeepSpeed's switch may have been off: in a pipeline it always is."""
+    optimizer.overlap_comm = True
+    optimizer.average_tensor = partial(_average, optimizer, optimizer.average_tensor)
+    optimizer.overlapping_partition_gradients_reduce_epilogue = partial(_finish, optimizer)
+
+
+def _average(optimizer: Any, average: Any, values: Tensor, communication_type: torch.dtype) -> None:
+    """The reduction of one bucket, or of one gradient that is larger: ZeRO 2 drops that as soon as this returns."""
+    if values.is_cuda and values.numel() > optimizer.reduce_bucket_size:
+        values.record_stream(optimizer.reduction_stream)
+    average(values, communication_type)
+
+
+def _finish(optimizer: Any) -> None:
+    """After a backward pass: the device waits for the last reductions where DeepSpeed lets the host wait."""
+    optimizer.reduce_ipg_grads()
+    if optimizer.reduction_stream is not None:
+        torch.cuda.current_stream().wait_stream(optimizer.reduction_stream)
+    optimizer._clear_previous_reduced_grads()
+    optimizer.overlap_comm = False  # nothing is left to be reduced
+    try:
+        optimizer.independent_gradient_partition_epilogue()
+    finally:
+        optimizer.overlap_comm = True
+
+
+class PipelineReduction:
+    """ZeRO 1's own, in the last micro-batch of a pipeline stage; DeepSpeed has it outside pipelines alone. `begin` goes
+    before the backward pass of that micro-batch. Parameters whose `id` is `held` are reduced after it.
+    """
+
+    def __init__(self, optimizer: Any, held: Collection[int]) -> None:
+        self.optimizer, self.held, self.last = optimizer, held, False
+        self._process = optimizer.process_gradients
+        optimizer.process_gradients = self._written
+        optimizer.reduce_gradients = self._finish
+
+    def begin(self) -> None:
+        self.last = True
+
+    def _written(self, parameter: Parameter, group: int) -> None:
+        """A gradient: it is taken over, and reduced with its bucket at the boundary of a step."""
+        self.optimizer.set_gradient_accumulation_boundary(self.last and id(parameter) not in self.held)
+        self._process(parameter, group)
+
+    def _finish(self, pipeline_parallel: bool) -> None:
+        optimizer, self.last = self.optimizer, False
+        optimizer.set_gradient_accumulation_boundary(True)
+        for number, group in enumerate(optimizer.bit16_groups):
+            for parameter in group:
+                if id(parameter) in self.held and optimizer.get_gradient_for_reduction(parameter) is not None:
+                    optimizer.reduce_ready_partitions_and_remove_grads(parameter, number)
+        optimizer.overlapping_partition_gradients_reduce_epilogue()
+
+
+def overlap_stage_3(module: nn.Module, optimizer: Any) -> None:
+    """DeepSpeed sums gradients and gathers weights on two streams: what computes waits for them, not the host."""
+    reducing = optimizer.reduce_and_partition_stream
+    gathering = optimizer.parameter_offload._DeepSpeedZeRoOffload__allgather_stream
+    if reducing is None:  # a CPU has none
+        return
+    reducing.synchronize = lambda: torch.cuda.current_stream().wait_stream(reducing)
+
+    def weights_are_written(*_: Any) -> None:
+        gathering.wait_stream(torch.cuda.current_stream())
+
+    module.register_forward_pre_hook(weights_are_written, prepend=True)
+
+
+def spare_stage_3_reads(optimizer: Any) -> None:
+    """The norm without copies from the host, and weights that are kept whole gathered without a wait of the host."""
+    optimizer._get_norm_groups = partial(_norm_groups, optimizer)
+    optimizer._post_step = partial(_post_step, optimizer)
+
+
+def _norm_groups(optimizer: Any) -> list[Tensor]:
+    """The norm of all gradients, reduced once; DeepSpeed reduces once for each group of parameters, in fp64."""
+    owned = [
+        gradient
+        for number, group in enumerate(optimizer.fp16_groups)
+        for parameter, gradient in zip(group, optimizer.averaged_gradients[number], strict=True)
+        if is_model_parallel_parameter(parameter) or optimizer.model_parallel_rank == 0
+    ]
+    square = square_sum(owned) if owned else torch.zeros((), device=optimizer.device)
+    dist.all_reduce(square, group=optimizer.dp_process_group)
+    optimizer._model_parallel_all_reduce(square, dist.ReduceOp.SUM)
+    return [square.sqrt()]
+
+
+def _post_step(optimizer: Any, _: Any) -> None:
+    kept = optimizer.persistent_parameters
+    if kept:
+        kept[0].all_gather_coalesced(kept).wait()
