@@ -9,8 +9,8 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 
 
 def ds_config(config: Config, data_size: int, overlap: bool = False) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks; `overlap` reduces gradients, and gathers
-    the weights of ZeRO 3, on streams of their own.
+    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks. With `overlap`, gradients are reduced
+    and weights of ZeRO 3 gathered on streams of their own.
     """
     train, parallel = config.train, config.parallel
     settings: dict[str, Any] = {

@@ -1,10 +1,13 @@
 """DeepSpeed's ZeRO optimizers on CUDA: reductions beside the backward pass, without the waits of the host around them.
 
-Its `overlap_comm` reduces on a stream of its own. What was read in 0.19.8: a bucket's reduction waits for those who
-fill it (8061), its two buffers take turns, and what it frees is recorded (7965). What is not right there is mended here:
-the host waits for the device after each backward pass; a gradient larger than a bucket is freed while its reduction may
-still read it; under ZeRO 3 weights are gathered on a stream that does not wait for the update which writes them, unless
-some are small enough to be kept whole.
+DeepSpeed's `overlap_comm` reduces on a stream of its own. In 0.19.8 a bucket's reduction waits for all who fill it
+(its issue 8061), two buckets take turns, and what is freed is recorded for that stream (7965). Three things are not
+right there, and patched here:
+
+- the host waits for the device after each backward pass;
+- ZeRO 2 frees a gradient that is larger than a bucket while its reduction may still read it;
+- ZeRO 3 gathers weights on a stream that does not wait for the update which writes them; only a wait of the host, for
+  weights that are small enough to be kept whole, hides that.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
     from dataclasses import replace
 
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import base, bf16_optimizer_patch, pipelined, plain
+    from gpt1_ds.engine import base, bf16_optimizer_patch, overlap, pipelined, plain
     from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import on_engine, pieces
 
@@ -45,8 +45,8 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
     if how == "device":
-        bf16_optimizer_patch.decides_on_device = base.decides_on_device = plain.overlaps = lambda _: True
-        plain.BUCKET_ELEMENTS = 1000
+        bf16_optimizer_patch.decides_on_device = base.decides_on_device = overlap.overlaps = lambda _: True
+        overlap.BUCKET_ELEMENTS = 1000
     if how == "theirs":
         plain.patch_bf16_optimizer = pipelined.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
     return on_engine(overrides, 500, train)
