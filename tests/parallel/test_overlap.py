@@ -24,10 +24,14 @@ LAYOUTS = {
 }
 
 
-def train_here(overrides: list[str], overlaps: bool) -> Any:
-    """Losses, norms, master weights and first moments after three steps of two micro-batches each."""
+def train_here(overrides: list[str], overlaps: bool, spares: bool = False, poison: float = 1.0) -> Any:
+    """Losses, norms, master weights and first moments after three steps of two micro-batches each. The loss of the
+    second is multiplied by `poison`; `spares` takes the path of CUDA, which spares waits of the host.
+    """
+    from dataclasses import replace
+
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import ds_config, overlap
+    from gpt1_ds.engine import base, ds_config, overlap
     from gpt1_ds.engine.build import batch_shape, training_batches
     from tests.helpers.engines import on_engine, pieces
 
@@ -36,11 +40,15 @@ def train_here(overrides: list[str], overlaps: bool) -> Any:
         results = []
         for step in (1, 2, 3):
             batches = training_batches(data.training.batch(step, shape).micro_batches, config.run.seed, step)
+            if step == 2:
+                labels, weights = batches[0].labels
+                batches[0] = replace(batches[0], labels=(labels, weights * poison))
             result = engine.step(batches, 1e-3)
             results.append((result.loss, result.grad_norm, result.applied))
         return results, pieces(engine, "master"), pieces(engine, "exp_avg")
 
     overlap.overlaps = lambda _: overlaps  # this rank ends with the test
+    base.decides_on_device = lambda _: spares
     ds_config.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 4000  # the embedding is larger
     return on_engine(overrides, 500, train)
 
@@ -58,3 +66,20 @@ def test_steps_are_those_without_overlap(layout: str, tiny_data: Path) -> None:
         for part in (1, 2):
             for (info, _, values), (_, _, expected) in zip(mine[part], other[part], strict=True):
                 assert np.array_equal(values, expected), info.name
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_zero_3_without_waits_of_the_host_is_the_same_step(precision: str, tiny_data: Path) -> None:
+    overrides = [*MODEL, "parallel.zero=3", f"train.precision={precision}", f"data.path={tiny_data}"]
+    overrides += ["train.global_batch=8", "train.micro_batch=2"]
+    spared, plain = (
+        launch.run("tests.parallel.test_overlap:train_here", (overrides, spares, spares, float("nan")), 2)
+        for spares in (True, False)
+    )
+    for mine, other in zip(spared, plain, strict=True):
+        assert [applied for _, _, applied in mine[0]] == [applied for _, _, applied in other[0]]
+        assert not mine[0][1][2], "one step is left out"
+        for (_, norm, _), (_, expected, _) in zip(mine[0], other[0], strict=True):
+            assert norm == pytest.approx(expected, rel=1e-6)
+        for (info, _, values), (_, _, expected) in zip(mine[1], other[1], strict=True):
+            np.testing.assert_allclose(values, expected, rtol=2e-4, atol=1e-6, err_msg=info.name)
