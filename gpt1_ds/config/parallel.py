@@ -34,6 +34,7 @@ OWNED_ZERO_KEYS = {
     "zero_quantized_weights": "nothing: it changes the numbers",
     "zero_quantized_gradients": "nothing: it changes the numbers",
     "compute_grad_norm": "nothing: the norm is always computed",
+    "overlap_comm": "train.device: reductions overlap on CUDA",
 }
 
 

@@ -74,7 +74,7 @@ RELIED_ON = (
         (
             *("overlap_comm", "average_tensor", "reduction_stream", "reduce_bucket_size", "reduce_ipg_grads"),
             *("overlapping_partition_gradients_reduce_epilogue", "independent_gradient_partition_epilogue"),
-            *("_clear_previous_reduced_grads", "process_gradients", "reduce_gradients", "get_gradient_for_reduction"),
+            *("contiguous_gradients", "process_gradients", "reduce_gradients", "get_gradient_for_reduction"),
             *("reduce_ready_partitions_and_remove_grads", "set_gradient_accumulation_boundary", "bit16_groups"),
         ),
         "engine/zero_patches.py",

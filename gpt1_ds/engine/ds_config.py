@@ -8,10 +8,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 
 
-def ds_config(config: Config, data_size: int, overlap: bool = False) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks. With `overlap`, gradients are reduced
-    and weights of ZeRO 3 gathered on streams of their own.
-    """
+def ds_config(config: Config, data_size: int) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
     train, parallel = config.train, config.parallel
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch,
@@ -24,8 +22,7 @@ def ds_config(config: Config, data_size: int, overlap: bool = False) -> dict[str
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
-            # under ZeRO 3 over one rank it spares a wait of the host for each weight
-            "overlap_comm": overlap and (data_size > 1 or parallel.zero == 3),
+            "overlap_comm": parallel.zero == 3,  # CUDA streams; engine/overlap.py turns it on below stage 3
         },
         "zero_allow_untested_optimizer": True,  # ours (engine/optimizer.py)
         # reentrant checkpointing and partitioned activations are the traps that run and are wrong

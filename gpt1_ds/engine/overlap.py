@@ -37,10 +37,14 @@ def overlaps(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def overlap(engine: Any, group: dist.ProcessGroup, tied: Collection[Parameter] = ()) -> Reduction | None:
-    """Let this DeepSpeed engine overlap; what is given must hear of the last micro-batch. Gradients of `tied` weights
-    are reduced after the backward pass: before that they are summed over pipeline stages.
+def overlap(
+    engine: Any, device: torch.device, group: dist.ProcessGroup, tied: Collection[Parameter] = ()
+) -> Reduction | None:
+    """Let this DeepSpeed engine overlap on `device`; what is returned must hear of the last micro-batch. Gradients of
+    `tied` weights are reduced after the backward pass: before that they are summed over pipeline stages.
     """
+    if not overlaps(device):
+        return None
     optimizer, held = engine.optimizer, {id(parameter) for parameter in tied}
     if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
         overlap_stage_3(engine.module, optimizer)
@@ -48,6 +52,8 @@ def overlap(engine: Any, group: dist.ProcessGroup, tied: Collection[Parameter] =
     if group.size() == 1:
         return None
     if isinstance(optimizer, DeepSpeedZeroOptimizer):
+        if not optimizer.contiguous_gradients:  # then nothing may tell when a gradient is written
+            return None
         overlap_stages_1_and_2(optimizer)
         return PipelineReduction(optimizer, held) if engine.pipeline_parallelism else None
     reduction = (

@@ -75,8 +75,7 @@ class PipelineEngine(Engine):
         patch_bf16_optimizer(self.deepspeed, layout.data)
         self._spare_reads()
         tied = [weight for weight, _ in model.get_tied_weights_and_groups()]
-        overlaps = overlap.overlaps(self.device)
-        self._reduction = overlap.overlap(self.deepspeed, groups.data_group, tied) if overlaps else None
+        self._reduction = overlap.overlap(self.deepspeed, self.device, groups.data_group, tied)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)

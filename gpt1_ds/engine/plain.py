@@ -8,7 +8,6 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.accelerator import get_accelerator
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
@@ -36,13 +35,13 @@ class DenseEngine(Engine):
         if compiles(config):
             compile_blocks(model)
         optimizer = make_optimizer(model, config.optimizer)
-        overlaps = overlap.overlaps(torch.device(get_accelerator().device_name()))
-        settings = ds_config(config, groups.layout.data, overlaps)
         with quiet():
-            self.deepspeed, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, mpu=groups)
+            self.deepspeed, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
+            )
         patch_bf16_optimizer(self.deepspeed, groups.layout.data)
         self._spare_reads()
-        self._reduction = overlap.overlap(self.deepspeed, groups.data_group) if overlaps else None
+        self._reduction = overlap.overlap(self.deepspeed, self.device, groups.data_group)
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:

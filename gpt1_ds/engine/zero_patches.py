@@ -26,7 +26,7 @@ from gpt1_ds.engine.gradient_norm import square_sum
 
 
 def overlap_stages_1_and_2(optimizer: Any) -> None:
-    """DeepSpeed's switch may have been off: in a pipeline it always is."""
+    """The optimizer reads its switch when gradients arrive; in a pipeline DeepSpeed refuses to turn it on."""
     optimizer.overlap_comm = True
     optimizer.average_tensor = partial(_average, optimizer, optimizer.average_tensor)
     optimizer.overlapping_partition_gradients_reduce_epilogue = partial(_finish, optimizer)
@@ -44,7 +44,6 @@ def _finish(optimizer: Any) -> None:
     optimizer.reduce_ipg_grads()
     if optimizer.reduction_stream is not None:
         torch.cuda.current_stream().wait_stream(optimizer.reduction_stream)
-    optimizer._clear_previous_reduced_grads()
     optimizer.overlap_comm = False  # nothing is left to be reduced
     try:
         optimizer.independent_gradient_partition_epilogue()
