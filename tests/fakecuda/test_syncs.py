@@ -34,8 +34,10 @@ ONCE = 1
 # ZeRO 3 lets the host be three reductions ahead of the device, or the device would hold the whole gradient; the second
 # step's second micro-batch is the first to wait, for the reduction of the first step's first.
 REDUCTIONS_AHEAD = 1
-# and so with the weights that it gathers: all of the model would be under way otherwise
-GATHERS_AHEAD = 0
+# And it is at most three gathers of weights ahead, or the device would hold the whole model: it waits for an earlier
+# gather, on the stream of the gathers alone, before each weight of either pass that is not kept whole. (Here all are
+# cut; DeepSpeed keeps those of up to 100,000 elements.)
+GATHERS_AHEAD = 52
 
 
 def check(step: Step, syncs: int = ONCE) -> None:
