@@ -36,12 +36,10 @@ class Sent:
 
 
 def overlaps(config: Config, device: str) -> bool:
-    """Whether gradients are reduced over the data-parallel ranks under a backward pass: where the engine begins each
-    bucket as soon as it is complete (engine/overlap.py). Elsewhere DeepSpeed reduces after the pass, or waits for each
-    bucket (ZeRO 2 and 3).
+    """Whether gradients are reduced over the data-parallel ranks under a backward pass: each bucket begins as soon as
+    it is complete, in every engine (engine/overlap.py, engine/zero_patches.py).
     """
-    parallel = config.parallel
-    return device == "cuda" and config.train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined
+    return device == "cuda"
 
 
 class Communication:

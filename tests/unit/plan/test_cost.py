@@ -114,28 +114,28 @@ def test_a_reduction_longer_than_the_backward_pass_hides_as_much_as_that_lasts()
 
 
 @pytest.mark.parametrize(
-    ("world", "words"),
+    "words",
     [
-        (1, []),
-        (8, ["parallel.zero=0", "train.precision=fp32"]),
-        (8, ["train.precision=fp32"]),
-        (8, ["train.precision=fp16"]),
-        (8, ["parallel.zero=2"]),
-        (8, ["parallel.zero=3"]),
-        (8, ["parallel.pipeline=2"]),
-        (8, ["parallel.assembly=pipeline"]),
+        ["parallel.zero=0", "train.precision=fp32"],
+        ["train.precision=fp32"],
+        ["train.precision=fp16"],
+        ["parallel.zero=2"],
+        ["parallel.zero=3"],
+        ["parallel.pipeline=2"],
+        ["parallel.assembly=pipeline"],
     ],
+    ids=" ".join,
 )
-def test_nothing_else_hides(world: int, words: list[str]) -> None:
-    assert at(world, *words).hidden == 0
+def test_every_engine_hides_a_reduction_and_takes_less_time(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = at(8, *words)
+    assert found.hidden > 0
+    monkeypatch.setattr("gpt1_ds.plan.cost.overlaps", lambda *_: False)
+    assert found.step < at(8, *words).step
+    assert found.data_bytes == at(8, *words).data_bytes
 
 
-@pytest.mark.parametrize("words", [["parallel.zero=2"], ["parallel.zero=3"], ["parallel.pipeline=2"]], ids=str)
-def test_whatever_overlaps_takes_less_time(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = at(8, *words)
-    monkeypatch.setattr("gpt1_ds.plan.cost.overlaps", lambda *_: True)
-    assert at(8, *words).step < plain.step
-    assert at(8, *words).data_bytes == plain.data_bytes
+def test_one_rank_has_nothing_to_hide() -> None:
+    assert at(1).hidden == 0
 
 
 def test_on_cpus_nothing_hides() -> None:
