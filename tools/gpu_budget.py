@@ -44,6 +44,7 @@ def budget(step: Step) -> dict[str, int | float]:
         "micro_batches": step.micro_batches,
         "kernels_per_step": counts.launches,
         "kernels_per_block": kernels_per_block(step),
+        "launches_outside_graphs": counts.host_launches,
         "host_syncs": len(counts.syncs),
         "copies_to_device": len(counts.copies),
         "collectives": len(counts.collectives),
@@ -74,7 +75,7 @@ def table(step: Step) -> str:
         for key in ("launches", "bytes", "flops", "seconds"):
             setattr(total, key, getattr(total, key) + getattr(work, key))
     lines.append(_row("sum", total, tokens))
-    host = step.counts.launches * roofline.LAUNCH
+    host = step.counts.host_launches * roofline.LAUNCH
     for name, seconds in (("device", total.seconds), ("device or launches", max(total.seconds, host))):
         speed = tokens / seconds
         peak = speed * flops_per_token(step.config.model, vocab_size) / roofline.PEAK

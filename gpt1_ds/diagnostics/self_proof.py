@@ -50,6 +50,8 @@ def prove(config: Config, gpus_per_node: int = 0) -> Report:
         alone = [_guarded(*named) for named in local_checks(config, groups, device)]
         records += _worst(groups, hosts, alone)
         records += collectives.checks(device, groups.gather, collectives.link_rate(device, len(found)))
+        if device.type == "cuda":
+            records.append(steps.graph(config, groups))
         records += [steps.repeats(config, groups, device), steps.speed(config, groups, device)]
         date = groups.share(f"{datetime.now(UTC):%Y-%m-%d}")
         return Report(hosts[0], date, groups.world, found, tools[0], records)

@@ -7,6 +7,7 @@ import hashlib
 import re
 import struct
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,16 +15,17 @@ import torch
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import Rows
 from gpt1_ds.diagnostics.report import Record
-from gpt1_ds.engine import master_weights
+from gpt1_ds.engine import graphs, master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import PRESETS, Machine, find
 
-WARM_UP, TIMED = 2, 5  # steps
+WARM_UP, TIMED = graphs.WARM_UP + 2, 5  # steps; those that make and prove CUDA graphs are not timed
 PART_OF_PLAN = 0.5  # fewer of the planned tokens per second are a problem
 _BITS = "train.deterministic=true promises it: report it with this file; resumed runs repeat within rounding only"
+_GRAPHS = "training runs without CUDA graphs here, right and slower: report it with this file"
 _SPEED = "another program on this device, low clocks (`nvidia-smi -q -d PERFORMANCE`) or too few cores for each rank?"
 
 
@@ -38,6 +40,21 @@ def repeats(config: Config, groups: ProcessGroups, device: torch.device) -> Reco
     if must:
         return Record(name, not different, different, 0, _BITS * bool(different))
     return Record(name, True, different, None, "not promised without train.deterministic=true")
+
+
+def graph(config: Config, groups: ProcessGroups) -> Record:
+    """A micro-batch of one block as a CUDA graph, which the engine itself compares with the ordinary pass to the bit.
+    The value is the number of ranks that train without graphs; only reported where the engine makes none.
+    """
+    engine, batches = _built(replace(config, model=replace(config.model, layers=1)), groups)
+    for _ in range(graphs.WARM_UP + 1):
+        engine.step(batches, config.optimizer.lr)
+    name = "graph of a micro-batch: ranks without one that repeats its bits"
+    passes = getattr(engine, "graphs", None)  # of the dense engine
+    if passes is None:
+        return Record(name, True, note="the engine makes none with this configuration")
+    without = sum(groups.gather(passes.count == 0))
+    return Record(name, not without, without, 0, f"{passes.problem}; {_GRAPHS}" if without else "")
 
 
 def speed(config: Config, groups: ProcessGroups, device: torch.device) -> Record:

@@ -61,7 +61,7 @@ Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping
 Arriving = Callable[[], list[MicroBatch]]  # waits for micro-batches on the device, and gives them
 
 
-def _unheard(_: str) -> None:
+def unheard(_: str) -> None:
     """Nobody listens to an engine's progress."""
 
 
@@ -91,7 +91,7 @@ class Engine(ABC):
 
     groups: ProcessGroups
     deepspeed: Any
-    progress: Callable[[str], None] = staticmethod(_unheard)
+    progress: Callable[[str], None] = staticmethod(unheard)
     micro_losses: list[Tensor]  # of the last step on this rank; only the last stage has them
     loss: Loss
     objective: Objective

@@ -12,8 +12,10 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
-from deepspeed.runtime.utils import all_gather_dp_groups, get_global_norm_of_tensors
+from deepspeed.runtime.utils import all_gather_dp_groups
+from torch import Tensor
 
 from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, square_sum
 
@@ -38,8 +40,12 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
 @torch.no_grad()
 def _step(optimizer: Any) -> None:
     """DeepSpeed's step without its reads of the norm, each of which would wait for the device."""
-    gradients, _ = optimizer.get_grads_for_norm()
-    norm = get_global_norm_of_tensors(input_tensors=gradients, mpu=optimizer.mpu, norm_type=optimizer.norm_type)
+    (norm,), _ = optimizer.get_grads_for_norm()
+    group = optimizer.mpu.get_model_parallel_group()
+    if group.size() > 1:
+        square = norm.square()
+        dist.all_reduce(square, group=group)
+        norm = square.sqrt()
     optimizer._global_grad_norm = clip_in_update(optimizer.optimizer, norm, optimizer.clip_grad)
     partitions = zip(optimizer.fp32_groups_flat_partition, optimizer.fp32_groups_gradient_flat_partition, strict=True)
     for master, gradient in partitions:
@@ -91,6 +97,8 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
         found, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
         if not found:  # a pipeline stage that holds the tied head alone owns none
             return [torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)], experts
+        if found[0].is_cuda and len(found) == sum(map(len, optimizer.fp32_groups_gradients)):
+            found = optimizer.fp32_groups_actual_gradients_flat  # all of them, as few long tensors
         return [square_sum(found).sqrt()], experts
     norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
     scale = ((norm + 1e-6) / optimizer.clip_grad).clamp(min=1.0)  # DeepSpeed's and torch's eps
@@ -118,3 +126,18 @@ def _gather(optimizer: Any) -> None:
 
 def _nobody_else(**_: Any) -> None:
     """The reduction over one rank."""
+
+
+class FlatGradients:
+    """The fp32 gradients of a BF16_Optimizer, as engine/graphs.py wants them."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.buffers: list[Tensor] = optimizer.fp32_groups_gradients_flat
+
+    def marks(self) -> list[list[bool]]:
+        """Which gradients this step has written."""
+        return [list(written) for written in self.optimizer.fp32_groups_has_gradients]
+
+    def mark(self, marks: list[list[bool]]) -> None:
+        self.optimizer.fp32_groups_has_gradients[:] = [list(written) for written in marks]

@@ -36,6 +36,7 @@ RELIED_ON = (
             *("bf16_groups", "bf16_groups_flat", "bf16_partitioned_groups", "fp32_groups_flat_partition", "clip_grad"),
             *("real_dp_process_group", "nccl_start_alignment_factor", "allgather_bucket_size"),
             *("fp32_groups_gradient_flat_partition", "_lazy_init_hp_params_optimizer_state"),
+            *("fp32_groups_actual_gradients_flat", "mpu"),
         ),
         "engine/bf16_optimizer_patch.py",
         "redundant passes over the gradients are removed",
@@ -98,6 +99,13 @@ RELIED_ON = (
         "engine/zero_patches.py",
         "weights are gathered after the update that writes them",
         "tests/fakecuda/test_overlap.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
+        ("fp32_groups_gradients_flat", "fp32_groups_has_gradients", "clear_lp_grads", "exit_backward"),
+        "engine/bf16_optimizer_patch.py, engine/plain.py",
+        "a CUDA graph repeats what the device does of a backward pass; what the host does is done beside it",
+        "tests/parallel/test_graphed_steps.py",
     ),
     Private(
         f"{_OPTIMIZERS}.utils",

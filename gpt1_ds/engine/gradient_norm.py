@@ -20,14 +20,10 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
     On a CPU block by block: torch's norm adds 2**24 numbers up in one fp32 sum and loses 0.3 % of it there, which
     would make the norm depend on how the layout cuts a matrix. It is also half as fast.
     """
-    sums = []
-    for tensor in tensors:
-        values = tensor.detach().reshape(-1).float()
-        if values.is_cuda:
-            sums.append(torch.linalg.vector_norm(values).square())
-        else:
-            sums += [torch.dot(block, block) for block in values.split(_BLOCK)]
-    return torch.stack(sums).sum()
+    flat = [tensor.detach().reshape(-1).float() for tensor in tensors]
+    if flat[0].is_cuda:
+        return torch.stack(torch._foreach_norm(flat)).square().sum()
+    return torch.stack([torch.dot(block, block) for values in flat for block in values.split(_BLOCK)]).sum()
 
 
 def clip_gradients(
@@ -67,7 +63,7 @@ def clip_in_update(optimizer: Any, norm: Tensor, clip: float) -> Tensor:
     """Let the fused update itself divide gradients by what scales them to `clip`, and do nothing where the norm is not
     finite: the host need not know it. Gives the norm, infinite for such a step.
     """
-    finite = torch.isfinite(norm) & (norm >= 0)  # DeepSpeed marks a norm that is not finite by -1
+    finite = (norm >= 0) & (norm < torch.inf)  # DeepSpeed marks a norm that is not finite by -1
     optimizer.found_inf = (~finite).float()
     optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else None  # DeepSpeed's and torch's eps
     return torch.where(finite, norm, torch.inf)

@@ -100,6 +100,11 @@ class OverlappedReduction(ABC):
             assert bucket.values is not None, "it is reduced"
             bucket.values.mul_(1.0 / self.group.size())
 
+    def forget(self) -> None:
+        """The backward pass ended with an error."""
+        for bucket in self.buckets:
+            bucket.work, bucket.missing = None, 0
+
     def _watch(self, parameter: Parameter, bucket: _Bucket, take: Callable[[], None]) -> None:
         def written(_: Tensor) -> None:
             if bucket.missing == 0:

@@ -35,6 +35,9 @@ RECORDER = {  # of NCCL: the last collectives of each rank, which the watchdog k
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
+GRAPHS = {
+    "NCCL_GRAPH_REGISTER": "0"
+}  # NCCL sums within a CUDA graph as outside: both can be compared (engine/graphs.py)
 _SLURM = ("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # what SLURM tells a job about its GPUs
 _HIDDEN = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that show none
 
@@ -57,7 +60,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
     if config.train.deterministic:
         os.environ.update(DETERMINISTIC)
     if promise:
-        for name, value in RECORDER.items():
+        for name, value in {**RECORDER, **GRAPHS}.items():
             os.environ.setdefault(name, value)
     if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")

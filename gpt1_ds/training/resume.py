@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "train.micro_batch",
     "train.recompute",
     "train.compile",
+    "train.cuda_graphs",
     "train.steps",
     "train.tokens",
     "train.epochs",

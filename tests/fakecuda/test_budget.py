@@ -12,6 +12,8 @@ import pytest
 
 from tools import gpu_budget
 
+LAUNCHES = 40  # of a step whose micro-batches are CUDA graphs
+
 
 @pytest.mark.parametrize("world", gpu_budget.WORLDS)
 def test_a_step_costs_what_the_table_says(world: int) -> None:
@@ -28,3 +30,8 @@ def test_a_step_waits_once_and_copies_each_micro_batch_once() -> None:
     for world, costs in json.loads(gpu_budget.FILE.read_text()).items():
         assert costs["host_syncs"] <= 1, f"on {world} ranks"
         assert costs["copies_to_device"] <= costs["micro_batches"], f"on {world} ranks"
+
+
+def test_the_host_launches_little_outside_of_graphs() -> None:
+    for world, costs in json.loads(gpu_budget.FILE.read_text()).items():
+        assert costs["launches_outside_graphs"] <= LAUNCHES, f"on {world} ranks"

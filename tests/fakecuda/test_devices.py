@@ -54,6 +54,24 @@ def test_a_step_of_fine_tuning(engine: str) -> None:
     check(ranks.run(steps.finetuning_step, [*RECIPE, engine, "train.precision=bf16"], 1), 0)
 
 
+@pytest.mark.parametrize("micro_batch", [8, 2])
+def test_a_step_after_its_graphs_have_proved_themselves(micro_batch: int) -> None:
+    words = [*RECIPE, f"train.micro_batch={micro_batch}", DENSE[1], "train.precision=bf16"]
+    step = ranks.run(steps.step_with_new_graphs, words, 1)
+    check(step, 0)
+    assert len(step.counts.graphs) == step.micro_batches == 8 // micro_batch
+    assert step.counts.host_launches < step.counts.launches / 4
+    assert len(step.counts.syncs) <= 1
+
+
+@pytest.mark.parametrize(
+    "words", [["train.cuda_graphs=off"], ["train.precision=fp32"], ["parallel.zero=2"], ["model.attention=fused"]]
+)
+def test_what_has_no_graphs(words: list[str]) -> None:
+    step = ranks.run(steps.step, [*RECIPE, "train.precision=bf16", *words], 1)
+    assert not step.counts.graphs
+
+
 def test_sampling(tiny_data: Path) -> None:
     counts, device = ranks.run(steps.sample, RECIPE, tiny_data.parent / "tokenizer", 4)
     assert device == "cuda:0"

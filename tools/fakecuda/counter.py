@@ -8,7 +8,8 @@ of an embedding: they count as one.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,13 @@ class Counts:
     syncs: list[Event] = field(default_factory=list)
     copies: list[Event] = field(default_factory=list)  # host to device
     collectives: list[Collective] = field(default_factory=list)
+    graphs: list[range] = field(default_factory=list)  # the kernels that each CUDA graph launches
+
+    @property
+    def host_launches(self) -> int:
+        """Those of CUDA graphs, and of the kernels outside of them."""
+        graphed = sum(self.kernels[number].launches for graph in self.graphs for number in graph)
+        return self.launches - graphed + len(self.graphs)
 
     @property
     def launches(self) -> int:
@@ -106,6 +114,15 @@ def counting(kind: str, what: str) -> None:
     """A sync that no operation shows."""
     if _active:
         _active[-1].event(kind, what, 0)
+
+
+@contextmanager
+def graph() -> Iterator[None]:
+    """What is counted within is launched as a CUDA graph."""
+    found = [(counter.counts, len(counter.counts.kernels)) for counter in _active]
+    yield
+    for counts, first in found:
+        counts.graphs.append(range(first, len(counts.kernels)))
 
 
 class Counter(TorchDispatchMode):

@@ -74,6 +74,11 @@ def filtered_step(words: Sequence[str], world: int, rejected: bool) -> Step:
     return _step(words, world, rejections=(False, rejected))
 
 
+def step_with_new_graphs(words: Sequence[str], world: int) -> Step:
+    """The second step, after one whose micro-batches are captured and compared with their graphs."""
+    return _step(words, world, proof=True)
+
+
 def finetuning_step(words: Sequence[str], world: int) -> Step:
     """The second step of fine-tuning on two classes, with the auxiliary loss."""
     from gpt1_ds.architecture.head import HeadSpec
@@ -196,10 +201,13 @@ def _step(
     objective: Objective | None = None,
     steps: int = 2,
     rejections: Sequence[bool] = (),
+    proof: bool = False,
 ) -> Step:
     from gpt1_ds.engine import master_weights
+    from tools.fakecuda import graphs
     from tools.fakecuda.device import fake_mode
 
+    graphs.install(proof)
     config = configuration(words, world, presets)
     with fake_mode():
         engine = build(config, objective)

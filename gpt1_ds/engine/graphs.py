@@ -1,0 +1,217 @@
+"""Forward and backward pass of a micro-batch as one CUDA graph: the host launches it as a whole.
+
+A graph repeats what it saw of the device's work, on the same memory. A micro-batch is therefore copied into static
+buffers; dropout keys are among them, so no generator's state is. Weights and fp32 gradients stay where they are. What
+only the host does is not repeated: `Gradients` says what that is.
+
+Every graph proves itself, because memory that it does not own or work that it missed would be wrong silently: the same
+micro-batch goes through the ordinary pass and through the graph, and the bits of loss and gradients are compared. Where
+they differ on any rank, or a rank cannot capture, all ranks run the ordinary pass from then on; a line says so.
+
+Memory: all graphs share one pool, because results are cloned before another one is launched. What the ordinary passes
+held is given back before capture. The proof keeps gradients in the host's memory.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.common import log
+
+WARM_UP = 2  # ordinary passes of a kind before the one that its graph is compared with: they compile, and tune kernels
+SHAPES = 2  # of micro-batches that get graphs; the others, of fine-tuning, run the ordinary pass
+
+Tensors = tuple[Tensor, ...]
+Pass = Callable[[Tensors, int, bool], Tensors]  # (micro-batch, its number in the step, is it the last) -> loss, scores
+Replay = Callable[[], None]
+
+
+class Gradients(Protocol):
+    """What passes add to: `buffers` on the device, and what the host knows of them."""
+
+    buffers: list[Tensor]
+
+    def marks(self) -> Any:
+        """What the host knows."""
+
+    def mark(self, marks: Any) -> None: ...
+
+
+class Recorder(Protocol):
+    def run(self, work: Callable[[], Tensors]) -> Tensors:
+        """Do it now, as it will be captured."""
+
+    def capture(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
+        """What repeats the device's part of it, and where its results lie."""
+
+
+class CudaRecorder:
+    """Ordinary passes run in the stream that is captured: autograd keeps the stream in which it first met a weight."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool: Any = None
+
+    def run(self, work: Callable[[], Tensors]) -> Tensors:
+        computing = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(computing)
+        with torch.cuda.stream(self.stream):
+            results = work()
+        computing.wait_stream(self.stream)
+        return results
+
+    def capture(self, work: Callable[[], Tensors]) -> tuple[Replay, Tensors]:
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()  # what is in reference cycles holds memory, or nodes of autograd that know another stream
+        # the outer context leaves the stream where the capture fails; other threads (NCCL's watchdog, the copies of
+        # later batches) may ask and allocate meanwhile
+        with (
+            torch.cuda.stream(self.stream),
+            torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"),
+        ):
+            results = work()
+        return graph.replay, results
+
+
+@dataclass
+class _Kind:
+    """Micro-batches that one graph serves: of the same shapes, at the same place of a step."""
+
+    inputs: Tensors  # static
+    passes: int = 0
+    replay: Replay | None = None
+    results: Tensors = ()
+    marks: Any = None
+
+
+@dataclass
+class _Kept:
+    """A copy on the host of what passes add to."""
+
+    buffers: list[Tensor]
+    marks: Any
+
+
+class GraphedPasses:
+    """`run` is `work`, launched as a graph where there is one. All ranks give micro-batches of the same shapes.
+
+    `reduces`: the last micro-batch of a step does more than the others. `capturing` is entered around a capture.
+    `gather` gives every rank's value to every rank.
+    """
+
+    def __init__(
+        self,
+        work: Pass,
+        gradients: Gradients,
+        recorder: Recorder,
+        reduces: bool,
+        capturing: Callable[[], AbstractContextManager[None]],
+        gather: Callable[[str | None], list[str | None]],
+    ) -> None:
+        self.work, self.gradients, self.recorder, self.reduces = work, gradients, recorder, reduces
+        self.capturing, self.gather = capturing, gather
+        self.problem: str | None = None  # why there are no graphs
+        self._kinds: dict[Any, _Kind] = {}
+
+    @property
+    def count(self) -> int:
+        """Graphs in use."""
+        return sum(kind.replay is not None for kind in self._kinds.values())
+
+    def run(self, tensors: Tensors, number: int, last: bool) -> Tensors:
+        """The loss and the scores, in memory of their own."""
+        kind = self._kind(tensors, number, last)
+        if kind is None:
+            return self.work(tensors, number, last)
+        for static, tensor in zip(kind.inputs, tensors, strict=True):
+            static.copy_(tensor)
+        if kind.replay is None:
+            kind.passes += 1
+            if kind.passes > WARM_UP:
+                return self._prove(kind, number, last)
+            return self.recorder.run(lambda: self.work(kind.inputs, number, last))
+        return self._replay(kind)
+
+    def _kind(self, tensors: Tensors, number: int, last: bool) -> _Kind | None:
+        if self.problem is not None:
+            return None
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        key = shapes, number == 0, last and self.reduces
+        if key not in self._kinds:
+            known = {shapes for shapes, *_ in self._kinds}
+            if shapes not in known and len(known) == SHAPES:
+                return None
+            self._kinds[key] = _Kind(tuple(torch.empty_like(tensor) for tensor in tensors))
+        return self._kinds[key]
+
+    def _replay(self, kind: _Kind) -> Tensors:
+        assert kind.replay is not None, "it is captured"
+        kind.replay()
+        self.gradients.mark(kind.marks)
+        return tuple(result.clone() for result in kind.results)
+
+    def _prove(self, kind: _Kind, number: int, last: bool) -> Tensors:
+        """The ordinary pass; then its graph, if that gives the same bits on every rank."""
+
+        def work() -> Tensors:
+            return self.work(kind.inputs, number, last)
+
+        before = self._keep()
+        results = self.recorder.run(work)
+        after = self._keep()
+        self.gradients.mark(before.marks)
+        proven = False
+        if self._agreed(self._capture(kind, work)):  # a graph may hold collectives: all ranks launch it, or none
+            self._restore(before)
+            proven = self._agreed(self._difference(results, self._replay(kind), after))
+        if not proven:
+            self._kinds.clear()
+            self._restore(after)
+        return results
+
+    def _capture(self, kind: _Kind, work: Callable[[], Tensors]) -> str | None:
+        """Why it was not possible."""
+        try:
+            with self.capturing():
+                kind.replay, kind.results = self.recorder.capture(work)
+        except Exception as error:  # whatever torch, a compiler or a library raises: the ordinary pass works
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        kind.marks = self.gradients.marks()
+        return None
+
+    def _difference(self, results: Tensors, again: Tensors, after: _Kept) -> str | None:
+        pairs = [*zip(results, again, strict=True), *zip(after.buffers, self.gradients.buffers, strict=True)]
+        if all(torch.equal(_bits(wanted), _bits(found)) for wanted, found in pairs):
+            return None
+        return "a graph gives another loss or other gradients than the pass that it was captured from"
+
+    def _agreed(self, problem: str | None) -> bool:
+        """Whether no rank has a problem. Else there are no graphs from here on, and rank 0 says why."""
+        for rank, found in enumerate(self.gather(problem)):
+            if found is not None:
+                self.problem = f"rank {rank}: {found}"
+                log.say(f"train.cuda_graphs: micro-batches run without CUDA graphs from here on ({self.problem})")
+                return False
+        return True
+
+    def _keep(self) -> _Kept:
+        return _Kept([buffer.to("cpu", copy=True) for buffer in self.gradients.buffers], self.gradients.marks())
+
+    def _restore(self, kept: _Kept) -> None:
+        for buffer, value in zip(self.gradients.buffers, kept.buffers, strict=True):
+            buffer.copy_(value)
+        self.gradients.mark(kept.marks)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Of fp32 numbers: what is not a number equals itself."""
+    return tensor.cpu().view(torch.int32)
