@@ -15,6 +15,7 @@ held is given back before capture. The proof keeps gradients in the host's memor
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -121,11 +122,16 @@ class GraphedPasses:
         self.capturing, self.gather = capturing, gather
         self.problem: str | None = None  # why there are no graphs
         self._kinds: dict[Any, _Kind] = {}
+        _LIVING.add(self)
 
     @property
     def count(self) -> int:
         """Graphs in use."""
         return sum(kind.replay is not None for kind in self._kinds.values())
+
+    def release(self) -> None:
+        """Drop all graphs; the next micro-batches make them again."""
+        self._kinds.clear()
 
     def run(self, tensors: Tensors, number: int, last: bool) -> Tensors:
         """The loss and the scores, in memory of their own."""
@@ -174,7 +180,7 @@ class GraphedPasses:
             self._restore(before)
             proven = self._agreed(self._difference(results, self._replay(kind), after))
         if not proven:
-            self._kinds.clear()
+            self.release()
             self._restore(after)
         return results
 
@@ -210,6 +216,15 @@ class GraphedPasses:
         for buffer, value in zip(self.gradients.buffers, kept.buffers, strict=True):
             buffer.copy_(value)
         self.gradients.mark(kept.marks)
+
+
+_LIVING: weakref.WeakSet[GraphedPasses] = weakref.WeakSet()
+
+
+def release_all() -> None:
+    """Before process groups are destroyed: NCCL waits until no graph holds a collective of theirs."""
+    for passes in list(_LIVING):
+        passes.release()
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
+from gpt1_ds.engine import graphs
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
 
@@ -26,9 +27,14 @@ def distributed_session(config: Config) -> Iterator[ProcessGroups]:
         ConfigError.raise_all(device_problems(config, device))
         yield ProcessGroups(config)
     except (UserError, TrainingError):  # all ranks come here together
-        dist.destroy_process_group()
+        _disconnect()
         raise
-    dist.destroy_process_group()  # after any other error it would wait for what the other ranks do not do any more
+    _disconnect()  # after any other error it would wait for what the other ranks do not do any more
+
+
+def _disconnect() -> None:
+    graphs.release_all()
+    dist.destroy_process_group()
 
 
 def device_problems(config: Config, device: torch.device) -> Iterator[str]:

@@ -13,7 +13,7 @@ from gpt1_ds.diagnostics.report import Record, Report, read
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.launcher import launch
 
-HERE = "tests.gpu.test_self_proof"
+HERE = "tests.gpu.test_gpu_promises"
 CUDA = torch.device("cuda", 0)
 
 
@@ -67,6 +67,11 @@ def test_sums_and_their_rate(kind: str, proof: Report) -> None:
 def test_the_speed_of_a_step(proof: Report) -> None:
     (record,) = (record for record in proof.records if record.name.startswith("a step of the real engine"))
     assert record.ok, record
+
+
+def test_a_graph_of_a_micro_batch(proof: Report) -> None:
+    (record,) = (record for record in proof.records if record.name.startswith("graph"))
+    assert (record.ok, record.limit) == (True, 0), record
 
 
 def deterministic() -> list[Record]:

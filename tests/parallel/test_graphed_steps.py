@@ -15,37 +15,37 @@ MODEL = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16"
 STEPS = WARM_UP + 3
 
 
-def train_here(overrides: list[str], how: str) -> Any:
-    """(losses and norms, masters, graphs in use, why there are none). `how`: plain, graphs, or fails: on the last rank
-    the backward pass of a capture ends with an error.
+def as_on_cuda(how: str) -> None:
+    """Engines of this rank do what they do on CUDA. `how`: fails, that on the last rank the backward pass of a capture
+    ends with an error.
     """
     from types import SimpleNamespace
 
-    import torch
-
-    from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine import base, bf16_optimizer_patch, plain
-    from gpt1_ds.engine.build import batch_shape, training_batches
-    from tests.helpers.engines import on_engine, pieces
     from tools.fakecuda.graphs import Repeats
 
-    class HostApart(Repeats):
-        engine: Any
+    class Engine(plain.DenseEngine):
+        """A replay leaves alone what only the host knows, as a device does."""
 
-        def capture(self, work: Any) -> Any:
-            deepspeed, gradients = self.engine.deepspeed, self.engine.graphs.gradients
-            reduce = deepspeed.allreduce_gradients
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            if self.graphs is not None:
+                self.graphs.recorder.capture = self.captured
+
+        def captured(self, work: Any) -> Any:
+            assert self.graphs is not None
+            gradients, reduce = self.graphs.gradients, self.deepspeed.allreduce_gradients
 
             def fail(*_: Any, **__: Any) -> None:
                 reduce()
                 raise RuntimeError("no capture today")
 
-            if how == "fails" and self.engine.groups.rank == self.engine.groups.world - 1:
-                deepspeed.allreduce_gradients = fail
+            if how == "fails" and self.groups.rank == self.groups.world - 1:
+                self.deepspeed.allreduce_gradients = fail
             try:
-                repeat, results = super().capture(work)
+                repeat, results = Repeats(self.device).capture(work)
             finally:
-                deepspeed.allreduce_gradients = reduce
+                self.deepspeed.allreduce_gradients = reduce
 
             def replay() -> None:
                 marks = gradients.marks()
@@ -54,11 +54,24 @@ def train_here(overrides: list[str], how: str) -> Any:
 
             return replay, results
 
+    base.decides_on_device = bf16_optimizer_patch.decides_on_device = plain.overlaps = lambda _: True
+    plain.BUCKET_ELEMENTS = 1000
+    plain.CudaRecorder = Repeats  # this rank ends with the test
+    plain.kernels = SimpleNamespace(available=lambda _: True)
+    plain.DenseEngine = Engine
+
+
+def train_here(overrides: list[str], how: str) -> Any:
+    """(losses and norms, masters, graphs in use, why there are none, phases of captures).
+    `how`: plain, graphs or fails.
+    """
+    from gpt1_ds.data.sources import open_data
+    from gpt1_ds.engine.build import batch_shape, training_batches
+    from tests.helpers.engines import on_engine, pieces
+
     def train(engine: Any, config: Any) -> Any:
         heard: list[str] = []
         engine.progress = heard.append
-        if engine.graphs is not None:
-            engine.graphs.recorder.engine = engine
         data, shape = open_data(config), batch_shape(config, engine.groups)
         numbers = []
         for step in range(1, STEPS + 1):
@@ -68,14 +81,10 @@ def train_here(overrides: list[str], how: str) -> Any:
             if step == 2:
                 numbers.append((engine.evaluate(batches), 0.0))
         found = engine.graphs
-        told = heard[-heard[::-1].index("update") :], [phase for phase in heard if "capture" in phase]
-        return numbers, pieces(engine, "master"), found and found.count, found and found.problem, told
+        captures = [phase for phase in heard if "capture" in phase]
+        return numbers, pieces(engine, "master"), found and found.count, found and found.problem, captures
 
-    base.decides_on_device = bf16_optimizer_patch.decides_on_device = plain.overlaps = lambda _: True
-    plain.BUCKET_ELEMENTS = 1000
-    plain.CudaRecorder = HostApart  # type: ignore[misc, assignment]  # this rank ends with the test
-    plain.kernels = SimpleNamespace(available=lambda _: True)  # type: ignore[assignment]
-    torch.set_num_threads(1)
+    as_on_cuda(how)
     return on_engine([*overrides, f"train.cuda_graphs={'off' if how == 'plain' else 'auto'}"], 500, train)
 
 
@@ -104,5 +113,33 @@ def test_graphed_steps_are_the_ordinary_ones(
         assert wanted[2:4] == (None, None)
         assert others[0][2:4] == (graphs, None)
         assert others[1][2:4] == (0, f"rank {ranks - 1}: RuntimeError: no capture today")
-        assert len(others[0][4][1]) == graphs
-        assert len(others[1][4][1]) == 1
+        assert len(others[0][4]) == graphs
+        assert len(others[1][4]) == 1
+
+
+def check_here(how: str, words: list[str]) -> Any:
+    from gpt1_ds.config import load
+    from gpt1_ds.diagnostics import steps
+    from gpt1_ds.engine.session import distributed_session
+
+    as_on_cuda(how)
+    config = load([], [*MODEL, "train.global_batch=4", "train.micro_batch=2", "model.vocab_size=500", *words])
+    with distributed_session(config) as groups:
+        return steps.graph(config, groups)
+
+
+@pytest.mark.parametrize(
+    ("how", "words", "ok", "value", "note"),
+    [
+        ("graphs", [], True, 0, ""),
+        ("fails", [], False, 2, "rank 1: RuntimeError: no capture today; training runs without CUDA graphs here"),
+        ("graphs", ["train.precision=fp32"], True, None, "the engine makes none with this configuration"),
+    ],
+)
+def test_the_self_proof_says_whether_a_graph_repeats(
+    how: str, words: list[str], ok: bool, value: int | None, note: str
+) -> None:
+    for record in launch.run("tests.parallel.test_graphed_steps:check_here", (how, words), 2):
+        assert record.name.startswith("graph")
+        assert (record.ok, record.value) == (ok, value)
+        assert record.note.startswith(note)

@@ -197,5 +197,16 @@ def test_a_last_micro_batch_that_reduces_nothing_is_like_the_others() -> None:
     assert passes.count == 2
 
 
+def test_all_graphs_are_released_before_process_groups_end() -> None:
+    plain, model = Model(), Model()
+    passes = graphed(model)
+    for step in range(2 * STEPS):
+        if step == STEPS:
+            graphs.release_all()
+            assert passes.count == 0
+        assert same(model.step(passes.run, batches(step)), plain.step(plain.work, batches(step)))
+    assert passes.count == 3, "made again"
+
+
 def test_warm_up_is_at_least_one_pass() -> None:
     assert graphs.WARM_UP >= 1, "the pass before capture compiles"
