@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gpt1_ds.engine.process_groups import ProcessGroups
 
 _BLOCK = 1 << 18
+_FEW = 8  # tensors: more are launched together
 
 
 def square_sum(tensors: Iterable[Tensor]) -> Tensor:
@@ -22,7 +23,8 @@ def square_sum(tensors: Iterable[Tensor]) -> Tensor:
     """
     flat = [tensor.detach().reshape(-1).float() for tensor in tensors]
     if flat[0].is_cuda:
-        return torch.stack(torch._foreach_norm(flat)).square().sum()
+        norms = torch._foreach_norm(flat) if len(flat) > _FEW else [torch.linalg.vector_norm(values) for values in flat]
+        return torch.stack(norms).square().sum()
     return torch.stack([torch.dot(block, block) for values in flat for block in values.split(_BLOCK)]).sum()
 
 
