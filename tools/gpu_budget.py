@@ -1,12 +1,11 @@
 """Count what a step of GPT-1 asks of an H100, without one, and say what that would take.
 
-    .venv-fakecuda/bin/python tools/gpu_budget.py                    the table of this checkout, one rank and eight
+    .venv-fakecuda/bin/python tools/gpu_budget.py                    of one rank and of eight, eager and compiled
     .venv-fakecuda/bin/python tools/gpu_budget.py --write            also into tools/fakecuda/budget.json
-    .venv-fakecuda/bin/python tools/gpu_budget.py --kernels 20 model.attention=fused
+    .venv-fakecuda/bin/python tools/gpu_budget.py --mode eager --kernels 20 model.attention=fused
 
-tests/fakecuda/test_budget.py compares every checkout with that file: whoever changes a number writes it again. Blocks
-are not compiled: the compiler wants a driver. Times are by roofline, not measured; tools/fakecuda/roofline.py names
-the constants.
+tests/fakecuda/test_budget.py compares every checkout with that file: whoever changes a number writes it again. Times
+are by roofline, not measured; tools/fakecuda/roofline.py names the constants.
 """
 
 from __future__ import annotations
@@ -14,36 +13,41 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.architecture.count import flops_per_token
-from tools.fakecuda import ranks, roofline, steps
+from tools.fakecuda import parts, ranks, roofline, steps
 from tools.fakecuda.schedule import wire_bytes
 from tools.fakecuda.steps import Step
 
 FILE = Path(__file__).parent / "fakecuda" / "budget.json"
 PRESET = "pretrain/gpt1_117m"
 WORLDS = (1, 8)
-PASSES = ("forward", "backward", "loss")  # how the phases of a micro-batch begin
+MODES = {"eager": "train.compile=off", "compiled": "train.compile=on"}
 
 
-def count(words: list[str], world: int) -> Step:
+def count(words: list[str], world: int, mode: str) -> Step:
     """One step of rank 0."""
-    return ranks.run(steps.warm_step, words, world, [PRESET], world=world)
+    return ranks.run(steps.warm_step, [MODES[mode], *words], world, [PRESET], world=world)
 
 
-def budget(step: Step) -> dict[str, int | float]:
-    """What is compared: exactly, but for bytes (1 %)."""
+def budget(step: Step) -> dict[str, Any]:
+    """What is compared: exactly, but for bytes and microseconds (1 %)."""
     train, counts = step.config.train, step.counts
     tokens = step.tokens
+    sizes = [f"train.micro_batch={train.micro_batch}", f"train.global_batch={train.micro_batch * step.data_ranks}"]
+    block, ends = parts.block_and_ends([*step.words, *sizes], step.world, [PRESET])
     return {
         "micro_batch": int(train.micro_batch),
         "micro_batches": step.micro_batches,
         "kernels_per_step": counts.launches,
-        "kernels_per_block": kernels_per_block(step),
+        "kernels_per_block": block.kernels,
+        "kernels_of_both_ends": ends.kernels,
         "launches_outside_graphs": counts.host_launches,
         "host_syncs": len(counts.syncs),
         "copies_to_device": len(counts.copies),
@@ -51,18 +55,16 @@ def budget(step: Step) -> dict[str, int | float]:
         "bytes_per_token": round(counts.bytes / tokens),
         "flops_per_token": round(counts.flops / tokens),
         "sent_bytes": round(sum(map(wire_bytes, counts.collectives))),
+        "microseconds_per_token": microseconds(step),
     }
 
 
-def kernels_per_block(step: Step) -> float:
-    """Forward and backward of one block and micro-batch; both ends of the model are counted on a model of one block."""
-    one = ranks.run(steps.warm_step, ["model.layers=1", *step.words], step.world, [PRESET], world=step.world)
-    more, micro_batches = step.config.model.layers - 1, step.micro_batches
-    return (_in_passes(step) - _in_passes(one)) / more / micro_batches
-
-
-def _in_passes(step: Step) -> int:
-    return sum(kernel.launches for kernel in step.counts.kernels if kernel.phase.startswith(PASSES))
+def microseconds(step: Step) -> dict[str, float]:
+    """Of the device by roofline, by what they are spent on."""
+    works = roofline.by_category(step.counts.kernels)
+    found = {name: work.seconds for name, work in works.items()}
+    found["sum"] = sum(found.values())
+    return {name: round(1e6 * seconds / step.tokens, 3) for name, seconds in found.items()}
 
 
 def table(step: Step) -> str:
@@ -93,14 +95,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {FILE.parent.name}/{FILE.name}")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N longest, with where they are")
     parser.add_argument("--world", type=int, nargs="*", default=WORLDS)
+    parser.add_argument("--mode", choices=MODES, nargs="*", default=[*MODES])
     parser.add_argument("words", nargs="*", metavar="key=value")
     options = parser.parse_args()
     ranks.load()
-    found: dict[str, Any] = {}
-    for world in options.world:
-        step = count(options.words, world)
-        found[str(world)] = budget(step)
-        print(f"\nrank 0 of {world}: {json.dumps(found[str(world)])}\n{table(step)}")
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for world, mode in product(options.world, options.mode):
+        step = count(options.words, world, mode)
+        found[str(world)][mode] = budget(step)
+        print(f"\nrank 0 of {world}, {mode}: {json.dumps(found[str(world)][mode])}\n{table(step)}")
         for event, number in step.waits():
             print(f"{number:4} x {event}")
         for name, work in roofline.most_expensive(step.counts.kernels, options.kernels):

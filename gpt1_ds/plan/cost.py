@@ -63,6 +63,12 @@ def cost(config: Config, world: int, vocab_size: int, machine: Machine) -> Cost:
     return _Step(config, world, vocab_size, machine).cost()
 
 
+def block_passes(config: Config, vocab_size: int, machine: Machine) -> float:
+    """Seconds of what a block computes besides products and scores, for one micro-batch on one rank."""
+    step = _Step(config, 1, vocab_size, machine)
+    return step.simple_passes(next(layer for layer in step.parts[0].body if layer.kind == "block"))
+
+
 def all_reduce(size: float, ranks: int, link: Link) -> float:
     """Seconds until every rank has the sum of `size` bytes."""
     return 2 * gather(size, ranks, link)
@@ -161,10 +167,18 @@ class _Step:
 
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
-        speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.elementwise
+        speeds, tokens, tensor = self.speeds, self.tokens, self.tensor
         products = sum(speeds.product(2 * tokens * matrix / tensor) for matrix in layer.matrices)
         scores = tokens * layer.scores / tensor * (layer.head_width / 64) ** 0.5
         score_forward, score_backward = speeds.exact if self.model.attention == "exact" else speeds.fused
+        passes = self.simple_passes(layer)
+        forward = products + scores / score_forward + passes / 3
+        backward = 2 * products + scores / score_backward + passes * 2 / 3
+        return forward, backward
+
+    def simple_passes(self, layer: Layer) -> float:
+        """Seconds of what a block computes besides products and scores, forward and backward together."""
+        speeds, tokens, tensor, work = self.speeds, self.tokens, self.tensor, layer.elementwise
         cut = tensor if self.config.parallel.sequence else 1
         passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
         masks = tokens * work.dropout / cut / speeds.dropout
@@ -174,11 +188,7 @@ class _Step:
         if self.compiled:
             passes, moved = cuda.COMPILED_PASSES * passes, cuda.COMPILED_PASSES * moved
             masks = tokens * work.dropout / cut * cuda.COMPILED_MASK_TENSORS * self.type / speeds.stream
-        passes += masks
-        passes += moved
-        forward = products + scores / score_forward + passes / 3
-        backward = 2 * products + scores / score_backward + passes * 2 / 3
-        return forward, backward
+        return passes + masks + moved
 
     def _ends(self, stage: Stage) -> float:
         """Seconds of the embedding, the head and the loss, forward and backward."""

@@ -20,21 +20,19 @@ from gpt1_ds.config import Config, ModelConfig
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
 MATRIX = (1, 2)  # a product, and those of both gradients
 ATTENTION = {"exact": (1, 2), "fused": (1, 1)}  # the Triton kernels of model/kernels/; torch's own
-EAGER_REST = (11, 11)  # biases and their sums, norms, GELU, residual sums, heads laid out
+EAGER_REST = (11, 12)  # biases and their sums, norms, GELU, residual sums, heads laid out
 EAGER_MASK = (36, 2)  # hashed, and multiplied with; for each dropout of a residual branch
 EAGER_KEYS = (20, 0)  # of the heads' masks, which attention itself makes from them
-COMPILED_REST = (4, 18)
+COMPILED_REST = (3, 18)
 COMPILED_MASK = (1, 0)  # keys of both residual branches; masks are made where they are used
 COMPILED_KEYS = (1, 0)
-COMPILED_AGAIN = (
-    1  # kernels of a recomputing backward pass, more than in the forward and the backward pass of the others
-)
-ENDS = (30, 4)  # embeddings, head and loss, whose chunks of logits are few; counted but for the loss
+ENDS = (11, 10)  # embeddings, head and loss, whose chunks of logits are few
+COMPILED_ENDS = (11, 9)  # of which the sum of the embeddings and its dropout are compiled
 
 # Bytes of a block's simple passes, forward and backward together; counted
-MOVED = 0.54  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
-COMPILED_PASSES = 0.88  # of an eager block's bytes without dropout
-MASK_BYTES, MASK_TENSORS = 72, 8  # for each element of an eager mask: integers, and values of the model's type
+MOVED = 0.41  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
+COMPILED_PASSES = 0.8  # of an eager block's bytes without dropout
+MASK_BYTES, MASK_TENSORS = 64, 8  # for each element of an eager mask: integers, and values of the model's type
 COMPILED_MASK_TENSORS = 6  # values of the model's type, for each element of a compiled one
 
 # Speeds of one rank
@@ -116,11 +114,13 @@ def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int
         parts.append(COMPILED_KEYS if compiled and model.attention == "exact" else EAGER_KEYS)
     forward, backward = (sum(part[way] for part in parts) for way in (0, 1))
     if again:
-        backward += forward + COMPILED_AGAIN * compiled
+        backward += forward
     return forward, backward
 
 
 def end_kernels(config: Config) -> tuple[int, int]:
     """(forward, backward) of both ends of the model, for one micro-batch."""
-    masks = EAGER_MASK if config.model.embedding_dropout else (0, 0)
-    return ENDS[0] + masks[0], ENDS[1] + masks[1]
+    ends, masks = (COMPILED_ENDS, COMPILED_MASK) if is_compiled(config) else (ENDS, EAGER_MASK)
+    if not config.model.embedding_dropout:
+        return ends
+    return ends[0] + masks[0], ends[1] + masks[1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+
+from tools.fakecuda.values import remember_truth, value_of
+from tools.fakecuda.work import KERNELS, causal_flops, flops_of, foreach_launches
 
 HERE = ("/tools/fakecuda/", "/torch/", "/contextlib.py")
 OURS = ("/gpt1_ds/", "/deepspeed/", "/megatron/")
@@ -30,11 +32,10 @@ NO_KERNEL = {  # besides views
     *("_record_function_enter_new", "_record_function_exit"),
 }
 WAITS = {"_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero"}
-FOREACH_LISTS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # tensors of one launch of torch's multi_tensor_apply, by lists
-FOREACH_CHUNK, FOREACH_BLOCKS = 65536, 320  # elements of a block, blocks of a launch
-KERNELS = {"attention_backward": 2}  # launches of our own operations that take more than one
-CAUSAL_PRODUCTS = {"attention": 2, "attention_backward": 7}  # that the kernels compute: three for q, four for k and v
-NUMBER = 2.0  # what every float read from the device is: above 1, so that clipping happens
+FUNCTIONAL = {  # how a compiled graph names a collective: how a call does
+    **{"all_reduce": "allreduce", "all_gather_into_tensor": "allgather_base"},
+    "reduce_scatter_tensor": "reduce_scatter_base",
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class Collective:
     phase: str
     place: str
     after: int
+
+
+Launch = Kernel | Collective
+Where = tuple[str, tuple[str, ...]]  # place and callers of a kernel
 
 
 @dataclass
@@ -125,12 +130,23 @@ def graph() -> Iterator[None]:
         counts.graphs.append(range(first, len(counts.kernels)))
 
 
+def launched(launches: Iterable[Launch]) -> None:
+    """By a compiled graph, in this order: no operation shows them."""
+    if _active:
+        _active[-1].add(launches)
+
+
 class Counter(TorchDispatchMode):
     """Counts while it is entered, under a FakeTensorMode. It also answers for the values that fake tensors lack."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts, self.phase = Counts(), ""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled regions are compiled under this mode, too: compiled.py tells what they launch."""
+        return True
 
     def __enter__(self) -> Counter:
         _active.append(self)
@@ -139,6 +155,14 @@ class Counter(TorchDispatchMode):
     def __exit__(self, *problem: Any) -> None:
         _active.remove(self)
         super().__exit__(*problem)
+
+    def add(self, launches: Iterable[Launch]) -> None:
+        counts = self.counts
+        for one in launches:
+            if isinstance(one, Kernel):
+                counts.kernels.append(replace(one, phase=self.phase))
+            else:
+                counts.collectives.append(replace(one, phase=self.phase, after=len(counts.kernels)))
 
     def event(self, kind: str, what: str, size: int) -> None:
         into = self.counts.syncs if kind == "sync" else self.counts.copies
@@ -151,7 +175,7 @@ class Counter(TorchDispatchMode):
         name = func.__name__.partition(".")[0]
         if func.namespace in ("c10d", "_c10d_functional"):
             if name != "wait_tensor":
-                self._collective(name, args, kwargs)
+                self.add([collective(name, args, kwargs, _where())])
             return func(*args, **kwargs)
         inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if name in WAITS and any(tensor.device.type == "cuda" for tensor in inputs):
@@ -162,7 +186,7 @@ class Counter(TorchDispatchMode):
             return True
         result = func(*args, **kwargs)
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        _remember_truth(name, args, outputs)
+        remember_truth(name, args, outputs)
         if func.is_view or name in NO_KERNEL:
             return result
         self._count(func, name, args, kwargs, inputs, outputs, result)
@@ -185,36 +209,49 @@ class Counter(TorchDispatchMode):
         masked = name in ("index", "index_put_") and any(x.dtype == torch.bool for x in _leaves(args[1]))
         if masked and not (name == "index_put_" and args[2].numel() == 1):  # one value: torch fills and does not wait
             self.event("sync", f"{name} with a mask", 0)
-        reads = [tensor for tensor in inputs if tensor.device.type == "cuda"]
-        if name in ("fill_", "zero_") or (name == "copy_"):
-            reads = reads[1:]
-        read = sum(map(_bytes, reads)) - sum(_bytes(value) for key, value in kwargs.items() if key == "out")
-        if name == "embedding":
-            read = sum(map(_bytes, outputs)) + _bytes(args[1])
-        flops = _causal_flops(name, outputs) if func.namespace == "gpt1_ds" else _flops(name, args, kwargs, result)
-        place, callers = _where()
-        launches = _foreach_launches(args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
-        out = sum(map(_bytes, written))
-        self.counts.kernels.append(Kernel(name, launches, read, out, flops, self.phase, place, callers))
+        self.add([_kernel(func, name, args, kwargs, inputs, written, result, _where())])
 
-    def _collective(self, name: str, args: Any, kwargs: Any) -> None:
-        parts = [_leaves(value) for value in (*args, *kwargs.values())]
-        largest = max(parts, key=lambda tensors: sum(map(_bytes, tensors)))  # of inputs and outputs
-        ranks = tuple(dist.get_process_group_ranks(group := _group(args, kwargs)))
-        self.counts.collectives.append(
-            Collective(
-                kind=name.strip("_"),
-                type=str(largest[0].dtype).removeprefix("torch.") if largest else "",
-                bytes=sum(map(_bytes, largest)),
-                ranks=ranks,
-                devices=tuple(sorted({tensor.device.type for tensors in parts for tensor in tensors})),
-                peer=ranks[args[2]] if name in ("send", "recv_") else None,
-                backend=BACKENDS.get(group.group_name, ""),
-                phase=self.phase,
-                place=_where()[0],
-                after=len(self.counts.kernels),
-            )
-        )
+
+def launch(func: Any, args: Any, kwargs: Any, result: Any, where: Where) -> Launch:
+    """Of a call that a compiled graph makes: of an operation of torch's, ours, or a collective."""
+    name = func.__name__.partition(".")[0]
+    if func.namespace == "_c10d_functional":
+        return collective(name, args, kwargs, where)
+    written = _leaves(result) or _written(func, args, kwargs)
+    return _kernel(func, name, args, kwargs, _leaves((args, kwargs)), written, result, where)
+
+
+def _kernel(
+    func: Any, name: str, args: Any, kwargs: Any, inputs: list[Tensor], written: list[Tensor], result: Any, where: Where
+) -> Kernel:
+    reads = [tensor for tensor in inputs if tensor.device.type == "cuda"]
+    if name in ("fill_", "zero_", "copy_"):
+        reads = reads[1:]
+    read = sum(map(_bytes, reads)) - sum(_bytes(value) for key, value in kwargs.items() if key == "out")
+    if name == "embedding":
+        read = sum(map(_bytes, written)) + _bytes(args[1])
+    flops = causal_flops(name, written) if func.namespace == "gpt1_ds" else flops_of(name, args, kwargs, result)
+    launches = foreach_launches(args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
+    return Kernel(name, launches, read, sum(map(_bytes, written)), flops, "", *where)
+
+
+def collective(name: str, args: Any, kwargs: Any, where: Where) -> Collective:
+    parts = [_leaves(value) for value in (*args, *kwargs.values())]
+    largest = max(parts, key=lambda tensors: sum(map(_bytes, tensors)))  # of inputs and outputs
+    ranks = tuple(dist.get_process_group_ranks(group := _group(args, kwargs)))
+    kind = name.strip("_")
+    return Collective(
+        kind=FUNCTIONAL.get(kind, kind),
+        type=str(largest[0].dtype).removeprefix("torch.") if largest else "",
+        bytes=sum(map(_bytes, largest)),
+        ranks=ranks,
+        devices=tuple(sorted({tensor.device.type for tensors in parts for tensor in tensors})),
+        peer=ranks[args[2]] if name in ("send", "recv_") else None,
+        backend=BACKENDS.get(group.group_name, ""),
+        phase="",
+        place=where[0],
+        after=0,
+    )
 
 
 def _group(args: Any, kwargs: Any) -> ProcessGroup:
@@ -250,56 +287,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
-def _flops(name: str, args: Any, kwargs: Any, result: Any) -> int:
-    """As torch counts them, also of products that add to a tensor in place."""
-    count = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))
-    return int(count(*args, **kwargs, out_val=result)) if count else 0
-
-
-def _causal_flops(name: str, outputs: list[Tensor]) -> int:
-    """Of the attention kernels: half of [S, S] for each product. The loss has no products of its own."""
-    if name not in CAUSAL_PRODUCTS:
-        return 0
-    groups, positions, width = outputs[0].shape
-    return CAUSAL_PRODUCTS[name] * groups * positions**2 * width
-
-
-def _foreach_launches(args: Any) -> int:
-    lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
-    tensors = lists[0] if lists else []
-    chunks = sum(-(-tensor.numel() // FOREACH_CHUNK) for tensor in tensors)
-    limit = FOREACH_LISTS.get(max(1, len(lists)), 30)
-    return max(1, -(-len(tensors) // limit), -(-chunks // FOREACH_BLOCKS))
-
-
-def value_of(tensor: Tensor) -> float | int | bool:
-    """Of a tensor without values: gradients are finite, nothing has overflowed, and norms are large enough to clip."""
-    if tensor.dtype == torch.bool:
-        return getattr(tensor, "truth", False)
-    if tensor.dtype == torch.uint8:  # DeepSpeed's flags of overflow
-        return 0
-    return NUMBER if tensor.dtype.is_floating_point else 1
-
-
-def _remember_truth(name: str, args: Any, outputs: Iterable[Tensor]) -> None:
-    """Whether a tensor of booleans holds. Everything is finite: torch asks |x| != inf and x == x. What is not known is
-    False.
-    """
-    known = [getattr(one, "truth", False) for one in args if isinstance(one, Tensor)]
-    truth: bool | None = None
-    if (name == "ne" and args[1:] == (float("inf"),)) or (name == "eq" and args[0] is args[1]):
-        truth = True
-    elif name in ("all", "any", "_to_copy", "clone", "mul", "logical_and", "bitwise_and"):
-        truth = all(known)
-    elif name in ("logical_not", "bitwise_not"):
-        truth = not known[0]
-    if truth is not None:
-        for output in outputs:
-            if output.dtype == torch.bool:
-                output.truth = truth  # type: ignore[attr-defined]
-
-
-def _where() -> tuple[str, tuple[str, ...]]:
+def _where() -> Where:
     """(file and line of the innermost frame of this package or its libraries, functions of this package)."""
     frame, place, callers = sys._getframe(2), "", []
     while frame is not None:

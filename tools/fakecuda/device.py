@@ -19,7 +19,8 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tools.fakecuda.counter import counting, value_of
+from tools.fakecuda.counter import counting
+from tools.fakecuda.values import value_of
 
 NAME, DEVICES, MEMORY = "NVIDIA H100 80GB HBM3", 8, 80 << 30
 SHIM = "FAKECUDA_SHIM"  # names the compiled shim where it lies outside the environment

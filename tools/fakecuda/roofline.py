@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpt1_ds.plan import cuda
 from tools.fakecuda.counter import Kernel
 
 BANDWIDTH = 3.35e12 * 0.85  # bytes/s that large kernels reach
 PRODUCTS = 989.4e12 * 0.68  # FLOP/s that large matrix products in bf16 reach
 PEAK = 989.4e12  # FLOP/s
+REACHED = {  # FLOP/s of the Triton kernels, as the planner assumes them
+    name: part * PEAK for name, (part, _) in zip(("attention", "attention_backward"), cuda.EXACT, strict=True)
+}
 KERNEL = 2.0e-6  # seconds that the smallest kernel takes
 LAUNCH = 6.0e-6  # seconds of host time for an operation in eager mode
 
@@ -18,6 +22,7 @@ PRODUCT, ATTENTION, MASKS = "matrix products", "attention", "attention masks"
 DROPOUT, ELEMENTWISE, LOSS = "hidden dropout", "bias, GELU, residual, LayerNorm", "softmax of the loss"
 UPDATE = "gradients and optimizer"
 CATEGORIES = (PRODUCT, ATTENTION, MASKS, DROPOUT, ELEMENTWISE, LOSS, UPDATE)
+SIMPLE = (MASKS, DROPOUT, ELEMENTWISE)  # passes of a block and of the embedding
 UPDATE_FILES = ("optimizer.py", "gradient_norm.py", "bf16_optimizer_patch.py", "bf16_optimizer.py", "stage_1_and_2.py")
 
 
@@ -40,13 +45,17 @@ class Work:
 def seconds(kernel: Kernel) -> float:
     """On the device: what takes longest of moving its bytes, its products, and existing."""
     moved = kernel.read + kernel.written
-    return max(moved / BANDWIDTH, kernel.flops / PRODUCTS, kernel.launches * KERNEL)
+    return max(moved / BANDWIDTH, kernel.flops / REACHED.get(kernel.name, PRODUCTS), kernel.launches * KERNEL)
 
 
 def category(kernel: Kernel) -> str:
-    """By the functions of this package that issued it; autograd's own backward pass shows none."""
+    """By the functions of this package that issued it; autograd's own backward pass shows none. What a compiler has
+    fused does everything between two products.
+    """
     if kernel.name in ("attention", "attention_backward"):
         return ATTENTION
+    if kernel.name.startswith("triton_"):
+        return ELEMENTWISE
     if kernel.name.startswith("softmax_"):
         return LOSS
     files = {caller.partition(":")[0] for caller in kernel.callers}

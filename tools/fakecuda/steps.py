@@ -55,7 +55,7 @@ class Step:
 
 
 def configuration(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Config:
-    """With the micro-batch that the launcher would choose. Blocks are not compiled: the compiler wants a driver."""
+    """With the micro-batch that the launcher would choose. Nothing is compiled unless `words` say so: it takes time."""
     return fitted(load(list(presets), ["train.device=cuda", "train.compile=off", *words]), world)
 
 
@@ -120,7 +120,10 @@ def build(config: Config, objective: Objective | None = None) -> Engine:
     """The engine of this rank, under a fake mode. Weights are not drawn: they have no values."""
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from tools.fakecuda import compiled
 
+    if config.train.compile == "on":
+        compiled.install()
     if config.parallel.zero == 3:
         _trust_the_others()
     connect(config.guard.init_timeout, choose(config))

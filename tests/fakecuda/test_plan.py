@@ -1,0 +1,51 @@
+"""The planner's counts of plan/cuda.py are within 10 % of what a step of GPT-1 launches and moves on the fake GPU.
+
+Unproven: attention=fused, for the fake device gets torch's attention in single operations; large micro-batches, where
+the compiler splits a few more reductions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+
+from gpt1_ds.config import load
+from gpt1_ds.plan import cost, cuda
+from gpt1_ds.plan.machine import PRESETS
+from tools.fakecuda import parts
+from tools.fakecuda.parts import Part
+
+PRESET, ROWS, VOCABULARY = "pretrain/gpt1_117m", 8, 40478
+EAGER, COMPILED = "train.compile=off", "train.compile=on"
+AGAIN = "train.recompute=block"
+NO_DROPOUT = tuple(f"model.{name}_dropout=0" for name in ("residual", "attention", "embedding"))
+CASES = [(mode, *more) for mode in (EAGER, COMPILED) for more in ((), (AGAIN,), NO_DROPOUT)]
+ONCE = [case for case in CASES if AGAIN not in case]
+
+
+@lru_cache(maxsize=len(CASES))
+def counted(case: tuple[str, ...]) -> tuple[Part, Part]:
+    """A block and both ends, on one rank and a micro-batch of ROWS rows."""
+    return parts.block_and_ends([f"train.micro_batch={ROWS}", f"train.global_batch={ROWS}", *case], 1, [PRESET])
+
+
+def within(planned: float, found: float) -> bool:
+    return abs(planned - found) <= 0.1 * found
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_kernels(case: tuple[str, ...]) -> None:
+    config = load([PRESET], [f"train.micro_batch={ROWS}", *case])
+    block, ends = counted(case)
+    for planned, part in ((cuda.block_kernels(config), block), (cuda.end_kernels(config), ends)):
+        assert within(planned[0], part.forward), (planned, part)
+        assert within(planned[1], part.backward), (planned, part)
+
+
+@pytest.mark.parametrize("case", ONCE, ids=" ".join)
+def test_bytes_of_the_simple_passes(case: tuple[str, ...]) -> None:
+    config = load([PRESET], [f"train.micro_batch={ROWS}", *case])
+    machine = PRESETS["h100"]
+    planned = cost.block_passes(config, VOCABULARY, machine) * machine.speeds_with("bf16", 1).stream
+    assert within(planned, counted(case)[0].bytes), (planned / ROWS / 512, counted(case)[0].bytes / ROWS / 512)

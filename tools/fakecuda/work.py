@@ -1,0 +1,36 @@
+"""Launches and FLOPs of an operation, where its tensors alone do not tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+FOREACH_LISTS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # tensors of one launch of torch's multi_tensor_apply, by lists
+FOREACH_CHUNK, FOREACH_BLOCKS = 65536, 320  # elements of a block, blocks of a launch
+KERNELS = {"attention_backward": 2}  # launches of our own operations that take more than one
+CAUSAL_PRODUCTS = {"attention": 2, "attention_backward": 7}  # that the kernels compute: three for q, four for k and v
+
+
+def flops_of(name: str, args: Any, kwargs: Any, result: Any) -> int:
+    """As torch counts them, also of products that add to a tensor in place."""
+    count = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))
+    return int(count(*args, **kwargs, out_val=result)) if count else 0
+
+
+def causal_flops(name: str, outputs: list[Tensor]) -> int:
+    """Of the attention kernels: half of [S, S] for each product. The loss has no products of its own."""
+    if name not in CAUSAL_PRODUCTS:
+        return 0
+    groups, positions, width = outputs[0].shape
+    return CAUSAL_PRODUCTS[name] * groups * positions**2 * width
+
+
+def foreach_launches(args: Any) -> int:
+    lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
+    tensors = lists[0] if lists else []
+    chunks = sum(-(-tensor.numel() // FOREACH_CHUNK) for tensor in tensors)
+    limit = FOREACH_LISTS.get(max(1, len(lists)), 30)
+    return max(1, -(-len(tensors) // limit), -(-chunks // FOREACH_BLOCKS))
