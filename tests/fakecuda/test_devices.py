@@ -64,9 +64,7 @@ def test_a_step_after_its_graphs_have_proved_themselves(micro_batch: int) -> Non
     assert len(step.counts.syncs) <= 1
 
 
-@pytest.mark.parametrize(
-    "words", [["train.cuda_graphs=off"], ["train.precision=fp32"], ["parallel.zero=2"], ["model.attention=fused"]]
-)
+@pytest.mark.parametrize("words", [["train.cuda_graphs=off"], ["train.precision=fp32"], ["parallel.zero=2"]])
 def test_what_has_no_graphs(words: list[str]) -> None:
     step = ranks.run(steps.step, [*RECIPE, "train.precision=bf16", *words], 1)
     assert not step.counts.graphs
