@@ -8,8 +8,7 @@ of an embedding: they count as one.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,7 +93,6 @@ class Counts:
 
     @property
     def host_launches(self) -> int:
-        """Those of CUDA graphs, and of the kernels outside of them."""
         graphed = sum(self.kernels[number].launches for graph in self.graphs for number in graph)
         return self.launches - graphed + len(self.graphs)
 
@@ -119,15 +117,6 @@ def counting(kind: str, what: str) -> None:
     """A sync that no operation shows."""
     if _active:
         _active[-1].event(kind, what, 0)
-
-
-@contextmanager
-def graph() -> Iterator[None]:
-    """What is counted within is launched as a CUDA graph."""
-    found = [(counter.counts, len(counter.counts.kernels)) for counter in _active]
-    yield
-    for counts, first in found:
-        counts.graphs.append(range(first, len(counts.kernels)))
 
 
 def launched(launches: Iterable[Launch]) -> None:
