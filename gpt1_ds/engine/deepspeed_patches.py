@@ -68,7 +68,7 @@ RELIED_ON = (
         ("bf16_groups", "fp32_groups_gradients_flat", "_update_hp_grad"),
         "engine/overlap.py",
         "gradients are reduced while the backward pass computes others",
-        "tests/parallel/test_overlap.py",
+        "tests/parallel/test_overlapped_steps.py",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -80,7 +80,7 @@ RELIED_ON = (
         ),
         "engine/zero_patches.py",
         "the host waits after each backward pass; large gradients are freed too early; pipelines do not overlap",
-        "tests/parallel/test_overlap.py",
+        "tests/parallel/test_overlapped_steps.py",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
@@ -91,14 +91,14 @@ RELIED_ON = (
         ),
         "engine/zero_patches.py",
         "the host waits after each backward pass, for the norm, and for weights that are kept whole",
-        "tests/parallel/test_overlap.py",
+        "tests/parallel/test_overlapped_steps.py",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.parameter_offload",
         ("__allgather_stream",),
         "engine/zero_patches.py",
         "weights are gathered after the update that writes them",
-        "tests/fakecuda/test_overlap.py",
+        "tests/fakecuda/test_fake_overlap.py",
     ),
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",

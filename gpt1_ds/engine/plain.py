@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
 from gpt1_ds.engine import overlap
-from gpt1_ds.engine.base import Engine, MicroBatch, StepResult, unheard
-from gpt1_ds.engine.bf16_optimizer_patch import FlatGradients, patch_bf16_optimizer
+from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
+from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
 from gpt1_ds.engine.ds_config import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
-from gpt1_ds.engine.graphs import CudaRecorder, GraphedPasses, Tensors
+from gpt1_ds.engine.graphs import Tensors
+from gpt1_ds.engine.micro_batch_graphs import graphed_passes
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
-from gpt1_ds.model import dropout, kernels
 from gpt1_ds.model.build import DenseModel, compile_blocks, compiles
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.objectives.base import Objective
@@ -47,7 +45,7 @@ class DenseEngine(Engine):
         self._spare_reads()
         self._reduction = overlap.overlap(self.deepspeed, self.device, groups.data_group)
         self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
-        self.graphs = self._graphed_passes(config)
+        self.graphs = graphed_passes(self, self._pass, self._reduction, config)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
@@ -99,45 +97,6 @@ class DenseEngine(Engine):
             self.progress("reduction of gradients")  # within the graph: an event cannot be recorded in its midst
         self.progress(f"forward and backward of micro-batch {number}")
         return self.graphs.run(tensors, number, last)
-
-    def _graphed_passes(self, config: Config) -> GraphedPasses | None:
-        """Where the host is what limits: at bf16 on a GPU, whose gradients lie in one place (BF16_Optimizer). Fused
-        attention seeds a generator from the host, and sequence-parallel ranks gather into a buffer that may move.
-        """
-        optimizer = self.deepspeed.optimizer
-        if config.train.cuda_graphs == "off" or not isinstance(optimizer, BF16_Optimizer):
-            return None
-        if config.model.attention != "exact" or config.parallel.sequence or not kernels.available(self.device):
-            return None
-        return GraphedPasses(
-            self._pass,
-            FlatGradients(optimizer),
-            CudaRecorder(self.device),
-            reduces=self._reduction is not None,
-            capturing=self._capturing,
-            gather=self.groups.gather,
-        )
-
-    @contextlib.contextmanager
-    def _capturing(self) -> Iterator[None]:
-        """No progress is announced, because who hears it may use the device. What is cached lies in the graph's memory,
-        and must be neither read after it nor freed before it.
-        """
-        heard = self.progress
-        heard("capture of a CUDA graph")
-        self.progress = unheard
-        dropout.counters.cache_clear()
-        try:
-            yield
-        except Exception:  # in the midst of a backward pass
-            self.deepspeed.optimizer.clear_lp_grads()
-            self.deepspeed.optimizer.exit_backward()
-            if isinstance(self._reduction, overlap.OverlappedReduction):
-                self._reduction.forget()
-            raise
-        finally:
-            dropout.counters.cache_clear()
-            self.progress = heard
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ def as_on_cuda(how: str) -> None:
     """
     from types import SimpleNamespace
 
-    from gpt1_ds.engine import base, bf16_optimizer_patch, plain
+    from gpt1_ds.engine import base, bf16_optimizer_patch, micro_batch_graphs, overlap, plain
     from tools.fakecuda.graphs import Repeats
 
     class Engine(plain.DenseEngine):
@@ -54,10 +54,10 @@ def as_on_cuda(how: str) -> None:
 
             return replay, results
 
-    base.decides_on_device = bf16_optimizer_patch.decides_on_device = plain.overlaps = lambda _: True
-    plain.BUCKET_ELEMENTS = 1000
-    plain.CudaRecorder = Repeats  # this rank ends with the test
-    plain.kernels = SimpleNamespace(available=lambda _: True)
+    base.decides_on_device = bf16_optimizer_patch.decides_on_device = overlap.overlaps = lambda _: True
+    overlap.BUCKET_ELEMENTS = 1000
+    micro_batch_graphs.CudaRecorder = Repeats  # this rank ends with the test
+    micro_batch_graphs.kernels = SimpleNamespace(available=lambda _: True)
     plain.DenseEngine = Engine
 
 

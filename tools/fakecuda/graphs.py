@@ -52,11 +52,11 @@ class Repeats:
 
 def install(proof: bool) -> None:
     """Engines that this process builds have graphs: with `proof` such as prove themselves at once, else proven ones."""
-    from gpt1_ds.engine import graphs, plain
+    from gpt1_ds.engine import graphs, micro_batch_graphs
     from gpt1_ds.engine.process_groups import ProcessGroups
 
     if proof:
-        graphs.WARM_UP, plain.CudaRecorder = 0, Repeats  # type: ignore[misc, assignment]
+        graphs.WARM_UP, micro_batch_graphs.CudaRecorder = 0, Repeats  # type: ignore[misc, assignment]
         ProcessGroups.gather = lambda self, value: [value]  # type: ignore[method-assign]  # the others are not there
     else:
-        plain.GraphedPasses = ProvenPasses  # type: ignore[misc]
+        micro_batch_graphs.GraphedPasses = ProvenPasses  # type: ignore[misc]

@@ -119,19 +119,28 @@ def test_a_reduction_longer_than_the_backward_pass_hides_as_much_as_that_lasts()
         ["parallel.zero=0", "train.precision=fp32"],
         ["train.precision=fp32"],
         ["train.precision=fp16"],
-        ["parallel.zero=2"],
-        ["parallel.zero=3"],
         ["parallel.pipeline=2"],
         ["parallel.assembly=pipeline"],
     ],
     ids=" ".join,
 )
-def test_every_engine_hides_a_reduction_and_takes_less_time(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reduction_once_a_step_hides_in_every_engine(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     found = at(8, *words)
     assert found.hidden > 0
     monkeypatch.setattr("gpt1_ds.plan.cost.overlaps", lambda *_: False)
     assert found.step < at(8, *words).step
     assert found.data_bytes == at(8, *words).data_bytes
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_reductions_of_every_micro_batch_hide_within_its_backward_pass(
+    stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = at(8, f"parallel.zero={stage}")
+    monkeypatch.setattr("gpt1_ds.plan.cost.overlaps", lambda *_: False)
+    alone = at(8, f"parallel.zero={stage}")
+    assert found.backward < alone.backward
+    assert (found.reduction, found.hidden, found.data_bytes) == (0, 0, alone.data_bytes)
 
 
 def test_one_rank_has_nothing_to_hide() -> None:

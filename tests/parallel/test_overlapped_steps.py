@@ -58,7 +58,8 @@ def test_steps_are_those_without_overlap(layout: str, tiny_data: Path) -> None:
     ranks, words = LAYOUTS[layout]
     overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
     beside, after = (
-        launch.run("tests.parallel.test_overlap:train_here", (overrides, overlaps), ranks) for overlaps in (True, False)
+        launch.run("tests.parallel.test_overlapped_steps:train_here", (overrides, overlaps), ranks)
+        for overlaps in (True, False)
     )
     for mine, other in zip(beside, after, strict=True):
         assert mine[0] == other[0]
@@ -73,7 +74,7 @@ def test_zero_3_without_waits_of_the_host_is_the_same_step(precision: str, tiny_
     overrides = [*MODEL, "parallel.zero=3", f"train.precision={precision}", f"data.path={tiny_data}"]
     overrides += ["train.global_batch=8", "train.micro_batch=2"]
     spared, plain = (
-        launch.run("tests.parallel.test_overlap:train_here", (overrides, spares, spares, float("nan")), 2)
+        launch.run("tests.parallel.test_overlapped_steps:train_here", (overrides, spares, spares, float("nan")), 2)
         for spares in (True, False)
     )
     for mine, other in zip(spared, plain, strict=True):
