@@ -103,7 +103,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         ("fp32_groups_gradients_flat", "fp32_groups_has_gradients", "clear_lp_grads", "exit_backward"),
-        "engine/bf16_optimizer_patch.py, engine/plain.py",
+        "engine/bf16_optimizer_patch.py, engine/micro_batch_graphs.py",
         "a CUDA graph repeats what the device does of a backward pass; what the host does is done beside it",
         "tests/parallel/test_graphed_steps.py",
     ),
