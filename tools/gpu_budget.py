@@ -31,9 +31,9 @@ WORLDS = (1, 8)
 MODES = {"eager": "train.compile=off", "compiled": "train.compile=on"}
 
 
-def count(words: list[str], world: int, mode: str) -> Step:
+def count(overrides: list[str], world: int, mode: str) -> Step:
     """One step of rank 0."""
-    return ranks.run(steps.warm_step, [MODES[mode], *words], world, [PRESET], world=world)
+    return ranks.run(steps.warm_step, [MODES[mode], *overrides], world, [PRESET], world=world)
 
 
 def budget(step: Step) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def budget(step: Step) -> dict[str, Any]:
     train, counts = step.config.train, step.counts
     tokens = step.tokens
     sizes = [f"train.micro_batch={train.micro_batch}", f"train.global_batch={train.micro_batch * step.data_ranks}"]
-    block, ends = parts.block_and_ends([*step.words, *sizes], step.world, [PRESET])
+    block, ends = parts.block_and_ends([*step.overrides, *sizes], step.world, [PRESET])
     return {
         "micro_batch": int(train.micro_batch),
         "micro_batches": step.micro_batches,
@@ -96,12 +96,12 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N longest, with where they are")
     parser.add_argument("--world", type=int, nargs="*", default=WORLDS)
     parser.add_argument("--mode", choices=MODES, nargs="*", default=[*MODES])
-    parser.add_argument("words", nargs="*", metavar="key=value")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args()
     ranks.load()
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for world, mode in product(options.world, options.mode):
-        step = count(options.words, world, mode)
+        step = count(options.overrides, world, mode)
         found[str(world)][mode] = budget(step)
         print(f"\nrank 0 of {world}, {mode}: {json.dumps(found[str(world)][mode])}\n{table(step)}")
         for event, number in step.waits():

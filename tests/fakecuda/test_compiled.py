@@ -20,13 +20,13 @@ RECIPE = [
 TENSOR = ["parallel.tensor=2"]
 
 
-def step(*words: str, world: int = 1) -> Step:
-    return ranks.run(steps.warm_step, [*RECIPE, *words], world, world=world)
+def step(*overrides: str, world: int = 1) -> Step:
+    return ranks.run(steps.warm_step, [*RECIPE, *overrides], world, world=world)
 
 
-@pytest.mark.parametrize("words", [[], ["train.recompute=block"]], ids=["plain", "recompute"])
-def test_a_compiled_step_does_the_same_products_in_fewer_kernels(words: list[str]) -> None:
-    eager, compiled = (step(f"train.compile={choice}", *words).counts for choice in ("off", "on"))
+@pytest.mark.parametrize("overrides", [[], ["train.recompute=block"]], ids=["plain", "recompute"])
+def test_a_compiled_step_does_the_same_products_in_fewer_kernels(overrides: list[str]) -> None:
+    eager, compiled = (step(f"train.compile={choice}", *overrides).counts for choice in ("off", "on"))
     assert compiled.launches < eager.launches / 2
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops

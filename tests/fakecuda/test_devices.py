@@ -34,8 +34,8 @@ def check(step: Step, rank: int) -> None:
 
 @pytest.mark.parametrize(("engine", "precision"), CASES)
 def test_a_step(engine: str, precision: str) -> None:
-    words = [*RECIPE, engine, f"train.precision={precision}"]
-    check(ranks.run(steps.step, words, 1), 0)
+    overrides = [*RECIPE, engine, f"train.precision={precision}"]
+    check(ranks.run(steps.step, overrides, 1), 0)
 
 
 @pytest.mark.parametrize("engine", [DENSE[1], DENSE[3], ENGINES[-1]])
@@ -56,17 +56,17 @@ def test_a_step_of_fine_tuning(engine: str) -> None:
 
 @pytest.mark.parametrize("micro_batch", [8, 2])
 def test_a_step_after_its_graphs_have_proved_themselves(micro_batch: int) -> None:
-    words = [*RECIPE, f"train.micro_batch={micro_batch}", DENSE[1], "train.precision=bf16"]
-    step = ranks.run(steps.step_with_new_graphs, words, 1)
+    overrides = [*RECIPE, f"train.micro_batch={micro_batch}", DENSE[1], "train.precision=bf16"]
+    step = ranks.run(steps.step_with_new_graphs, overrides, 1)
     check(step, 0)
     assert len(step.counts.graphs) == step.micro_batches == 8 // micro_batch
     assert step.counts.host_launches < step.counts.launches / 4
     assert len(step.counts.syncs) <= 1
 
 
-@pytest.mark.parametrize("words", [["train.cuda_graphs=off"], ["train.precision=fp32"], ["parallel.zero=2"]])
-def test_what_has_no_graphs(words: list[str]) -> None:
-    step = ranks.run(steps.step, [*RECIPE, "train.precision=bf16", *words], 1)
+@pytest.mark.parametrize("overrides", [["train.cuda_graphs=off"], ["train.precision=fp32"], ["parallel.zero=2"]])
+def test_what_has_no_graphs(overrides: list[str]) -> None:
+    step = ranks.run(steps.step, [*RECIPE, "train.precision=bf16", *overrides], 1)
     assert not step.counts.graphs
 
 

@@ -44,14 +44,14 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(("world", "words"), LAYOUTS.values(), ids=LAYOUTS)
-def test_bytes_are_the_plans(world: int, words: list[str]) -> None:
-    words = [*RECIPE, *words]
-    config = steps.configuration(words, world)
+@pytest.mark.parametrize(("world", "overrides"), LAYOUTS.values(), ids=LAYOUTS)
+def test_bytes_are_the_plans(world: int, overrides: list[str]) -> None:
+    overrides = [*RECIPE, *overrides]
+    config = steps.configuration(overrides, world)
     tensor, pipeline = config.parallel.tensor, config.parallel.pipeline
     layout = Layout(tensor, pipeline, world // (tensor * pipeline))
     step = steps.step if config.parallel.pipelined or config.parallel.zero == 3 else steps.warm_step
-    found = {rank: ranks.run(step, words, world, rank=rank, world=world) for rank in layout.ranks(tensor=0, data=0)}
+    found = {rank: ranks.run(step, overrides, world, rank=rank, world=world) for rank in layout.ranks(tensor=0, data=0)}
     assert unplanned(config, world, {rank: step.counts.collectives for rank, step in found.items()}) == []
     if config.parallel.zero == 0 or (config.parallel.zero == 1 and config.train.precision == "bf16"):
         data = layout.members(0, "data")  # here a phase of the engine tells when a reduction begins
@@ -61,8 +61,8 @@ def test_bytes_are_the_plans(world: int, words: list[str]) -> None:
 
 
 def test_zero_3_gathers_twice_what_it_may_not_keep() -> None:
-    words = [*RECIPE, *TWO_BILLION, "train.precision=bf16", "parallel.zero=3"]
-    config = steps.configuration(words, 4)
-    step = ranks.run(steps.step, words, 4, world=4)
+    overrides = [*RECIPE, *TWO_BILLION, "train.precision=bf16", "parallel.zero=3"]
+    config = steps.configuration(overrides, 4)
+    step = ranks.run(steps.step, overrides, 4, world=4)
     counted = sent(Layout(1, 1, 4), 0, step.counts.collectives)[("data",)]
     assert counted == pytest.approx(cost(config, 4, 40000, PRESETS["h100"]).data_bytes, rel=0.01), "to within a matrix"

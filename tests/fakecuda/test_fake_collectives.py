@@ -37,13 +37,13 @@ FEW_BLOCKS = "model.layers=2"  # where a layout has fewer than three stages: a b
 
 def all_ranks(layout: Layout) -> list[Step]:
     """One after another, each in a process of its own."""
-    words = [*RECIPE, *layout.overrides]
-    config = steps.configuration(words, layout.ranks)
+    overrides = [*RECIPE, *layout.overrides]
+    config = steps.configuration(overrides, layout.ranks)
     if config.parallel.pipeline < 3:
-        words.append(FEW_BLOCKS)
+        overrides.append(FEW_BLOCKS)
     differs = config.parallel.pipelined or config.parallel.zero == 3  # the first step from the others
     step = steps.step if differs else steps.warm_step
-    return [ranks.run(step, words, layout.ranks, rank=rank, world=layout.ranks) for rank in range(layout.ranks)]
+    return [ranks.run(step, overrides, layout.ranks, rank=rank, world=layout.ranks) for rank in range(layout.ranks)]
 
 
 def call(kind: str, members: tuple[int, ...], size: int = 4, peer: int | None = None) -> Collective:
@@ -93,9 +93,9 @@ def test_collectives_fit_together(layout: Layout) -> None:
             assert one.devices == ("cpu" if one.backend == "gloo" else "cuda",), one
 
 
-def collectives(words: list[str], rank: int) -> list[Collective]:
+def collectives(overrides: list[str], rank: int) -> list[Collective]:
     """Of one of 512 ranks. Kernels between them are not compared: the norm leaves out what an earlier rank counts."""
-    step = ranks.run(steps.step, words, WORLD, rank=rank, world=WORLD)
+    step = ranks.run(steps.step, overrides, WORLD, rank=rank, world=WORLD)
     return [replace(one, after=0) for one in step.counts.collectives]
 
 
@@ -116,14 +116,14 @@ def test_ranks_of_a_stage_do_alike() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sequence", ["false", "true"])
 def test_512_ranks_fit_together(sequence: str) -> None:
-    words = [*RECIPE_OF_512, f"parallel.sequence={sequence}"]
-    found = {rank: collectives(words, rank) for rank in (*ORIGIN, *CORNER)}
+    overrides = [*RECIPE_OF_512, f"parallel.sequence={sequence}"]
+    found = {rank: collectives(overrides, rank) for rank in (*ORIGIN, *CORNER)}
     world = all_alike(LARGE, {rank: found[rank] for rank in ORIGIN})
     assert sorted(world) == list(range(WORLD))
     for rank in CORNER:
         assert found[rank] == world[rank], f"rank {rank} does not do what its stage does"
     assert deadlock(world) is None
-    assert unplanned(steps.configuration(words, WORLD), WORLD, {rank: found[rank] for rank in ORIGIN}) == []
+    assert unplanned(steps.configuration(overrides, WORLD), WORLD, {rank: found[rank] for rank in ORIGIN}) == []
     kinds = {along(LARGE, 300, one): place for place, one in enumerate(world[300])}
     assert {("tensor",), ("data",), ("pipeline",), ("tensor", "pipeline")} <= set(kinds)
     for place in kinds.values():

@@ -26,14 +26,14 @@ DENSE = [
 PIPELINES = [("parallel.pipeline=2", f"train.precision={precision}") for precision in ("fp32", "bf16", "fp16")]
 
 
-def small_buckets(words: Sequence[str], world: int, overlaps: bool = True) -> Step:
+def small_buckets(overrides: Sequence[str], world: int, overlaps: bool = True) -> Step:
     """The second step, with buckets of which a small model has several."""
     from gpt1_ds.engine import ds_config, overlap
 
     ds_config.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 20_000
     if not overlaps:
         overlap.overlaps = lambda _: False
-    return steps.step(words, world)
+    return steps.step(overrides, world)
 
 
 def reductions(step: Step, members: tuple[int, ...]) -> list[Collective]:

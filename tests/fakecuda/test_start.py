@@ -23,8 +23,8 @@ RANK = """
 from gpt1_ds.launcher import libraries
 libraries.load()
 from tools.fakecuda import ranks, steps
-words = ["model.layers=1", "model.width=64", "model.heads=4", "model.context=32", "train.precision=bf16"]
-ranks.run(steps.step, [*words, "train.global_batch=2", "train.micro_batch=2"], 1)
+overrides = ["model.layers=1", "model.width=64", "model.heads=4", "model.context=32", "train.precision=bf16"]
+ranks.run(steps.step, [*overrides, "train.global_batch=2", "train.micro_batch=2"], 1)
 """
 
 

@@ -117,19 +117,19 @@ def test_graphed_steps_are_the_ordinary_ones(
         assert len(others[1][4]) == 1
 
 
-def check_here(how: str, words: list[str]) -> Any:
+def check_here(how: str, overrides: list[str]) -> Any:
     from gpt1_ds.config import load
     from gpt1_ds.diagnostics import steps
     from gpt1_ds.engine.session import distributed_session
 
     as_on_cuda(how)
-    config = load([], [*MODEL, "train.global_batch=4", "train.micro_batch=2", "model.vocab_size=500", *words])
+    config = load([], [*MODEL, "train.global_batch=4", "train.micro_batch=2", "model.vocab_size=500", *overrides])
     with distributed_session(config) as groups:
         return steps.graph(config, groups)
 
 
 @pytest.mark.parametrize(
-    ("how", "words", "ok", "value", "note"),
+    ("how", "overrides", "ok", "value", "note"),
     [
         ("graphs", [], True, 0, ""),
         ("fails", [], False, 2, "rank 1: RuntimeError: no capture today; training runs without CUDA graphs here"),
@@ -137,9 +137,9 @@ def check_here(how: str, words: list[str]) -> Any:
     ],
 )
 def test_the_self_proof_says_whether_a_graph_repeats(
-    how: str, words: list[str], ok: bool, value: int | None, note: str
+    how: str, overrides: list[str], ok: bool, value: int | None, note: str
 ) -> None:
-    for record in launch.run("tests.parallel.test_graphed_steps:check_here", (how, words), 2):
+    for record in launch.run("tests.parallel.test_graphed_steps:check_here", (how, overrides), 2):
         assert record.name.startswith("graph")
         assert (record.ok, record.value) == (ok, value)
         assert record.note.startswith(note)

@@ -55,8 +55,8 @@ def train_here(overrides: list[str], overlaps: bool, spares: bool = False, poiso
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_steps_are_those_without_overlap(layout: str, tiny_data: Path) -> None:
-    ranks, words = LAYOUTS[layout]
-    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
+    ranks, layout_overrides = LAYOUTS[layout]
+    overrides = [*MODEL, *layout_overrides, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
     beside, after = (
         launch.run("tests.parallel.test_overlapped_steps:train_here", (overrides, overlaps), ranks)
         for overlaps in (True, False)

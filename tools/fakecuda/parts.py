@@ -44,19 +44,19 @@ class Part:
         return self.forward + self.backward
 
 
-def block_and_ends(words: Sequence[str], world: int, presets: Sequence[str]) -> tuple[Part, Part]:
+def block_and_ends(overrides: Sequence[str], world: int, presets: Sequence[str]) -> tuple[Part, Part]:
     """Of a model that takes one micro-batch to a step. Where a block is one graph, its kernels tell that they are of a
     block; in an eager backward pass nothing does, so a model of two blocks is compared with one of one.
     """
-    one = _step(words, world, presets, layers=1)
+    one = _step(overrides, world, presets, layers=1)
     if one.config.train.compile == "on" and one.config.model.attention == "exact":
         block = Part.of(kernel for kernel in one.counts.kernels if "block.py:forward" in kernel.callers)
     else:
-        block = Part.of(_step(words, world, presets, layers=2).counts.kernels) - Part.of(one.counts.kernels)
+        block = Part.of(_step(overrides, world, presets, layers=2).counts.kernels) - Part.of(one.counts.kernels)
     return block, Part.of(one.counts.kernels) - block
 
 
-def _step(words: Sequence[str], world: int, presets: Sequence[str], layers: int) -> Step:
-    step = ranks.run(steps.warm_step, [*words, f"model.layers={layers}"], world, presets, world=world)
+def _step(overrides: Sequence[str], world: int, presets: Sequence[str], layers: int) -> Step:
+    step = ranks.run(steps.warm_step, [*overrides, f"model.layers={layers}"], world, presets, world=world)
     assert step.micro_batches == 1, step.config.train
     return step

@@ -1,5 +1,5 @@
-"""The product's own engines on the fake device: built, stepped, counted. The functions that take `words` (key=value)
-run as one rank of a world (ranks.run).
+"""The product's own engines on the fake device: built, stepped, counted. The functions that take `overrides`
+(key=value) run as one rank of a world (ranks.run).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Step:
     devices: tuple[str, ...]
     config: Config
     world: int
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
     @property
     def data_ranks(self) -> int:
@@ -54,50 +54,52 @@ class Step:
         return Tally(f"{event.what} at {event.place}" for event in events).most_common()
 
 
-def configuration(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Config:
-    """With the micro-batch that the launcher would choose. Nothing is compiled unless `words` say so: it takes time."""
-    return fitted(load(list(presets), ["train.device=cuda", "train.compile=off", *words]), world)
+def configuration(overrides: Sequence[str], world: int, presets: Sequence[str] = ()) -> Config:
+    """With the micro-batch that the launcher would choose. Nothing is compiled, for it takes time, unless `overrides`
+    say so.
+    """
+    return fitted(load(list(presets), ["train.device=cuda", "train.compile=off", *overrides]), world)
 
 
-def step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
+def step(overrides: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
     """The second step of pre-training: the first makes the optimizer's moments."""
-    return _step(words, world, presets)
+    return _step(overrides, world, presets)
 
 
-def warm_step(words: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
+def warm_step(overrides: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:
     """The first step, with moments as a checkpoint's: half the time of `step`, and the same but in a pipeline."""
-    return _step(words, world, presets, steps=1)
+    return _step(overrides, world, presets, steps=1)
 
 
-def filtered_step(words: Sequence[str], world: int, rejected: bool) -> Step:
+def filtered_step(overrides: Sequence[str], world: int, rejected: bool) -> Step:
     """`step` with a filter of updates, which lets the second through or rejects it."""
-    return _step(words, world, rejections=(False, rejected))
+    return _step(overrides, world, rejections=(False, rejected))
 
 
-def step_with_new_graphs(words: Sequence[str], world: int) -> Step:
+def step_with_new_graphs(overrides: Sequence[str], world: int) -> Step:
     """The second step, after one whose micro-batches are captured and compared with their graphs."""
-    return _step(words, world, proof=True)
+    return _step(overrides, world, proof=True)
 
 
-def finetuning_step(words: Sequence[str], world: int) -> Step:
+def finetuning_step(overrides: Sequence[str], world: int) -> Step:
     """The second step of fine-tuning on two classes, with the auxiliary loss."""
     from gpt1_ds.architecture.head import HeadSpec
     from gpt1_ds.objectives.supervised import Supervised
 
-    return _step(words, world, objective=Supervised(HeadSpec(outputs=2, sequences=1)))
+    return _step(overrides, world, objective=Supervised(HeadSpec(outputs=2, sequences=1)))
 
 
-def evaluation(words: Sequence[str], world: int) -> Counts:
+def evaluation(overrides: Sequence[str], world: int) -> Counts:
     """Of as many micro-batches as a step has."""
     from tools.fakecuda.device import fake_mode
 
-    config = configuration(words, world)
+    config = configuration(overrides, world)
     with fake_mode():
         engine = build(config)
         return counted(engine, lambda: engine.evaluate(batches(config, engine)))[0]
 
 
-def sample(words: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Counts, str]:
+def sample(overrides: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Counts, str]:
     """`tokens` tokens from a model that stands on the GPU; (what it took, the model's device)."""
     from gpt1_ds.data.tokenizers.registry import load_tokenizer
     from gpt1_ds.engine.process_groups import connect_alone
@@ -108,7 +110,7 @@ def sample(words: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Counts, 
     from gpt1_ds.model.layers import TensorParallel
     from tools.fakecuda.device import fake_mode
 
-    config = configuration(words, 1)
+    config = configuration(overrides, 1)
     pieces = load_tokenizer(tokenizer)
     with fake_mode(), Counter() as counter:
         model = DenseModel(config, pieces.vocab_size, TensorParallel(connect_alone())).eval().to("cuda")
@@ -198,7 +200,7 @@ def counted(engine: Engine, action: Callable[[], Any]) -> tuple[Counts, Any]:
 
 
 def _step(
-    words: Sequence[str],
+    overrides: Sequence[str],
     world: int,
     presets: Sequence[str] = (),
     objective: Objective | None = None,
@@ -211,7 +213,7 @@ def _step(
     from tools.fakecuda.device import fake_mode
 
     graphs.install(proof)
-    config = configuration(words, world, presets)
+    config = configuration(overrides, world, presets)
     with fake_mode():
         engine = build(config, objective)
         if rejections:
@@ -223,4 +225,4 @@ def _step(
             counts, result = counted(engine, lambda: engine.step(batches(config, engine), 1e-4))
         tensors = [*engine.module.parameters(), *(one.master for one in master_weights.fragments(engine))]
         devices = tuple(sorted({str(tensor.device) for tensor in tensors}))
-        return Step(counts, result, str(engine.device), devices, config, world, tuple(words))
+        return Step(counts, result, str(engine.device), devices, config, world, tuple(overrides))
