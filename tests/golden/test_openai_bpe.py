@@ -157,6 +157,8 @@ def test_hard_texts_give_the_same_ids(tokenizer: OpenAIBpe, reference: Reference
     text=st.text(st.sampled_from("aeTh rst.,'\"-\n\t\r&;<>amp\u00e9\u2019\u2014\u2026()/\\0%$\u00a0\x85")) | st.text()
 )
 @example(text="0\n")
+@example(text="'\t'\u20190")
+@example(text="he said' \u00b4\u00b4so\n' ''")
 def test_any_text_gives_the_same_ids(tokenizer: OpenAIBpe, reference: Reference, text: str) -> None:
     assert tokenizer.encode(text).tolist() == reference.encode(text)
 
