@@ -35,7 +35,7 @@ class Sent:
     data: float
 
 
-def overlaps(config: Config, device: str) -> bool:
+def overlaps(device: str) -> bool:
     """Whether gradients are reduced over the data-parallel ranks under a backward pass: each bucket begins as soon as
     it is complete, in every engine (engine/overlap.py, engine/zero_patches.py).
     """

@@ -7,5 +7,5 @@ from tests.helpers import interpreter
 
 @pytest.mark.slow
 def test_masks_outputs_and_gradients() -> None:
-    code, printed = interpreter.tested("tests/fakecuda/interpreted/attention.py")
+    code, printed = interpreter.run_interpreted("tests/fakecuda/interpreted/attention.py")
     assert code == 0, printed

@@ -7,5 +7,5 @@ from tests.helpers import interpreter
 
 @pytest.mark.slow
 def test_losses_and_gradients() -> None:
-    code, printed = interpreter.tested("tests/fakecuda/interpreted/cross_entropy.py")
+    code, printed = interpreter.run_interpreted("tests/fakecuda/interpreted/cross_entropy.py")
     assert code == 0, printed

@@ -57,7 +57,7 @@ def test_bytes_are_the_plans(world: int, overrides: list[str]) -> None:
         data = layout.members(0, "data")  # here a phase of the engine tells when a reduction begins
         reducing = [call for call in found[0].counts.collectives if [*call.ranks] == data and "reduce" in call.kind]
         under = any(call.bytes > SCALARS and call.phase.startswith("backward") for call in reducing)
-        assert under == (overlaps(config, "cuda") and layout.data > 1), "the plan and the engine do not say the same"
+        assert under == (overlaps("cuda") and layout.data > 1), "the plan and the engine do not say the same"
 
 
 def test_zero_3_gathers_twice_what_it_may_not_keep() -> None:

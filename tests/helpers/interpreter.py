@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def tested(file: str) -> tuple[int, str]:
+def run_interpreted(file: str) -> tuple[int, str]:
     """pytest's exit code for `file` in a process of its own that interprets kernels, and the end of what it printed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}

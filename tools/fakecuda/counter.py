@@ -107,20 +107,20 @@ class Counts:
         return sum(kernel.flops for kernel in self.kernels)
 
 
-_active: list[Counter] = []
+active: list[Counter] = []
 BACKENDS: dict[str, str] = {}  # by the name of a group: what the program asked for
 
 
 def counting(kind: str, what: str) -> None:
     """A sync that no operation shows."""
-    if _active:
-        _active[-1].event(kind, what, 0)
+    if active:
+        active[-1].event(kind, what, 0)
 
 
 def launched(launches: Iterable[Launch]) -> None:
     """By a compiled graph, in this order: no operation shows them."""
-    if _active:
-        _active[-1].add(launches)
+    if active:
+        active[-1].add(launches)
 
 
 class Counter(TorchDispatchMode):
@@ -136,11 +136,11 @@ class Counter(TorchDispatchMode):
         return True
 
     def __enter__(self) -> Counter:
-        _active.append(self)
+        active.append(self)
         return super().__enter__()
 
     def __exit__(self, *problem: Any) -> None:
-        _active.remove(self)
+        active.remove(self)
         super().__exit__(*problem)
 
     def add(self, launches: Iterable[Launch]) -> None:

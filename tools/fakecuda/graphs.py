@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import torch
 
 from gpt1_ds.engine.graphs import GraphedPasses, Replay, Tensors
-from tools.fakecuda.counter import _active
+from tools.fakecuda.counter import active
 
 
 @contextmanager
 def graph() -> Iterator[None]:
     """What is counted within is launched as a CUDA graph."""
-    found = [(counter.counts, len(counter.counts.kernels)) for counter in _active]
+    found = [(counter.counts, len(counter.counts.kernels)) for counter in active]
     yield
     for counts, first in found:
         counts.graphs.append(range(first, len(counts.kernels)))
