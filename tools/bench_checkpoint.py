@@ -63,6 +63,7 @@ class Bench:
         import torch
 
         from gpt1_ds.engine.build import MicroBatch, batch_shape
+        from gpt1_ds.objectives.base import row_facts
 
         self.steps += 1
         batches = []
@@ -70,8 +71,8 @@ class Bench:
             torch.manual_seed(self.steps)
             tokens = torch.randint(VOCABULARY, (self.config.model.context + 1, len(rows)))
             weights = torch.full((self.config.model.context, len(rows)), 1 / self.config.model.context / len(rows))
-            keys = torch.from_numpy(rows)
-            batches.append(MicroBatch((tokens[:-1].contiguous(), keys), (tokens[1:].contiguous(), weights)))
+            facts = torch.from_numpy(row_facts(rows))
+            batches.append(MicroBatch((tokens[:-1].contiguous(), facts), (tokens[1:].contiguous(), weights)))
         self.engine.step(batches, 1e-4)
 
     def contents(self) -> Any:

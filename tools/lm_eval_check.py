@@ -69,7 +69,7 @@ def ours(checkpoint: Path, items: list[dict[str, str]]) -> list[tuple[float, boo
         context = len(loaded.tokenizer.encode(item["context"]))
         ids = torch.from_numpy(loaded.tokenizer.encode(item["context"] + item["continuation"]).astype("int64"))
         with torch.no_grad():
-            logits = loaded.model.logits(ids[:-1].unsqueeze(1), torch.zeros(1, dtype=torch.int64))[:, 0]
+            logits = loaded.model.logits(ids[:-1].unsqueeze(1))[:, 0]
         chosen = logits.log_softmax(-1)[context - 1 :]
         targets = ids[context:]
         greedy = bool((chosen.argmax(-1) == targets).all())

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from gpt1_ds.architecture import gpt, lstm
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.architecture.layer import ZEROS, Layer, Parameter
+from gpt1_ds.architecture.layer import ZEROS, Elementwise, Layer, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
 
 TOKENS = "tokens"
@@ -54,17 +54,32 @@ class Architecture:
 def architecture(model: ModelConfig, vocab_size: int, head: HeadSpec | None = None) -> Architecture:
     """The model of a configuration, with the `head` of a task or as a language model."""
     table = Parameter("tokens.weight", (vocab_size, model.width), cut=0, multiple=model.vocab_multiple)
+    width = model.width
     language = head is None or head.lm_coefficient > 0
     layers = [Layer("tokens", "tokens", (table,), tied=TOKENS if language else None), *BODIES[model.kind](model)]
     if head is not None:
-        weights = (
-            Parameter("head.weight", (head.outputs, model.width)),
-            Parameter("head.bias", (head.outputs,), initial=ZEROS),
-        )
-        layers.append(Layer("task_head", "head", weights, products=2.0 * model.width * head.outputs))
+        layers.append(_task_head(head, width))
+    if language and model.head == "masked":
+        layers.append(_masked_head(table, width, joined=head is not None))
     if language:
-        products = 2.0 * model.width * vocab_size
+        joined = layers[-1].kind in ("task_head", "masked_head")
         layers.append(
-            Layer("head", "tokens", (table,), products=products, saved=1.0, tied=TOKENS, joined=head is not None)
+            Layer("head", "tokens", (table,), products=2.0 * width * vocab_size, saved=1.0, tied=TOKENS, joined=joined)
         )
     return Architecture(tuple(layers))
+
+
+def _task_head(head: HeadSpec, width: int) -> Layer:
+    scores = tuple(linear(head.name, head.outputs, width))
+    if head.kind == "linear":
+        return Layer("task_head", head.name, scores, products=2.0 * width * head.outputs)
+    return Layer("task_head", "", (*linear("pooler.dense", width, width), *scores))  # reads one state of a sequence
+
+
+def _masked_head(table: Parameter, width: int, joined: bool) -> Layer:
+    bias = Parameter("masked.bias", table.shape[:1], cut=0, initial=ZEROS, multiple=table.multiple)
+    parameters = (*linear("masked.dense", width, width), *norm("masked.norm", width), bias)
+    simple = Elementwise(activation=width, norm=width)
+    return Layer(
+        "masked_head", "masked", parameters, products=2.0 * width * width, elementwise=simple, saved=4.0, joined=joined
+    )

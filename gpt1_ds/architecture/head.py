@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gpt1_ds.config import Config
+
+Kind = Literal["linear", "pooled", "dense"]
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
+    """Kinds: `linear` reads one state of a sequence, the one that the labels name. The others read the first:
+    `pooled` by a pooler, tanh(W h), and a linear layer; `dense` has that layer in the head itself, with dropout before.
+
+    Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
     of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs.
     """
 
@@ -16,10 +24,21 @@ class HeadSpec:
     choice: bool = False
     dropout: float = 0.1
     lm_coefficient: float = 0.5  # weight of the language-model loss; at 0 the model has no tied head
+    kind: Kind = "linear"
+    name: Literal["head", "next_sentence"] = "head"  # begins the names of its parameters
 
     @property
     def is_sound(self) -> bool:
         """Whether a head can be made of what may have come from a file."""
         counts = all(type(count) is int and 1 <= count < 2**48 for count in (self.outputs, self.sequences))
         shares = all(type(share) in (int, float) and share >= 0 for share in (self.dropout, self.lm_coefficient))
-        return counts and shares and self.dropout < 1 and type(self.choice) is bool
+        known = self.kind in get_args(Kind) and self.name in ("head", "next_sentence")
+        return counts and shares and known and self.dropout < 1 and type(self.choice) is bool
+
+
+NEXT_SENTENCE = HeadSpec(2, 1, dropout=0.0, lm_coefficient=1.0, kind="pooled", name="next_sentence")
+
+
+def pretraining_head(config: Config) -> HeadSpec | None:
+    """What the objective of pre-training asks for besides the language model's head."""
+    return NEXT_SENTENCE if config.objective.next_sentence else None

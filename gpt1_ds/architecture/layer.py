@@ -7,6 +7,7 @@ all read these. Units: a state is one hidden state of a token, of the model's wi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -51,6 +52,19 @@ class Parameter:
         return self.size if self.cut is None else self.size // self.shape[self.cut] * self.local_rows(tensor)
 
 
+def linear(
+    name: str, outputs: int, inputs: int, cut: int | None = None, initial: Initial = NORMAL
+) -> Iterator[Parameter]:
+    """A matrix [outputs, inputs] and its bias; where the outputs are cut, so is the bias."""
+    yield Parameter(f"{name}.weight", (outputs, inputs), cut, initial)
+    yield Parameter(f"{name}.bias", (outputs,), 0 if cut == 0 else None, ZEROS)
+
+
+def norm(name: str, width: int) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.weight", (width,), initial=ONES)
+    yield Parameter(f"{name}.bias", (width,), initial=ZEROS)
+
+
 @dataclass(frozen=True)
 class Elementwise:
     """Elements per token that a layer's simple passes go over, forward and backward together."""
@@ -65,8 +79,8 @@ class Elementwise:
 class Layer:
     """An entry of the list. FLOPs are of a forward pass, a multiply and an add counted apart."""
 
-    kind: Literal["tokens", "positions", "block", "lstm", "norm", "task_head", "head"]
-    prefix: str  # of the names of its parameters
+    kind: Literal["tokens", "positions", "block", "lstm", "norm", "task_head", "masked_head", "head"]
+    prefix: str  # of the names of its parameters; empty where they have none in common
     parameters: tuple[Parameter, ...]
     depth: int | None = None  # number of the block; None at both ends of the model
     norm: Literal["post", "pre"] = "post"  # where a block normalises: sums, or what attention and mlp read
@@ -81,7 +95,11 @@ class Layer:
 
     def has(self, name: str) -> bool:
         """Whether it has the parameter of this name, without the prefix."""
-        return any(parameter.name == f"{self.prefix}.{name}" for parameter in self.parameters)
+        return any(parameter.name == self.full_name(name) for parameter in self.parameters)
+
+    def full_name(self, name: str) -> str:
+        """Canonical name of the parameter that its module calls `name`."""
+        return f"{self.prefix}.{name}" if self.prefix else name
 
     def flops(self, causal: bool = False) -> float:
         """Per token; `causal` counts the half of the scores that a causal mask shows."""

@@ -13,7 +13,7 @@ from typing import Any
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.values import texts_in
 
-SECTIONS = ("model", "data", "train", "optimizer", "schedule", "guard", "task", "probes")
+SECTIONS = ("model", "objective", "data", "train", "optimizer", "schedule", "guard", "task", "probes")
 NOT_CARRIED = {"train": ("device",)}  # of SECTIONS: whose machine has which device
 KEYS = {  # of the other sections
     "run": ("name", "seed"),

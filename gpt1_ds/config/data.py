@@ -18,6 +18,7 @@ class DataSource:
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
+    text: Literal["windows", "full_sentences", "pairs"] = "windows"  # of a row: tokens, whole sentences, two texts
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
     offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
     verify: bool = True  # compare the hash of every shard before training; the ranks share the reading

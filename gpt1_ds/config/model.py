@@ -27,6 +27,14 @@ class ModelConfig:
     embedding_dropout: float = 0.1  # share of token + position embedding dropped
     attention_dropout: float = 0.1  # share of attention probabilities dropped
     attention: Literal["exact", "fused"] = "exact"  # exact: same masks on every layout; fused: SDPA's dropout (CUDA)
+    mask: Literal["causal", "bidirectional"] = "causal"  # which tokens a token sees: those before it, or all
+    norm: Literal["post", "pre"] = "post"  # pre: sub-layers read normalised states, and a final norm ends the stack
+    norm_eps: float = 1e-5  # added to the variance
+    embedding_norm: bool = False  # normalise the sum of the embeddings
+    segments: int = 0  # learned embeddings of the parts of a text pair; 0: none
+    activation: Literal["gelu_tanh", "gelu"] = "gelu_tanh"  # of the feed-forward layer; gelu: by the error function
+    head: Literal["plain", "masked"] = "plain"  # masked: dense layer, activation, norm; an output bias
+    init: Literal["normal", "residual"] = "normal"  # N(0, 0.02); residual: sub-layers' last matrices / sqrt(2 * layers)
 
     @property
     def ffn_width(self) -> int:
@@ -53,3 +61,7 @@ class ModelConfig:
         for key in ("residual_dropout", "embedding_dropout", "attention_dropout"):
             if not 0 <= getattr(self, key) < 1:
                 yield f"model.{key}={getattr(self, key)} must be in [0, 1)"
+        if not 0 < self.norm_eps < 1:
+            yield f"model.norm_eps={self.norm_eps} must be in (0, 1); GPT-1 has 1e-5, BERT 1e-12"
+        if self.segments not in (0, 2):
+            yield f"model.segments={self.segments} must be 0, or 2 for pairs of texts"

@@ -8,6 +8,7 @@ from gpt1_ds.config.checkpoint import CheckpointConfig
 from gpt1_ds.config.data import DataConfig
 from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.config.optimizer import OptimizerConfig
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.probes import ProbeConfig
@@ -23,6 +24,7 @@ from gpt1_ds.config.train import TrainConfig
 class Config:
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -8,7 +8,9 @@ from gpt1_ds.config import probes
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.schema import Config
 
-INHERITED = ("kind", "width", "heads", "context", "ffn", "units")  # of the model whose weights are taken over
+SHAPE = ("kind", "width", "heads", "context", "ffn", "units")
+CHOICES = ("mask", "norm", "norm_eps", "embedding_norm", "segments", "activation", "head")
+INHERITED = (*SHAPE, *CHOICES)  # of the model whose weights are taken over
 
 
 def problems(config: Config) -> Iterator[str]:
@@ -35,6 +37,7 @@ def problems(config: Config) -> Iterator[str]:
             f"parallel.pipeline={parallel.pipeline} leaves ranks without a layer (model.layers={model.layers}); "
             f"use parallel.pipeline={max(1, model.layers)} or fewer"
         )
+    yield from _objective_problems(config)
     if parallel.sequence and model.context % parallel.tensor:
         yield (
             f"parallel.sequence=true cuts model.context={model.context} over parallel.tensor={parallel.tensor} "
@@ -46,6 +49,34 @@ def problems(config: Config) -> Iterator[str]:
         )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def _objective_problems(config: Config) -> Iterator[str]:
+    """How a model sees, what it learns and what it reads must fit together."""
+    model, objective, data = config.model, config.objective, config.data
+    if model.kind == "lstm" and (model.mask, model.head, model.segments) != ("causal", "plain", 0):
+        yield "model.kind=lstm has no model.mask, model.head or model.segments; leave them out"
+    if config.task is not None:
+        return
+    if objective.kind == "causal" and model.mask == "bidirectional":
+        yield (
+            "objective.kind=causal cannot train model.mask=bidirectional: each token would see itself; use "
+            "objective.kind=masked, or model.mask=causal"
+        )
+    if objective.kind == "masked" and model.mask == "causal":
+        yield (
+            "objective.kind=masked cannot use model.mask=causal: a masked token needs the tokens on both sides; use "
+            "model.mask=bidirectional, or objective.kind=causal"
+        )
+    if objective.kind == "causal" and data.text != "windows":
+        yield f"data.text={data.text} needs objective.kind=masked; use data.text=windows"
+    if objective.next_sentence and (model.segments != 2 or data.text != "pairs"):
+        yield (
+            "objective.next_sentence=true needs model.segments=2, data.text=pairs and a dataset with sentences; build "
+            "it with --sentences"
+        )
+    if data.text == "pairs" and not objective.next_sentence:
+        yield "data.text=pairs needs objective.next_sentence=true; or use data.text=full_sentences"
 
 
 def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:

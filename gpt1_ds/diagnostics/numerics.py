@@ -23,6 +23,7 @@ from gpt1_ds.model.block import Block
 from gpt1_ds.model.build import compile_blocks
 from gpt1_ds.model.cross_entropy import head_loss
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.objectives.base import row_facts
 
 Kind = Literal["exact", "fused"]  # of attention
 
@@ -114,7 +115,7 @@ def block(
 def _both_ways(module: Block, x_SBD: Tensor, grad_SBD: Tensor, heads: int) -> dict[str, Tensor]:
     """Output and gradients. Those of key biases are left out: the softmax ignores them, so they are rounding alone."""
     x_SBD = x_SBD.clone().requires_grad_()
-    out_SBD, _ = module((x_SBD, torch.from_numpy(_KEYS).to(x_SBD.device)))
+    out_SBD, _ = module((x_SBD, torch.from_numpy(row_facts(_KEYS)).to(x_SBD.device)))
     out_SBD.backward(grad_SBD)
     found = {"output": out_SBD, "input": x_SBD.grad, **{name: one.grad for name, one in module.named_parameters()}}
     name = "attention.qkv.bias"

@@ -22,19 +22,20 @@ from gpt1_ds.engine.transfer import Sender, read
 from gpt1_ds.engine.update_filter import INVALID, filter_updates, reads_norm
 from gpt1_ds.engine.zero_patches import spare_stage_3_reads
 from gpt1_ds.model.losses import Loss
-from gpt1_ds.objectives.base import HostBatch, Objective
+from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What the first layer reads, the dropout keys int64 [B] last, and what the loss reads: an objective's business."""
+    """What the first layer reads, the facts of its rows int64 [B, 3] last, and what the loss reads."""
 
     inputs: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, batch: HostBatch, keys_B: NDArray[np.int64]) -> MicroBatch:
-        inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, keys_B), batch.labels))
+        facts_B3 = row_facts(keys_B, batch.spans)
+        inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, facts_B3), batch.labels))
         return cls(inputs, labels)
 
     @property

@@ -26,7 +26,7 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
         if seen + len(pending) > context:  # learned positions end here: continue from the later half
             pending, seen, caches = sequence[-max(1, context // 2) :], 0, loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
-        logits_V = loaded.model.logits(tokens_SB, torch.zeros(1, dtype=torch.int64, device=device), caches)[-1, 0]
+        logits_V = loaded.model.logits(tokens_SB, caches=caches)[-1, 0]
         seen += len(pending)
         if not bool(logits_V[: tokenizer.vocab_size].isfinite().all()):  # pad rows are not
             raise CheckpointError(f"{loaded.folder}: its weights give no finite numbers: this is not a trained model")

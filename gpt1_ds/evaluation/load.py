@@ -64,7 +64,7 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
 
 
 def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:
-    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB, keys_B)` gives next-token logits [S, B, V], and of a
+    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB)` gives next-token logits [S, B, V], and of a
     fine-tuned one `model.scores(tokens_SB, extract_B)` what its head says of each example [E, K].
     """
     loaded = load_checkpoint(path)

@@ -62,8 +62,7 @@ def log_probabilities(
             positions.append(np.arange(len(sequence) - 1 - count, len(sequence) - 1))
             columns.append(np.full(count, column))
             targets.append(sequence[len(sequence) - count :].astype(np.int64))
-        keys_B = torch.zeros(len(batch), dtype=torch.int64, device=device)  # of dropout, which is off
-        states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device), keys_B)
+        states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device))
         at = (torch.from_numpy(np.concatenate(part)).to(device) for part in (positions, columns))
         found = _token_log_probabilities(model, states_SBD[tuple(at)], np.concatenate(targets))
         sums[batch] = np.bincount(np.concatenate(columns), found, len(batch))

@@ -1,4 +1,4 @@
-"""Causal attention, three ways of computing the same thing.
+"""Attention, three ways of computing the same thing.
 
 `exact`   our own kernels, blocked on a CPU, Triton on a GPU; dropout from the hashed mask, so every layout drops the
           same probabilities
@@ -7,6 +7,9 @@
 `cached`  one or a few new positions against a key/value cache (sampling; no dropout)
 
 `exact` is one operation of torch's dispatcher, forward and backward: a compiler puts it into its graph unopened.
+
+Key j is visible to query i if j <= i or j < until; without `until_G` attention is causal. In a bidirectional row of
+length n, until = n: positions after it see the padding, but nobody reads them.
 
 Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 """
@@ -36,20 +39,35 @@ class Mask:
     scale: float
 
 
-def exact(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, mask: Mask | None) -> Tensor:
-    """Causal attention [G, S, H] with the hashed mask, or without dropout when `mask` is None."""
+def exact(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, mask: Mask | None, until_G: Tensor | None = None) -> Tensor:
+    """[G, S, H] with the hashed mask, or without dropout when `mask` is None; `until_G` is int32."""
     arguments = (None, None, 0, 1.0) if mask is None else (mask.key_G, mask.second_G, mask.limit, mask.scale)
-    return torch.ops.gpt1_ds.attention(q_GSH, k_GSH, v_GSH, *arguments)[0]  # type: ignore[no-any-return]
+    return torch.ops.gpt1_ds.attention(q_GSH, k_GSH, v_GSH, until_G, *arguments)[0]  # type: ignore[no-any-return]
 
 
-def fused(q_GSH: Tensor, k_GSH: Tensor, v_GSH: Tensor, probability: float, seed: int = 0) -> Tensor:
-    """SDPA on [G, S, H], causal; its dropout draws from the device's generator, which is set to `seed` first."""
+def fused(
+    q_GSH: Tensor,
+    k_GSH: Tensor,
+    v_GSH: Tensor,
+    until_G: Tensor | None = None,
+    probability: float = 0.0,
+    seed: int = 0,
+) -> Tensor:
+    """SDPA on [G, S, H]; its dropout draws from the device's generator, which is set to `seed` first."""
     if probability:
         device = q_GSH.device
         generators = torch.cuda.default_generators if device.type == "cuda" else [torch.default_generator]
         generators[device.index or 0].manual_seed(seed)
     q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GSH, v_GSH))
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=probability, is_causal=True).squeeze(0)
+    visible = None if until_G is None else visible_keys(until_G, q_GSH.shape[1])
+    causal = until_G is None
+    return F.scaled_dot_product_attention(q, k, v, visible, dropout_p=probability, is_causal=causal).squeeze(0)
+
+
+def visible_keys(until_G: Tensor, positions: int) -> Tensor:
+    """Booleans [G, S, S]: which keys each query sees."""
+    position_S = torch.arange(positions, device=until_G.device)
+    return (position_S <= position_S[:, None]) | (position_S < until_G[:, None, None])
 
 
 def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor) -> Tensor:
@@ -64,7 +82,7 @@ def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor) -> Tensor:
 
 def _define() -> None:
     """`torch.ops.gpt1_ds.attention` and its backward pass. Its second result is kept for the way back."""
-    mask = "Tensor? key, Tensor? second, int limit, float scale"
+    mask = "Tensor? until, Tensor? key, Tensor? second, int limit, float scale"
     library.define("gpt1_ds::attention", f"(Tensor q, Tensor k, Tensor v, {mask}) -> (Tensor, Tensor)")
     library.define(
         "gpt1_ds::attention_backward",
@@ -115,13 +133,13 @@ def _flops(products: int, q_GSH: tuple[int, int, int], *_: Any, **__: Any) -> in
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, key_G, second_G, *ctx.numbers = inputs
-    ctx.save_for_backward(q, k, v, *output, key_G, second_G)
+    q, k, v, until_G, key_G, second_G, *ctx.numbers = inputs
+    ctx.save_for_backward(q, k, v, *output, until_G, key_G, second_G)
 
 
 def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     gradients = torch.ops.gpt1_ds.attention_backward(grad_GSH, *ctx.saved_tensors, *ctx.numbers)
-    return *gradients, None, None, None, None
+    return *gradients, None, None, None, None, None
 
 
 _define()

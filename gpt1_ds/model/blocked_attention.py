@@ -1,4 +1,4 @@
-"""Causal attention in torch, block by block: what a CPU runs, and a GPU without Triton.
+"""Attention in torch, block by block: what a CPU runs, and a GPU without Triton.
 
 The probabilities are never held as a whole: a block is a few heads times a few rows, sized to stay in the CPU's cache,
 and the backward pass computes it again.
@@ -19,21 +19,22 @@ from gpt1_ds.model import dropout
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float
-) -> tuple[Tensor, Tensor]:
-    """(out [G, S, H], nothing): softmax(q k' / sqrt(H)) with causal mask and hashed dropout, times v."""
+    q: Tensor, k: Tensor, v: Tensor, until_G: Tensor | None,
+    key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out [G, S, H], nothing): softmax(q k' / sqrt(H)) of visible keys with hashed dropout, times v."""
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out_GSH = torch.empty_like(q)
-    for heads, rows in _blocks(q):
-        weights_GRT = _probabilities(q, k, heads, rows)
+    for heads, rows, keys in _blocks(q, until_G):
+        weights_GRT = _probabilities(q, k, until_G, heads, rows, keys)
         if key_G is not None and second_G is not None:
-            weights_GRT.mul_(_keep(key_G, second_G, heads, rows, q.shape[1], limit))
-        _product(weights_GRT.to(v.dtype), v[heads, : rows.stop], scale, out_GSH[heads, rows])
+            weights_GRT.mul_(_keep(key_G, second_G, heads, rows, keys, q.shape[1], limit))
+        _product(weights_GRT.to(v.dtype), v[heads, keys], scale, out_GSH[heads, rows])
     return out_GSH, q.new_empty(0, dtype=torch.float32)
 
 
 def backward(
-    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, _out: Tensor, _kept: Tensor,
+    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, _out: Tensor, _kept: Tensor, until_G: Tensor | None,
     key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
@@ -44,13 +45,12 @@ def backward(
         torch.zeros(x.shape, dtype=torch.float32, device=x.device) if many else torch.empty_like(x) for x in (k, v)
     )
     write = Tensor.add_ if many else Tensor.copy_
-    for heads, rows in _blocks(q):
-        keys = slice(0, rows.stop)
-        probability_GRT = _probabilities(q, k, heads, rows)
+    for heads, rows, keys in _blocks(q, until_G):
+        probability_GRT = _probabilities(q, k, until_G, heads, rows, keys)
         grad_GRT = _product(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
         weights_GRT = probability_GRT
         if key_G is not None and second_G is not None:
-            keep_GRT = _keep(key_G, second_G, heads, rows, q.shape[1], limit)
+            keep_GRT = _keep(key_G, second_G, heads, rows, keys, q.shape[1], limit)
             weights_GRT = probability_GRT * keep_GRT
             grad_GRT.mul_(keep_GRT)
         write(grad_v[heads, keys], _product(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale))
@@ -61,24 +61,33 @@ def backward(
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 
-def _blocks(q_GSH: Tensor) -> list[tuple[slice, slice]]:
-    """(heads, rows) of every block: as many heads as keep a block within ATTENTION_SCORES."""
+def _blocks(q_GSH: Tensor, until_G: Tensor | None) -> list[tuple[slice, slice, slice]]:
+    """(heads, rows, keys) of every block: as many heads as keep a block within ATTENTION_SCORES, and the keys that any
+    of its queries may see.
+    """
     groups, positions, _ = q_GSH.shape
     limit = ATTENTION_SCORES[q_GSH.device.type]
+    until = 0 if until_G is None else min(int(until_G.max()), positions)
     blocks = []
     for first_row in range(0, positions, ATTENTION_ROWS):
         rows = slice(first_row, min(first_row + ATTENTION_ROWS, positions))
-        heads = max(1, limit // ((rows.stop - rows.start) * rows.stop))
-        blocks += [(slice(g, min(g + heads, groups)), rows) for g in range(0, groups, heads)]
+        keys = slice(0, max(rows.stop, until))
+        heads = max(1, limit // ((rows.stop - rows.start) * keys.stop))
+        blocks += [(slice(g, min(g + heads, groups)), rows, keys) for g in range(0, groups, heads)]
     return blocks
 
 
-def _probabilities(q: Tensor, k: Tensor, heads: slice, rows: slice) -> Tensor:
-    """fp32 [g, R, T]: the causal softmax of the scaled scores; T ends at the block's last row. (torch's softmax is one
-    pass over memory; maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
+def _probabilities(q: Tensor, k: Tensor, until_G: Tensor | None, heads: slice, rows: slice, keys: slice) -> Tensor:
+    """fp32 [g, R, T]: the softmax of the scaled scores of visible keys. (torch's softmax is one pass over memory;
+    maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
     """
-    scores_GRT = _product(q[heads, rows], k[heads, : rows.stop].transpose(1, 2), _inverse_root(q)).float()
-    scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
+    scores_GRT = _product(q[heads, rows], k[heads, keys].transpose(1, 2), _inverse_root(q)).float()
+    if until_G is None:
+        scores_GRT[..., rows] += _future(rows.stop - rows.start, q.device)
+    elif int(until_G[heads].min()) < keys.stop:
+        key_T = torch.arange(keys.stop, device=q.device)
+        hidden_RT = key_T > torch.arange(rows.start, rows.stop, device=q.device)[:, None]
+        scores_GRT.masked_fill_(hidden_RT & (key_T >= until_G[heads, None, None]), -math.inf)
     return torch.softmax(scores_GRT, -1)
 
 
@@ -95,12 +104,14 @@ def _future(length: int, device: torch.device) -> Tensor:
     return torch.full((length, length), -math.inf, device=device).triu_(1)
 
 
-def _keep(key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, positions: int, limit: int) -> Tensor:
+def _keep(
+    key_G: Tensor, second_G: Tensor, heads: slice, rows: slice, keys: slice, positions: int, limit: int
+) -> Tensor:
     """1 or 0, fp32 [g, R, T]: the hashed mask of query i and key j at counter i * ceil(S / 2) + j // 2, half j % 2."""
-    pairs, used = (positions + 1) // 2, (rows.stop + 1) // 2
+    pairs, used = (positions + 1) // 2, (keys.stop + 1) // 2
     counter_RT = dropout.counters(0, positions * pairs, key_G.device).view(positions, pairs)[rows, :used]
     key, second_key = key_G[heads].view(-1, 1, 1), second_G[heads].view(-1, 1, 1)
-    return dropout.keep_mask(counter_RT, key, second_key, limit, torch.float32)[..., : rows.stop]
+    return dropout.keep_mask(counter_RT, key, second_key, limit, torch.float32)[..., keys]
 
 
 def _inverse_root(q: Tensor) -> float:

@@ -1,6 +1,7 @@
 """From an architecture to torch modules, which both engines run: one module, or a pipeline.
 
-Only (hidden states, dropout keys) pass from layer to layer, and after the task head (hidden states, scores).
+(hidden states [S, B, D], facts of the rows int64 [B, 3]) pass from layer to layer. At the end, where no pipeline cuts,
+a task head puts scores in the place of the facts, and a masked head the logits' bias before them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.architecture import Architecture, architecture
+from gpt1_ds.architecture.facts import COLUMNS, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
@@ -22,7 +24,8 @@ from gpt1_ds.model.heads import FinalNorm, PositionEmbedding, TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
-from gpt1_ds.model.task_head import TaskHead
+from gpt1_ds.model.masked_head import MaskedHead
+from gpt1_ds.model.task_head import PooledHead, TaskHead
 from gpt1_ds.plan.cuda import is_compiled
 
 
@@ -33,13 +36,13 @@ class ModuleSpec:
     layer: Layer
     module: type[nn.Module]
     arguments: tuple[Any, ...]
-    apply: Callable[[Any, tuple[Tensor, Tensor]], Any] | None = None
+    apply: Callable[[Any, tuple[Tensor, ...]], Any] | None = None
 
 
 def module_specs(
     model: Architecture, config: Config, tensor: TensorParallel, head: HeadSpec | None = None
 ) -> list[ModuleSpec]:
-    """One for each layer. The first takes (token ids [S, B], keys [B]); the last gives what the loss asks for: the
+    """One for each layer. The first takes (token ids [S, B], facts [B, 3]); the last gives what the loss asks for: the
     head's projection, with a task's `head` also its scores [S, B, O], or (hidden [S, B, D], scores) where the language
     model's loss counts nothing.
     """
@@ -50,7 +53,8 @@ def module_specs(
         "block": (Block, (config.model, tensor, recompute)),
         "lstm": (Lstm, (config.model, tensor)),
         "norm": (FinalNorm, (config.model, tensor)),
-        "task_head": (TaskHead, (head, tensor)),
+        "task_head": (TaskHead if head is None or head.kind == "linear" else PooledHead, (head, tensor)),
+        "masked_head": (MaskedHead, (config.model, tensor)),
         "head": (TokenEmbedding, (tensor,)),
     }
     projection = language_head if head is None else both_heads
@@ -79,13 +83,14 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile()
 
 
-def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    return tokens.projection(inputs[0])
+def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    hidden_SBD, *bias, _facts = inputs
+    return (*tokens.projection(hidden_SBD), *bias)
 
 
-def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    hidden_SBD, scores_SBO = inputs
-    return (*tokens.projection(hidden_SBD), scores_SBO)
+def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    hidden_SBD, *bias, scores_SBO = inputs
+    return (*tokens.projection(hidden_SBD), *bias, scores_SBO)
 
 
 class DenseModel(nn.Module):
@@ -94,10 +99,10 @@ class DenseModel(nn.Module):
     def __init__(self, config: Config, vocab_size: int, tensor: TensorParallel, head: HeadSpec | None = None) -> None:
         super().__init__()
         specs = module_specs(architecture(config.model, vocab_size, head), config, tensor, head)
-        body = [spec for spec in specs if spec.layer.kind not in ("task_head", "head")]
+        body = [spec for spec in specs if spec.layer.kind not in ("task_head", "masked_head", "head")]
         self.layers = nn.ModuleList(spec.module(*spec.arguments) for spec in body)
-        heads = [spec.module(*spec.arguments) for spec in specs if spec.layer.kind == "task_head"]
-        self.head: nn.Module | None = heads[0] if heads else None
+        heads = {str(spec.layer.kind): spec.module(*spec.arguments) for spec in specs[len(body) :] if not spec.apply}
+        self.heads = nn.ModuleDict(heads)  # task_head, masked_head: where there is one, in this order
         self.projection = next((spec.apply for spec in specs if spec.apply), None)
         self.loss = make_loss(head, vocab_size, tensor)
 
@@ -105,35 +110,48 @@ class DenseModel(nn.Module):
     def tokens(self) -> TokenEmbedding:
         return self.layers[0]  # type: ignore[return-value]
 
-    def forward(self, tokens_SB: Tensor, keys_B: Tensor, *labels: Tensor) -> Tensor:
+    def forward(self, tokens_SB: Tensor, facts_B3: Tensor, *labels: Tensor) -> Tensor:
         """fp32 scalar loss of one micro-batch; `labels` are those of the loss (see model/losses.py)."""
-        state: Any = self.hidden(tokens_SB, keys_B)
-        if self.head is not None:
-            state = self.head(state)
+        state: Any = self.hidden(tokens_SB, facts_B3)
+        for head in self.heads.values():
+            state = head(state)
         if self.projection is not None:
             state = self.projection(self.tokens, state)
         return self.loss(state, labels)
 
-    def hidden(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Any] | None = None) -> tuple[Tensor, Tensor]:
-        """(the last block's output [S, B, D], keys); with `caches` (of `self.caches`) the S positions follow those that
-        the caches hold.
+    def hidden(
+        self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(states after the last block [S, B, D], facts); with `caches` (of `self.caches`) the S positions follow those
+        that the caches hold. Without facts every row is one segment of S tokens.
         """
-        state = (tokens_SB, keys_B)
+        state = (tokens_SB, _whole_rows(tokens_SB) if facts_B3 is None else facts_B3)
         for index, layer in enumerate(self.layers):
             state = layer(state) if caches is None else layer(state, caches[index])
         return state
 
-    def logits(self, tokens_SB: Tensor, keys_B: Tensor, caches: Sequence[Any] | None = None) -> Tensor:
-        """[S, B, V] of the language model."""
-        return self.tokens.logits(self.hidden(tokens_SB, keys_B, caches)[0])
+    def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
+        """[S, B, V] of the language model; arguments are those of `hidden`."""
+        state: tuple[Tensor, ...] = self.hidden(tokens_SB, facts_B3, caches)
+        if "masked_head" in self.heads:
+            state = self.heads["masked_head"](state)
+        hidden_SBD, *biases, _facts = state
+        return self.tokens.logits(hidden_SBD, *biases)
 
-    def scores(self, tokens_SB: Tensor, extract_B: Tensor) -> Tensor:
+    def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:
         """fp32 [E, K]: of each example's classes or choices, before the softmax."""
-        assert self.head is not None, "this model was fine-tuned on a task"
-        assert isinstance(self.loss, TaskLoss), "and has its loss"
-        _, scores_SBO = self.head(self.hidden(tokens_SB, tokens_SB.new_zeros(tokens_SB.shape[1])))
+        assert isinstance(self.loss, TaskLoss), "this model was fine-tuned on a task, and has its loss"
+        _, scores_SBO = self.heads["task_head"](self.hidden(tokens_SB, facts_B3))
         return self.loss.at_extract(scores_SBO, extract_B)
 
     def caches(self) -> list[Any]:
         """Empty ones, one per layer; None for a layer that looks at one position only."""
         return [layer.new_cache() for layer in self.layers]  # type: ignore[operator]
+
+
+def _whole_rows(tokens_SB: Tensor) -> Tensor:
+    """Facts [B, 3] of rows of S tokens in one segment, for a model without dropout."""
+    positions, rows = tokens_SB.shape
+    facts_B3 = tokens_SB.new_zeros(rows, COLUMNS)
+    facts_B3[:, UNTIL] = facts_B3[:, SECOND] = positions
+    return facts_B3

@@ -24,35 +24,48 @@ HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss sc
 
 
 def head_loss(
-    hidden_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    labels_T: Tensor,
+    weights_T: Tensor,
+    real: int,
+    tensor: TensorParallel,
+    bias_V: Tensor | None = None,
 ) -> Tensor:
-    """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T`.
+    """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T + bias_V`.
 
     Columns are cut over the tensor-parallel ranks; those after the `real` first ones of this rank are padding. The
     gradient of `hidden_TD` is this rank's part of a sum over the ranks.
     """
-    return _HeadLoss.apply(hidden_TD, weight_VD, labels_T, weights_T, real, tensor, torch.is_grad_enabled())  # type: ignore[no-any-return]
+    differentiate = torch.is_grad_enabled()
+    return _HeadLoss.apply(hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate)  # type: ignore[no-any-return]
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_TD, weight_VD, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
+    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
         loss = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
         grad_weight_VD = None
+        grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
         for tokens, logits_CV in _chunks(hidden_TD, weight_VD):
-            torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+            if bias_V is None:
+                torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+            else:
+                torch.addmm(bias_V, hidden_TD[tokens], weight_VD.t(), out=logits_CV)
             unit = ctx.unit if differentiate else None
             loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
                 continue
             torch.mm(logits_CV, weight_VD, out=grad_hidden_TD[tokens])
+            if grad_bias_V is not None:
+                grad_bias_V += logits_CV.sum(0)
             if grad_weight_VD is None:
                 grad_weight_VD = torch.mm(logits_CV.t(), hidden_TD[tokens])
             else:
                 grad_weight_VD.addmm_(logits_CV.t(), hidden_TD[tokens])
-        ctx.gradients = (grad_hidden_TD, grad_weight_VD)
+        ctx.gradients = (grad_hidden_TD, grad_weight_VD, grad_bias_V)
         return loss
 
     @staticmethod
@@ -63,7 +76,8 @@ class _HeadLoss(torch.autograd.Function):
         factor = grad / ctx.unit
         if grad.device.type != "cpu" or float(factor) != 1.0:  # to look at it would make a GPU wait
             for gradient in gradients:
-                gradient.mul_(factor)
+                if gradient is not None:
+                    gradient.mul_(factor)
         return (*gradients, None, None, None, None, None)
 
 

@@ -1,6 +1,7 @@
 """Both ends of the model: token and position embeddings, and the tied head that turns states back into logits.
 
-Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded), K keys of dropout, one int64 per row.
+Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, 3]
+(architecture/facts.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
+from gpt1_ds.architecture.facts import KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
@@ -40,12 +42,12 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         )
 
     def forward(self, inputs: tuple[Tensor, Tensor], _cache: None = None) -> tuple[Tensor, Tensor]:
-        """(token ids [S, B], keys) -> (embeddings [S, B, D], keys); S is cut over the ranks if they cut sequences."""
-        tokens_SB, keys_B = inputs
+        """(token ids [S, B], facts) -> (embeddings [S, B, D], facts); S is cut over the ranks if they cut sequences."""
+        tokens_SB, facts_B3 = inputs
         embedded_SBD = super().forward(tokens_SB)
         if self.tensor.sequence:
             embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
-        return embedded_SBD, keys_B
+        return embedded_SBD, facts_B3
 
     def new_cache(self) -> None:
         """A token is looked up by itself."""
@@ -59,13 +61,23 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
         return hidden_SBD, self.weight.view_as(self.weight)
 
-    def logits(self, hidden_SBD: Tensor) -> Tensor:
+    def logits(self, hidden_SBD: Tensor, bias_V: Tensor | None = None) -> Tensor:
         """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
         logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
+        if bias_V is not None:
+            logits_SBV = logits_SBV + bias_V
         real = max(0, self.vocab_size - self.vocab_start_index)
         # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
         logits_SBV.detach()[..., real:].fill_(-math.inf)
         return logits_SBV  # type: ignore[no-any-return]
+
+
+class Table(nn.Module):
+    """Learned rows [N, D] that are added to token embeddings."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, width))
 
 
 class PositionCount:
@@ -75,11 +87,15 @@ class PositionCount:
 
 
 class PositionEmbedding(nn.Module):
-    """Adds the learned positions and drops; kept apart from the tied module, whose copies are synchronised."""
+    """Adds the learned positions and segments, normalises and drops; kept apart from the tied module, whose copies are
+    synchronised.
+    """
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(layer.parameters[0].shape))
+        self.positions = Table(model.context, model.width)
+        self.segments = Table(model.segments, model.width) if model.segments else None
+        self.embedding_norm = LayerNorm(model.width, model.norm_eps, tensor) if model.embedding_norm else None
         self.tensor = tensor
         self.probability = model.embedding_dropout
         names.label(self, layer, tensor)
@@ -88,28 +104,36 @@ class PositionEmbedding(nn.Module):
         return PositionCount()
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: PositionCount | None = None) -> tuple[Tensor, Tensor]:
-        hidden_SBD, keys_B = inputs
+        hidden_SBD, facts_B3 = inputs
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
-        weight_SD = self.tensor.replicated(self.weight)[first_position : first_position + hidden_SBD.shape[0]]
-        hidden_SBD = hidden_SBD + weight_SD.unsqueeze(1)
+        positions = slice(first_position, first_position + hidden_SBD.shape[0])
+        hidden_SBD = hidden_SBD + self.tensor.replicated(self.positions.weight)[positions].unsqueeze(1)
+        if self.segments is not None:
+            position_S1 = torch.arange(positions.start, positions.stop, device=hidden_SBD.device).unsqueeze(1)
+            is_second_SB1 = (position_S1 >= facts_B3[:, SECOND]).unsqueeze(2)
+            first_D, second_D = self.tensor.replicated(self.segments.weight)
+            hidden_SBD = hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
+        if self.embedding_norm is not None:
+            hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
+            keys_B = facts_B3[:, KEY]
             hidden_SBD = dropout.dropout(hidden_SBD, keys_B, EMBEDDING_SITE, self.probability, first_position)
-        return hidden_SBD, keys_B
+        return hidden_SBD, facts_B3
 
 
 class FinalNorm(nn.Module):
-    """Ends a stack of pre-LayerNorm blocks: (hidden [S, B, D], keys) -> (hidden, keys)."""
+    """Ends a stack of pre-LayerNorm blocks: (hidden [S, B, D], facts) -> (hidden, facts)."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.norm = LayerNorm(model.width, tensor)
+        self.norm = LayerNorm(model.width, model.norm_eps, tensor)
         names.label(self.norm, layer, tensor)
 
     def new_cache(self) -> None:
         """A position is normalised by itself."""
 
     def forward(self, inputs: tuple[Tensor, Tensor], _cache: None = None) -> tuple[Tensor, Tensor]:
-        hidden_SBD, keys_B = inputs
-        return self.norm(hidden_SBD), keys_B
+        hidden_SBD, facts_B3 = inputs
+        return self.norm(hidden_SBD), facts_B3

@@ -14,7 +14,7 @@ from megatron.core.model_parallel_config import ModelParallelConfig
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from gpt1_ds.model.gelu import bias_gelu
+from gpt1_ds.model.activation import Kind, bias_activation
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class ColumnParallel(_ColumnParallel):
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
 
 
-class ColumnParallelGelu(_ColumnParallel):
-    """x [S, B, D] -> [S, B, O]: ColumnParallel and GELU, which adds the bias itself."""
+class ColumnParallelActivation(_ColumnParallel):
+    """x [S, B, D] -> [S, B, O]: ColumnParallel and the activation, which adds the bias itself."""
 
-    def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, activation: Kind, tensor: TensorParallel, bias: bool = True) -> None:
         super().__init__(
             inputs,
             outputs,
@@ -96,10 +96,12 @@ class ColumnParallelGelu(_ColumnParallel):
             skip_bias_add=True,
             tp_group=tensor.group,
         )
+        self.activation = activation
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         y_SBO, bias_O = super().forward(x_SBD)
-        return bias_gelu(y_SBO, y_SBO.new_zeros(y_SBO.shape[-1]) if bias_O is None else bias_O)
+        bias_O = y_SBO.new_zeros(y_SBO.shape[-1]) if bias_O is None else bias_O
+        return bias_activation(y_SBO, bias_O, self.activation)
 
 
 class RowParallel(tensor_parallel.RowParallelLinear):
@@ -130,10 +132,10 @@ class RowParallel(tensor_parallel.RowParallelLinear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Over the last axis, biased variance, eps 1e-5 inside the root: the paper's code and torch's default agree."""
+    """Over the last axis, biased variance, `eps` inside the root."""
 
-    def __init__(self, width: int, tensor: TensorParallel) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, eps: float, tensor: TensorParallel) -> None:
+        super().__init__(width, eps)
         self.tensor = tensor
 
     def forward(self, x_SBD: Tensor) -> Tensor:

@@ -29,8 +29,9 @@ def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) ->
 
 
 class LanguageLoss:
-    """Next-token prediction. Outputs: the last states [S, B, D] and the tied weights [V, D] that make logits of them;
-    labels: next tokens [S, B] and their weights [S, B].
+    """Tokens are predicted. Outputs: the last states [S, B, D], the tied weights [V, D] that make logits of them, and
+    of a masked head the logits' bias [V]. Labels: tokens [S, B] and their weights [S, B]; or, where few positions
+    count, which ones of a row [M, B], and their tokens and weights [M, B].
 
     The weights are worked out on the host from the whole global batch, so that the mean over micro-batches and
     data-parallel ranks that DeepSpeed takes is the mean over the batch's tokens, however the batch is cut.
@@ -41,20 +42,23 @@ class LanguageLoss:
         self.scores: list[Tensor] = []
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
-        hidden_SBD, weight_VD = outputs
-        labels_SB, weights_SB = labels
+        hidden_SBD, weight_VD, *biases = outputs
+        *places, labels_SB, weights_SB = labels
+        for at_MB in places:
+            hidden_SBD = hidden_SBD[at_MB, torch.arange(at_MB.shape[1], device=at_MB.device)]  # [M, B, D]
         first = self.tensor.rank * len(weight_VD)
         real = min(max(0, self.vocab_size - first), len(weight_VD))
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
-        return head_loss(hidden_TD, weight_VD, labels_SB.flatten(), weights_SB.flatten(), real, self.tensor)
+        bias_V = biases[0] if biases else None
+        return head_loss(hidden_TD, weight_VD, labels_SB.flatten(), weights_SB.flatten(), real, self.tensor, bias_V)
 
 
 class TaskLoss:
     """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper).
 
-    Outputs: the language model's (of no matter what where lm_coefficient is 0), then scores [S, B, O]. Labels: next
-    tokens [S, B] and their weights [S, B]; the extract token's position [B]; the target distribution [E, K] and the
-    weight [E] of each example. All weights come from the host and the whole global batch.
+    Outputs: the language model's (of no matter what where lm_coefficient is 0), then scores [S, B, O]. Labels: those of
+    the language model's loss; the extract token's position [B]; the target distribution [E, K] and the weight [E] of
+    each example. All weights come from the host and the whole global batch.
     """
 
     def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
@@ -69,9 +73,9 @@ class TaskLoss:
         loss_E = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
         loss = (loss_E * weights_E).sum()
         if self.spec.lm_coefficient:
-            labels_SB, weights_SB = tokens
+            *tokens, weights_SB = tokens
             # in the weights, not after the sum: a loss whose gradient is 1 has nothing to scale on its way back
-            loss = loss + self.language(tuple(language), (labels_SB, self.spec.lm_coefficient * weights_SB))
+            loss = loss + self.language(tuple(language), (*tokens, self.spec.lm_coefficient * weights_SB))
         return loss
 
     def at_extract(self, scores_SBO: Tensor, extract_B: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from gpt1_ds.architecture.facts import KEY
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
@@ -29,7 +30,7 @@ class Recurrence:
 
 
 class Lstm(nn.Module):
-    """(embeddings [S, B, D], keys) -> (hidden [S, B, D], keys)."""
+    """(embeddings [S, B, D], facts) -> (hidden [S, B, D], facts)."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
@@ -43,13 +44,13 @@ class Lstm(nn.Module):
         return Recurrence()
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: Recurrence | None = None) -> tuple[Tensor, Tensor]:
-        x_SBD, keys_B = inputs
+        x_SBD, facts_B3 = inputs
         if self.training:
-            x_SBD = dropout.dropout(x_SBD, keys_B, INPUT_SITE, self.probabilities[0])
+            x_SBD = dropout.dropout(x_SBD, facts_B3[:, KEY], INPUT_SITE, self.probabilities[0])
         state_SBU, last = self.cell(x_SBD, cache.state if cache is not None else None)
         if cache is not None:
             cache.state = last
         hidden_SBD = self.out(state_SBU)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, keys_B, OUTPUT_SITE, self.probabilities[1])
-        return hidden_SBD, keys_B
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], OUTPUT_SITE, self.probabilities[1])
+        return hidden_SBD, facts_B3

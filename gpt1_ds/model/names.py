@@ -55,7 +55,7 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
     """Attach a ParameterInfo to every parameter of `module`, which is this layer; Megatron's attributes must agree."""
     known = {parameter.name: parameter for parameter in layer.parameters}
     for name, parameter in module.named_parameters():
-        one, shape = known.pop(f"{layer.prefix}.{name}"), list(parameter.shape)
+        one, shape = known.pop(layer.full_name(name)), list(parameter.shape)
         dim = getattr(parameter, "partition_dim", -1) if getattr(parameter, "tensor_model_parallel", False) else None
         start = stop = 0
         if one.cut is not None:

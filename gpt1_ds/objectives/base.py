@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.windows import mix
+from gpt1_ds.data.windows import Int64s, mix
 
 Arrays = tuple[NDArray[Any], ...]
 PROBE_POSITIONS = 64  # at most; enough to pass through every parameter of every block
@@ -19,11 +20,12 @@ PROBE_POSITIONS = 64  # at most; enough to pass through every parameter of every
 @dataclass(frozen=True)
 class HostBatch:
     """One micro-batch of B rows: what the first layer reads (but for the dropout keys), and what the loss reads. The
-    engine knows neither.
+    engine knows neither. `spans` are (length [B], where the second segment begins [B]) of bidirectional rows.
     """
 
     inputs: Arrays
     labels: Arrays
+    spans: tuple[Int64s, Int64s] | None = None
 
 
 class Objective(Protocol):
@@ -35,6 +37,15 @@ class Objective(Protocol):
     def probe(self, model: ModelConfig) -> HostBatch:
         """One fixed example, the same for every dataset: its loss tells whether weights are what they were."""
         ...
+
+
+def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None) -> Int64s:
+    """int64 [B, 3]: what travels with the hidden states (architecture/facts.py)."""
+    facts_B3 = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)
+    facts_B3[:, KEY] = keys_B
+    if spans is not None:
+        facts_B3[:, UNTIL], facts_B3[:, SECOND] = spans
+    return facts_B3
 
 
 def probe_tokens(model: ModelConfig) -> NDArray[np.int64]:

@@ -24,8 +24,8 @@ from gpt1_ds.engine.process_groups import connect
 from gpt1_ds.engine.session import share_cores, tune_malloc
 from gpt1_ds.launcher import launch
 from gpt1_ds.model import attention, dropout
+from gpt1_ds.model.activation import bias_activation
 from gpt1_ds.model.cross_entropy import chunk_loss
-from gpt1_ds.model.gelu import bias_gelu
 from gpt1_ds.plan.machine import Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops
 
@@ -104,7 +104,7 @@ class _Bench:
             _both_ways(torch.nn.functional.layer_norm(x_SBD + x_SBD, (width,), weight, weight), x_SBD)
 
         def gelu() -> None:
-            _both_ways(bias_gelu(x_SBD, weight), x_SBD)
+            _both_ways(bias_activation(x_SBD, weight, "gelu_tanh"), x_SBD)
 
         def drop() -> None:
             _both_ways(dropout.dropout(x_SBD, keys_B, 1, 0.1), x_SBD)
@@ -166,7 +166,7 @@ class _Bench:
         mask = attention.Mask(key_G, key_G, dropout.threshold(0.1), dropout.scale(0.1))
 
         def forward() -> Tensor:
-            return kernel(q, k, v, mask) if kernel else attention.fused(q, k, v, 0.1 if self.cuda else 0.0)
+            return kernel(q, k, v, mask) if kernel else attention.fused(q, k, v, probability=0.1 if self.cuda else 0.0)
 
         scores = heads * positions**2
         once = self.seconds(forward)

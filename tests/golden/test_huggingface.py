@@ -64,7 +64,7 @@ def tokens() -> torch.Tensor:
 def our_logits(checkpoint: Path, tokens: torch.Tensor) -> torch.Tensor:
     loaded = load_checkpoint(checkpoint)
     with torch.no_grad():
-        logits = loaded.model.logits(tokens.T, torch.zeros(len(tokens), dtype=torch.int64))
+        logits = loaded.model.logits(tokens.T)
     return logits.transpose(0, 1)[..., : loaded.tokenizer.vocab_size]
 
 

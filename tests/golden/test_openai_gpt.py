@@ -78,13 +78,12 @@ def test_logits_loss_and_gradients_are_theirs(models: tuple[DenseModel, torch.nn
     tokens = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (1, 513)))
     inputs, labels = tokens[:, :-1], tokens[:, 1:]
     wanted = theirs(inputs).logits
-    keys = torch.zeros(1, dtype=torch.int64)
-    found = ours.logits(inputs.T, keys).transpose(0, 1)[..., :VOCABULARY]
+    found = ours.logits(inputs.T).transpose(0, 1)[..., :VOCABULARY]
     assert wanted.abs().max() > 3, "the logits are far from zero"
     assert (found - wanted).abs().max() <= 1e-5
     loss = torch.nn.functional.cross_entropy(wanted[0], labels[0])
     loss.backward()
-    our_loss = ours(inputs.T, keys, labels.T, torch.full((512, 1), 1 / 512))
+    our_loss = ours(inputs.T, torch.zeros(1, 3, dtype=torch.int64), labels.T, torch.full((512, 1), 1 / 512))
     assert abs(float(our_loss) - float(loss)) <= 1e-5
     our_loss.backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
@@ -105,6 +104,6 @@ def test_operations_are_what_torch_counts() -> None:
     model = DenseModel(config, 1000, TensorParallel(connect_alone())).eval()
     tokens = torch.zeros(128, 2, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.logits(tokens, torch.zeros(2, dtype=torch.int64))
+        model.logits(tokens)
     forward = flops_per_token(config.model, 1000) / 3 * tokens.numel()
     assert counter.get_total_flops() == pytest.approx(forward, rel=1e-6)

@@ -55,14 +55,15 @@ def gradients(
     from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.engine.build import batch_shape
     from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.objectives.base import row_facts
 
     tokens, labels, weights = rows
     shape = batch_shape(config, engine.groups)
     batches = []
     for numbers in shape.rows():
         part = [torch.from_numpy(np.ascontiguousarray(array[numbers].T)) for array in (tokens, labels, weights)]
-        keys = torch.from_numpy(row_keys(config.run.seed, step, numbers))
-        batches.append(MicroBatch((part[0], keys), (part[1], part[2])))
+        facts = torch.from_numpy(row_facts(row_keys(config.run.seed, step, numbers)))
+        batches.append(MicroBatch((part[0], facts), (part[1], part[2])))
     result = engine.step(batches, 1e-3)
     scale = 1 / (1 - config.optimizer.betas[0])
     return {

@@ -48,21 +48,22 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
     import torch
 
     from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.objectives.base import row_facts
 
     draw = torch.Generator().manual_seed(length)
     x_SBD, weight_SBD = (torch.randn(length, 3, blocks[0].mlp_norm.weight.numel(), generator=draw) for _ in range(2))
-    keys_B = torch.from_numpy(row_keys(1, 2, np.arange(3)))
+    facts_B3 = torch.from_numpy(row_facts(row_keys(1, 2, np.arange(3))))
     parameters = [parameter for block in blocks for parameter in block.parameters()]
     engine.module.train()
     trained = x_SBD.requires_grad_()
     for block in blocks:
-        trained, _ = block((trained, keys_B))
+        trained, _ = block((trained, facts_B3))
     gradients = torch.autograd.grad((trained * weight_SBD).sum(), [x_SBD, *parameters])
     engine.module.eval()
     evaluated = x_SBD.detach()
     with torch.no_grad():
         for block in blocks:
-            evaluated, _ = block((evaluated, keys_B))
+            evaluated, _ = block((evaluated, facts_B3))
     return [trained.detach(), *gradients, evaluated]
 
 

@@ -63,9 +63,9 @@ def test_samples_are_what_the_whole_text_gives(trained: list[str], capsys: pytes
     assert capsys.readouterr().out.startswith("The module")
     model, tokenizer = load(run)
     tokens = torch.from_numpy(tokenizer.encode("The module returns a list")).long().unsqueeze(1)
-    keys, caches = torch.zeros(1, dtype=torch.int64), model.caches()
-    whole = model.logits(tokens, keys)
-    parts = torch.cat([model.logits(one, keys, caches) for one in tokens.split(1)])
+    caches = model.caches()
+    whole = model.logits(tokens)
+    parts = torch.cat([model.logits(one, caches=caches) for one in tokens.split(1)])
     real = tokenizer.vocab_size
     torch.testing.assert_close(parts[..., :real], whole[..., :real], atol=1e-5, rtol=1e-5)
 

@@ -107,7 +107,7 @@ def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(run_fol
     ids = [int(token) for token in tokenizer.encode("The")]
     start = len(ids)
     for _ in range(20):
-        logits = model.logits(torch.tensor(ids).unsqueeze(1), torch.zeros(1, dtype=torch.int64))[-1, 0]
+        logits = model.logits(torch.tensor(ids).unsqueeze(1))[-1, 0]
         logits[[0, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]] = -torch.inf
         ids.append(int(logits.argmax()))
     assert text("--tokens", "20", "--temperature", "0") == "The" + tokenizer.decode(ids[start:]) + "\n"

@@ -1,4 +1,4 @@
-"""Causal attention with the hashed mask by the Triton kernels, as model/blocked_attention.py computes it in torch.
+"""Attention with the hashed mask by the Triton kernels, as model/blocked_attention.py computes it in torch.
 
 Shapes: G = B rows x N local heads, S positions, H head width.
 """
@@ -18,19 +18,20 @@ __all__ = ["backward", "forward", "shapes", "supports"]
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, until_G: Tensor | None,
+    key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(out [G, S, H], log-sum-exp of each query's scores fp32 [G, S])."""
-    return attention.forward(q, k, v, Visible(), _drop(q, key_G, second_G, limit, scale), None, _factor(q))
+    return attention.forward(q, k, v, Visible(True, until_G), _drop(q, key_G, second_G, limit, scale), None, _factor(q))
 
 
 def backward(
-    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse_GS: Tensor,
+    grad_GSH: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse_GS: Tensor, until_G: Tensor | None,
     key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v."""
     drop = _drop(q, key_G, second_G, limit, scale)
-    return attention_backward(grad_GSH, q, k, v, out, lse_GS, Visible(), drop, None, _factor(q))[:3]
+    return attention_backward(grad_GSH, q, k, v, out, lse_GS, Visible(True, until_G), drop, None, _factor(q))[:3]
 
 
 def shapes(q: Tensor) -> tuple[Tensor, Tensor]:

@@ -227,18 +227,20 @@ def test_widths() -> None:
     assert not attention.supports(64, torch.float64)
 
 
+@pytest.mark.parametrize("until", [None, (37, 20)])
 @pytest.mark.parametrize("probability", [0.0, 0.1])
-def test_as_the_model_calls_it(probability: float) -> None:
+def test_as_the_model_calls_it(probability: float, until: tuple[int, int] | None) -> None:
     """The operation's two forms: Triton's and the CPU's."""
     rows, heads, positions, width = 2, 3, 37, 32
     draw = torch.Generator().manual_seed(0)
     qkv = torch.randn(positions, rows, heads, 3, width, generator=draw)
     q, k, v = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
     grad = torch.randn(q.shape, generator=draw)
-    mask: tuple[object, ...] = (None, None, 0, 1.0)
+    until_G = None if until is None else torch.tensor(until, dtype=torch.int32).repeat_interleave(heads)
+    mask: tuple[object, ...] = (until_G, None, None, 0, 1.0)
     if probability:
         drop = drop_of(rows, 4, 0, heads, positions, probability)
-        mask = (drop.key_G, drop.second_G, drop.limit, drop.scale)
+        mask = (until_G, drop.key_G, drop.second_G, drop.limit, drop.scale)
     out, kept = causal_attention.forward(q, k, v, *mask)
     found = (out, *causal_attention.backward(grad, q, k, v, out, kept, *mask))
     wanted_out, nothing = blocked_attention.forward(q, k, v, *mask)

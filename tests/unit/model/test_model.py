@@ -16,6 +16,7 @@ from gpt1_ds.model import dropout, names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.objectives.base import row_facts
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_every_parameter_is_labelled_once(model: DenseModel) -> None:
 def test_padding_is_zero_and_never_wins(model: DenseModel) -> None:
     assert model.tokens.weight.shape == (384, 64)
     assert names.info(model.tokens.weight).shape == (300, 64)
-    logits = model.eval().logits(torch.zeros(4, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    logits = model.eval().logits(torch.zeros(4, 1, dtype=torch.int64))
     assert logits.shape == (4, 1, 384)
     assert torch.isinf(logits[..., 300:]).all()
     assert torch.isfinite(logits[..., :300]).all()
@@ -84,8 +85,8 @@ def test_fused_attention_depends_on_step_row_and_layer() -> None:
             parameter.normal_(0, 0.1)
 
     def logits(step: int, row: int) -> torch.Tensor:
-        keys = torch.from_numpy(dropout.row_keys(1, step, np.array([row])))
-        return model.logits(tokens, keys)[..., :300]
+        keys = dropout.row_keys(1, step, np.array([row]))
+        return model.logits(tokens, torch.from_numpy(row_facts(keys)))[..., :300]
 
     assert torch.equal(logits(1, 0), logits(1, 0))
     assert not torch.equal(logits(1, 0), logits(2, 0))

@@ -1,0 +1,81 @@
+"""A linear layer's bias and the GELU after it (Hendrycks & Gimpel 2016), as one operation.
+
+    gelu        u P, slope P + u p    with P and p the normal distribution and its density
+    gelu_tanh   u / 2 (1 + tanh(sqrt(2 / pi) (u + c u^3))) = u sigmoid(u w)
+                slope s + u s (1 - s) (3 w - 2 k)    with k = 2 sqrt(2 / pi), c = 0.044715, w = k + k c u^2,
+                                                     s = sigmoid(u w)
+
+A CPU computes a sigmoid in a quarter of the time of a tanh. The slope is made along with the value, while a block
+of the input is in the cache, and kept in its place: the backward pass is one multiplication.
+
+Shapes: F features; all other axes are rows, R of them in a block.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK_ELEMENTS = 1 << 19  # in work at once
+_CUBE = 0.044715
+_RATE = 2 * math.sqrt(2 / math.pi)
+
+
+Kind = Literal["gelu_tanh", "gelu"]
+
+
+def bias_activation(x_F: Tensor, bias_F: Tensor, kind: Kind) -> Tensor:
+    """activation(x + bias), of x's shape [..., F] and type, computed in fp32."""
+    if torch.compiler.is_compiling():
+        u_F = x_F.float() + bias_F
+        if kind == "gelu":
+            return F.gelu(u_F).to(x_F.dtype)
+        return (u_F * torch.sigmoid(u_F * (_RATE + _RATE * _CUBE * u_F * u_F))).to(x_F.dtype)
+    if x_F.is_cuda:  # where every operation here would be a kernel
+        return F.gelu(x_F + bias_F, approximate="tanh" if kind == "gelu_tanh" else "none")
+    return _BiasActivation.apply(x_F, bias_F, kind, torch.is_grad_enabled())  # type: ignore[no-any-return]
+
+
+class _BiasActivation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_F, bias_F, kind, differentiate):  # type: ignore[no-untyped-def]
+        out_F = torch.empty_like(x_F)
+        slope_F = torch.empty_like(x_F) if differentiate else None
+        features, wide_bias_F = x_F.shape[-1], bias_F.float()
+        height = max(1, BLOCK_ELEMENTS // features)
+        tensors = [x_F, out_F] if slope_F is None else [x_F, out_F, slope_F]
+        for x_RF, out_RF, *slope_RF in zip(*(one.view(-1, features).split(height) for one in tensors), strict=True):
+            write = _gelu_tanh if kind == "gelu_tanh" else _gelu
+            write(x_RF.to(torch.float32, copy=True).add_(wide_bias_F), out_RF, *slope_RF)
+        ctx.save_for_backward(slope_F)
+        return out_F
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_F):  # type: ignore[no-untyped-def]
+        (slope_F,) = ctx.saved_tensors
+        grad_x_F = grad_F * slope_F
+        return grad_x_F, grad_x_F.flatten(0, -2).sum(0), None, None
+
+
+def _gelu_tanh(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> None:
+    """Of `u`, which is overwritten; also the slope where there is memory for it."""
+    w_RF = (u_RF * u_RF).mul_(_RATE * _CUBE).add_(_RATE)
+    s_RF = (u_RF * w_RF).sigmoid_()
+    out_RF.copy_(u_RF.mul_(s_RF))
+    if slope_RF is not None:
+        u_RF.mul_(1 - s_RF)
+        slope_RF.copy_(s_RF.addcmul_(u_RF, w_RF, value=3).add_(u_RF, alpha=-2 * _RATE))
+
+
+def _gelu(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> None:
+    """Of `u`; also the slope where there is memory for it."""
+    normal_RF = (u_RF * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    out_RF.copy_(u_RF * normal_RF)
+    if slope_RF is not None:
+        density_RF = (u_RF * u_RF).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
+        slope_RF.copy_(normal_RF.addcmul_(u_RF, density_RF))

@@ -1,0 +1,40 @@
+"""What a masked language model has between its last block and the tied matrix (Devlin et al. 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core import tensor_parallel
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import names
+from gpt1_ds.model.activation import bias_activation
+from gpt1_ds.model.layers import LayerNorm, TensorParallel
+
+
+class MaskedHead(nn.Module):
+    """(hidden [S, B, D], other) -> (LN(activation(W hidden)) [S, B, D], bias of the logits [V on this rank], other).
+
+    The bias belongs to this layer and not to the tied module, whose copies on other stages would need one, too.
+    """
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.dense = nn.Linear(model.width, model.width)
+        self.norm = LayerNorm(model.width, model.norm_eps, tensor)
+        bias = next(parameter for parameter in layer.parameters if parameter.cut is not None)
+        self.bias = nn.Parameter(torch.zeros(bias.local_rows(tensor.size)))
+        tensor_parallel.set_tensor_model_parallel_attributes(self.bias, is_parallel=True, dim=0, stride=1)
+        self.activation, self.tensor = model.activation, tensor
+        names.label(self, layer, tensor)
+
+    def forward(self, inputs: tuple[Tensor, Any]) -> tuple[Tensor, Tensor, Any]:
+        hidden_SBD, other = inputs
+        weight, bias = self.tensor.replicated(self.dense.weight), self.tensor.replicated(self.dense.bias)
+        hidden_SBD = self.norm(bias_activation(linear(hidden_SBD, weight), bias, self.activation))
+        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
+        return hidden_SBD, self.bias.view_as(self.bias), other
