@@ -69,7 +69,7 @@ def measure(overrides: list[str], rounds: int) -> tuple[list[float], list[float]
     rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
 
     def step() -> None:
-        engine.step(training_batches(rows, config.run.seed, 1), 1e-4)
+        engine.step(training_batches(engine.objective, rows, config.run.seed, 1), 1e-4)
 
     def compare() -> None:
         assert replicas.compare() is None, "the copies are equal"

@@ -148,6 +148,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from gpt1_ds.objectives.pretraining import pretraining_objective
     from gpt1_ds.training import schedule
 
     config = load([], overrides)
@@ -161,14 +162,15 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
         connect(120)
         groups = ProcessGroups(config)
         data = open_data(config)
-        engine = build_engine(config, data.tokenizer.vocab_size, groups)
+        objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
+        engine = build_engine(config, data.tokenizer.vocab_size, groups, objective=objective)
         shape = batch_shape(config, groups)
         initial = _weights(engine)
         losses, norms, fingerprints = [], [], []
         for step in range(1, steps + 1):
             batch = data.training.batch(step, shape)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, steps)
-            result = engine.step(training_batches(batch.micro_batches, config.run.seed, step), rate)
+            result = engine.step(training_batches(objective, batch.micro_batches, config.run.seed, step), rate)
             counted = batch.fingerprint if groups.tensor_rank == 0 and groups.is_first_stage else 0
             total = torch.tensor([counted])
             dist.all_reduce(total, group=groups.control_group)

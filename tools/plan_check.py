@@ -129,7 +129,7 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     shape, draw, seconds = batch_shape(config, groups), np.random.default_rng(0), []
     for step in range(1, steps + 1):
         tokens = [(draw.integers(0, VOCABULARY, (len(r), config.model.context + 1)), r) for r in shape.rows()]
-        batches = training_batches([Rows(*pair) for pair in tokens], config.run.seed, step)
+        batches = training_batches(engine.objective, [Rows(*pair) for pair in tokens], config.run.seed, step)
         dist.barrier()
         began = time.perf_counter()
         engine.step(batches, 1e-4)

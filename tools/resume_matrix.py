@@ -88,7 +88,9 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
         for step in range(saved + 1, saved + more + 1):
             batch = data.training.batch(step, shape)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, saved + more)
-            losses.append(engine.step(training_batches(batch.micro_batches, config.run.seed, step), rate).loss)
+            losses.append(
+                engine.step(training_batches(engine.objective, batch.micro_batches, config.run.seed, step), rate).loss
+            )
         results.append((losses, wrong))
     dist.destroy_process_group()
     return results

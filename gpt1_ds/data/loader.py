@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.dataset import TokenStream
+from gpt1_ds.data.rows import TextRows
 from gpt1_ds.data.windows import Int64s, WindowOrder, blend, fingerprint
 
 
@@ -30,7 +31,7 @@ class Rows:
 class Batch:
     """This rank's micro-batches of one global batch, and its part of the batch's fingerprint."""
 
-    micro_batches: list[Rows]
+    micro_batches: list[Rows] | list[TextRows]
     fingerprint: int
 
 
@@ -62,8 +63,9 @@ class TrainingData:
         seed: int,
         unique_tokens: int | None = None,
         moving: bool = False,
+        whole: bool = False,
     ) -> None:
-        self.streams, self.weights, self.context = list(streams), list(weights), context
+        self.streams, self.weights, self.context, self.whole = list(streams), list(weights), context, whole
         self.orders = []
         for stream, data_hash in zip(streams, hashes, strict=True):
             windows = count_windows(stream, context)
@@ -77,11 +79,13 @@ class TrainingData:
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
         """The rank's share of the batch of optimizer step `step` (1 is the first)."""
-        micro_batches = []
+        micro_batches: list[Any] = []
         total = 0
+        lengths_G = np.full(shape.global_batch, self.context) if self.whole else None
         for rows in shape.rows():
-            tokens_BT = self.windows((step - 1) * shape.global_batch + rows)
-            micro_batches.append(Rows(tokens_BT, rows))
+            number_B = (step - 1) * shape.global_batch + rows
+            tokens_BT = self.windows(number_B)
+            micro_batches.append(_rows(tokens_BT, rows, number_B, lengths_G))
             total += fingerprint(tokens_BT, rows)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 
@@ -112,8 +116,8 @@ class TrainingData:
 class HeldOutData:
     """The windows of the validation split in one fixed order that samples it evenly; the same for every run."""
 
-    def __init__(self, stream: TokenStream, data_hash: str, context: int) -> None:
-        self.stream, self.context = stream, context
+    def __init__(self, stream: TokenStream, data_hash: str, context: int, whole: bool = False) -> None:
+        self.stream, self.context, self.whole = stream, context, whole
         windows = count_windows(stream, context)
         self.order = WindowOrder(windows, windows, data_hash, seed=0)
 
@@ -124,14 +128,24 @@ class HeldOutData:
 
     def _batch(self, number: int, shape: BatchShape) -> list[Rows]:
         micro_batches = []
+        all_rows = number * shape.global_batch + np.arange(shape.global_batch)
+        lengths_G = np.where(all_rows < self.order.windows, self.context, 0) if self.whole else None
         for rows in shape.rows():
             sequence = number * shape.global_batch + rows
             real = sequence < self.order.windows
             tokens_BT = np.zeros((len(rows), self.context + 1), dtype=np.int64)
             for row, window in zip(np.flatnonzero(real), self.order.at(sequence[real]), strict=True):
                 tokens_BT[row] = read(self.stream, int(window) * self.context, self.context + 1)
-            micro_batches.append(Rows(tokens_BT, np.where(real, rows, -1)))
+            row_B = np.where(real, rows, -1)
+            micro_batches.append(_rows(tokens_BT, row_B, sequence, lengths_G))
         return micro_batches
+
+
+def _rows(tokens_BT: Int64s, row_B: Int64s, number_B: Int64s, lengths_G: Int64s | None) -> Any:
+    """As an objective for whole rows takes them, or, without lengths, one that predicts the next token."""
+    if lengths_G is None:
+        return Rows(tokens_BT, row_B)
+    return TextRows.of_windows(tokens_BT, row_B, number_B, lengths_G)
 
 
 def read(stream: TokenStream, start: int, count: int) -> NDArray[np.integer]:

@@ -47,6 +47,7 @@ def open_data(config: Config) -> Data:
             f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
             f"{first.folder}; leave model.vocab_size out"
         )
+    whole = config.objective.kind != "causal"
     training = TrainingData(
         [dataset.split("train") for dataset in datasets],
         [dataset.data_hash for dataset in datasets],
@@ -55,10 +56,11 @@ def open_data(config: Config) -> Data:
         config.run.seed,
         config.data.unique_tokens,
         config.data.offsets == "epoch",
+        whole,
     )
     held_out = None
     if "validation" in first.splits:
-        held_out = HeldOutData(first.split("validation"), first.data_hash, config.model.context)
+        held_out = HeldOutData(first.split("validation"), first.data_hash, config.model.context, whole)
     data_hash = "+".join(dataset.data_hash for dataset in datasets)
     return Data(training, held_out, tokenizer, first.tokenizer_folder, first.tokenizer_fingerprint, data_hash)
 

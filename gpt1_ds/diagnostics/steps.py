@@ -113,7 +113,7 @@ def _built(config: Config, groups: ProcessGroups) -> tuple[Engine, list[MicroBat
     for numbers in batch_shape(config, groups).rows():
         tokens = [np.random.default_rng(row).integers(0, _vocabulary(config), length) for row in numbers]
         rows.append(Rows(np.stack(tokens).astype(np.int64), numbers))
-    return engine, training_batches(rows, config.run.seed, 1)
+    return engine, training_batches(engine.objective, rows, config.run.seed, 1)
 
 
 def _vocabulary(config: Config) -> int:

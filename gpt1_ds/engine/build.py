@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape, Rows
+from gpt1_ds.data.rows import TextRows
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed_patches import set_timeouts
@@ -14,7 +16,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.objectives.base import Objective
-from gpt1_ds.objectives.causal import Causal
+from gpt1_ds.objectives.pretraining import pretraining_objective
 
 
 def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
@@ -25,13 +27,13 @@ def build_engine(
     config: Config, vocab_size: int, groups: ProcessGroups, initialise: bool = True, objective: Objective | None = None
 ) -> Engine:
     """The engine that the configuration asks for, with initial weights unless they will be loaded. Without an
-    `objective` it is next-token prediction.
+    `objective` it is that of pre-training, and may only be evaluated on the probe and on text that is given.
     """
     if config.parallel.pipelined:
         from gpt1_ds.engine.pipelined import PipelineEngine as Kind
     else:
         from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
-    engine: Engine = Kind(config, vocab_size, groups, objective or Causal())
+    engine: Engine = Kind(config, vocab_size, groups, objective or pretraining_objective(config))
     set_timeouts(groups.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)
@@ -46,19 +48,14 @@ def draw_weights(engine: Engine, seed: int) -> None:
     master_weights.publish(engine)
 
 
-def training_batches(rows: Sequence[Rows], seed: int, step: int) -> list[MicroBatch]:
-    """A rank's micro-batches of text with dropout keys; every token of the global batch counts alike."""
-    return [_micro_batch(part, dropout_seed=(seed, step)) for part in rows]
+def training_batches(objective: Any, rows: Sequence[Rows | TextRows], seed: int, step: int) -> list[MicroBatch]:
+    """A rank's micro-batches of text with dropout keys, as the `objective` of pre-training makes them."""
+    return [MicroBatch.of(objective.batch(part), dropout.row_keys(seed, step, part.row_B)) for part in rows]
 
 
-def evaluation_batches(rows: Sequence[Rows]) -> list[MicroBatch]:
+def evaluation_batches(objective: Any, rows: Sequence[Rows | TextRows]) -> list[MicroBatch]:
     """Like `training_batches` for evaluation: rows numbered -1 weigh nothing."""
-    return [_micro_batch(part) for part in rows]
-
-
-def _micro_batch(rows: Rows, dropout_seed: tuple[int, int] = (0, 0)) -> MicroBatch:
-    batch = Causal().batch(rows.tokens_BT, rows.row_B >= 0)
-    return MicroBatch.of(batch, dropout.row_keys(*dropout_seed, rows.row_B))
+    return training_batches(objective, rows, 0, 0)
 
 
 def with_vocabulary(config: Config, vocab_size: int) -> Config:

@@ -22,6 +22,7 @@ from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
+from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
 from gpt1_ds.tracking.wandb_run import show_evaluation
@@ -90,7 +91,8 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
     config = with_vocabulary(config, data.tokenizer.vocab_size)
     for path, facts in zip(checkpoints, groups.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
         check_size(path, facts, config.model)
-    engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False)
+    objective = pretraining_objective(config, data.tokenizer, data.data_hash)
+    engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False, objective=objective)
     for checkpoint in checkpoints:
         verify(engine, checkpoint)
         facts = restore(engine, config, checkpoint, weights_only=True)
@@ -101,11 +103,8 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         step = int(facts["step"])
         shape, tokens = batch_shape(config, groups), int(facts["tokens"])
         with progress.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:
-            record = held_out_loss(engine, data, shape, step, tokens, limit=0, show=show)
+            record = held_out_loss(engine, data, objective, shape, step, tokens, limit=0, show=show)
         if groups.rank == 0:
-            log.say(
-                f"{checkpoint}: held-out loss {record.loss:.4f} nats per token, perplexity {record.perplexity:.2f}, "
-                f"{record.bits_per_byte:.4f} bits per byte"
-            )
+            log.say(f"{checkpoint}: {record}")
         metrics = {key: asdict(record)[key] for key in ("loss", "perplexity", "bits_per_byte")}
         _tell(groups, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})

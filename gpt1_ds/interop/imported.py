@@ -27,7 +27,7 @@ from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.model import names
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
-from gpt1_ds.objectives.causal import Causal
+from gpt1_ds.objectives.pretraining import pretraining_objective
 
 TENSORS = "state/rank-00000.safetensors"
 
@@ -65,7 +65,7 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     config = Config(run=RunConfig(name=re.sub(r"[^A-Za-z0-9._-]", "-", out.name)), model=found.model)
     config, weights, remarks = fit_vocabulary(config, found, tokenizer)
     model = whole_model(config, lambda info: weights[info.name])
-    example = probe_batch(Causal(), config.model)
+    example = probe_batch(pretraining_objective(config), config.model)
     with torch.no_grad():
         loss = float(model(*example.inputs, *example.labels))
     if not all(bool(torch.isfinite(value).all()) for value in weights.values()):

@@ -49,9 +49,9 @@ def fused(
     q_GSH: Tensor,
     k_GSH: Tensor,
     v_GSH: Tensor,
-    until_G: Tensor | None = None,
-    probability: float = 0.0,
+    probability: float,
     seed: int = 0,
+    until_G: Tensor | None = None,
 ) -> Tensor:
     """SDPA on [G, S, H]; its dropout draws from the device's generator, which is set to `seed` first."""
     if probability:

@@ -72,11 +72,11 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Its dropout is seeded with (seed, step, first row, layer, this rank's heads)."""
         if not self.training or self.probability == 0.0:
-            return attention.fused(q_GSH, k_GSH, v_GSH, until_G)
+            return attention.fused(q_GSH, k_GSH, v_GSH, 0.0, until_G=until_G)
         key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)
         key, second = torch.cat([key_B1, second_B1]).flatten().tolist()  # one wait for a GPU, not two
         seed = (key & 0xFFFFFFFF) << 31 | second & 0x7FFFFFFF
-        return attention.fused(q_GSH, k_GSH, v_GSH, until_G, self.probability, seed)
+        return attention.fused(q_GSH, k_GSH, v_GSH, self.probability, seed, until_G)
 
     def _mask(self, keys_B: Tensor, site: Tensor, heads: int) -> attention.Mask | None:
         if not self.training or self.probability == 0.0:

@@ -59,6 +59,13 @@ class TensorParallel:
         )
 
 
+def cut_vector(length: int) -> nn.Parameter:
+    """A parameter of zeros [length], this rank's part of a vector that tensor-parallel ranks share."""
+    vector = nn.Parameter(torch.zeros(length))
+    tensor_parallel.set_tensor_model_parallel_attributes(vector, is_parallel=True, dim=0, stride=1)
+    return vector
+
+
 class _ColumnParallel(tensor_parallel.ColumnParallelLinear):
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
         if not torch.compiler.is_compiling():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from megatron.core import tensor_parallel
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -13,7 +11,7 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import names
 from gpt1_ds.model.activation import bias_activation
-from gpt1_ds.model.layers import LayerNorm, TensorParallel
+from gpt1_ds.model.layers import LayerNorm, TensorParallel, cut_vector
 
 
 class MaskedHead(nn.Module):
@@ -27,8 +25,7 @@ class MaskedHead(nn.Module):
         self.dense = nn.Linear(model.width, model.width)
         self.norm = LayerNorm(model.width, model.norm_eps, tensor)
         bias = next(parameter for parameter in layer.parameters if parameter.cut is not None)
-        self.bias = nn.Parameter(torch.zeros(bias.local_rows(tensor.size)))
-        tensor_parallel.set_tensor_model_parallel_attributes(self.bias, is_parallel=True, dim=0, stride=1)
+        self.bias = cut_vector(bias.local_rows(tensor.size))
         self.activation, self.tensor = model.activation, tensor
         names.label(self, layer, tensor)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.data.loader import Rows
 from gpt1_ds.objectives.base import HostBatch, probe_tokens
 
 
@@ -20,13 +20,18 @@ class Causal:
 
     head: None = None
 
-    def batch(self, tokens_BT: NDArray[np.int64], counted_B: NDArray[np.bool_]) -> HostBatch:
-        """Of these windows; rows that are not `counted_B` only fill up the batch."""
-        tokens_TB = tokens_BT.T
+    def batch(self, rows: Rows) -> HostBatch:
+        """Of these windows; rows numbered -1 only fill up the batch."""
+        tokens_TB = rows.tokens_BT.T
         labels_SB = np.ascontiguousarray(tokens_TB[1:])
-        weight_B = counted_B.astype(np.float32) / np.float32(labels_SB.size)
+        weight_B = (rows.row_B >= 0).astype(np.float32) / np.float32(labels_SB.size)
         weights_SB = np.broadcast_to(weight_B, labels_SB.shape).copy()
         return HostBatch((np.ascontiguousarray(tokens_TB[:-1]),), (labels_SB, weights_SB))
 
+    def counts(self, rows: Rows, real: int, global_batch: int) -> tuple[int, int]:
+        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
+        context = rows.tokens_BT.shape[1] - 1
+        return global_batch * context, real * context
+
     def probe(self, model: ModelConfig) -> HostBatch:
-        return self.batch(probe_tokens(model).T, np.ones(1, dtype=np.bool_))
+        return self.batch(Rows(probe_tokens(model).T, np.zeros(1, dtype=np.int64)))

@@ -40,15 +40,14 @@ class EvalRecord:
 
     step: int
     tokens: int
-    loss: float  # nats per token
-    perplexity: float  # per token
-    bits_per_byte: float  # of the text's UTF-8 bytes; the end-of-document token has none
+    loss: float  # nats per predicted token
+    perplexity: float  # per predicted token
+    bits_per_byte: float | None  # of the text's UTF-8 bytes; null where not every token is predicted once
     kind: str = "eval"
 
     def __str__(self) -> str:
-        return (
-            f"held-out loss {self.loss:.4f}  perplexity {self.perplexity:.2f}  {self.bits_per_byte:.4f} bits per byte"
-        )
+        bits = "" if self.bits_per_byte is None else f"  {self.bits_per_byte:.4f} bits per byte"
+        return f"held-out loss {self.loss:.4f}  perplexity {self.perplexity:.2f}{bits}"
 
 
 @dataclass(frozen=True, kw_only=True)

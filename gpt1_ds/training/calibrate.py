@@ -166,7 +166,7 @@ class _Bench:
         mask = attention.Mask(key_G, key_G, dropout.threshold(0.1), dropout.scale(0.1))
 
         def forward() -> Tensor:
-            return kernel(q, k, v, mask) if kernel else attention.fused(q, k, v, probability=0.1 if self.cuda else 0.0)
+            return kernel(q, k, v, mask) if kernel else attention.fused(q, k, v, 0.1 if self.cuda else 0.0)
 
         scores = heads * positions**2
         once = self.seconds(forward)

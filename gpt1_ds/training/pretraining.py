@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.held_out import held_out_loss
-from gpt1_ds.objectives.causal import Causal
+from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.workload import Record, Workload
@@ -32,13 +33,14 @@ class Pretraining(Workload):
         self.steps = schedule.total_steps(
             config.train, config.data, config.model.context, data.training.tokens_per_epoch
         )
-        self.objective = Causal()
+        self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
+        self.held_out_objective = pretraining_objective(config, data.tokenizer, data.data_hash)
         self.flops_per_token = flops_per_token(config.model, data.tokenizer.vocab_size)
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.data.training.batch(number, self.shape)
         counted = self.groups.tensor_rank == 0 and self.groups.is_first_stage  # each row once
-        micro_batches = training_batches(batch.micro_batches, self.config.run.seed, step)
+        micro_batches = training_batches(self.objective, batch.micro_batches, self.config.run.seed, step)
         return StepBatch(micro_batches, batch.fingerprint if counted else 0, self.tokens_per_step)
 
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -52,7 +54,11 @@ class Pretraining(Workload):
         """Held-out loss over `train.eval_batches`; nothing without held-out data."""
         if self.data.held_out is None:
             return []
-        return [held_out_loss(engine, self.data, self.shape, step, tokens, self.config.train.eval_batches)]
+        limit = self.config.train.eval_batches
+        return [held_out_loss(engine, self.data, self.held_out_objective, self.shape, step, tokens, limit)]
+
+    def facts(self) -> dict[str, Any]:
+        return {"head": asdict(self.objective.head)} if self.objective.head is not None else {}
 
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
         load(folder)

@@ -37,7 +37,9 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
         data, shape = open_data(config), batch_shape(config, engine.groups)
         norms = []
         for step in range(1, steps + 1):
-            batches = training_batches(data.training.batch(step, shape).micro_batches, config.run.seed, step)
+            batches = training_batches(
+                engine.objective, data.training.batch(step, shape).micro_batches, config.run.seed, step
+            )
             if step == 3:
                 labels, weights = batches[0].labels
                 batches[0] = replace(batches[0], labels=(labels, weights * float(poison)))

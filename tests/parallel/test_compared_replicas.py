@@ -57,7 +57,7 @@ def flip_a_bit(engine: Any, config: Any, name: str, kind: str, bad: int) -> Any:
         torch.manual_seed(step)
         tokens = torch.randint(500, (config.train.global_batch, config.model.context + 1)).numpy()
         rows = [Rows(tokens[numbers], numbers) for numbers in batch_shape(config, engine.groups).rows()]
-        engine.step(training_batches(rows, config.run.seed, step), 1e-3)
+        engine.step(training_batches(engine.objective, rows, config.run.seed, step), 1e-3)
     equal.append(replicas.compare())
     if engine.groups.rank == bad:
         held = master_weights.fragments(engine) if kind == MASTER else master_weights.weights(engine)

@@ -75,7 +75,9 @@ def train_here(overrides: list[str], how: str) -> Any:
         data, shape = open_data(config), batch_shape(config, engine.groups)
         numbers = []
         for step in range(1, STEPS + 1):
-            batches = training_batches(data.training.batch(step, shape).micro_batches, config.run.seed, step)
+            batches = training_batches(
+                engine.objective, data.training.batch(step, shape).micro_batches, config.run.seed, step
+            )
             result = engine.step(batches, 1e-3)
             numbers.append((result.loss, result.grad_norm))
             if step == 2:

@@ -39,7 +39,9 @@ def train_here(overrides: list[str], overlaps: bool, spares: bool = False, poiso
         data, shape = open_data(config), batch_shape(config, engine.groups)
         results = []
         for step in (1, 2, 3):
-            batches = training_batches(data.training.batch(step, shape).micro_batches, config.run.seed, step)
+            batches = training_batches(
+                engine.objective, data.training.batch(step, shape).micro_batches, config.run.seed, step
+            )
             if step == 2:
                 labels, weights = batches[0].labels
                 batches[0] = replace(batches[0], labels=(labels, weights * poison))

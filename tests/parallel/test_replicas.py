@@ -50,5 +50,5 @@ def train_here(engine: Any, config: Any) -> Any:
     data, shape = open_data(config), batch_shape(config, engine.groups)
     for step in range(1, STEPS + 1):
         batch = data.training.batch(step, shape)
-        engine.step(training_batches(batch.micro_batches, config.run.seed, step), 1e-3)
+        engine.step(training_batches(engine.objective, batch.micro_batches, config.run.seed, step), 1e-3)
     return pieces(engine, "master", owned=False)

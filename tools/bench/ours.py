@@ -66,13 +66,14 @@ class Text:
 
         from gpt1_ds.data.loader import BatchShape, Rows
         from gpt1_ds.engine.build import training_batches
+        from gpt1_ds.objectives.causal import Causal
 
         shape, draw = BatchShape(config.train.global_batch, config.train.micro_batch), np.random.default_rng(0)
         size = (config.train.micro_batch, config.model.context + 1)
         self._batches = []
         for step in range(BATCHES):
             rows = [Rows(draw.integers(0, config.model.vocab_size, size), numbers) for numbers in shape.rows()]
-            self._batches.append(training_batches(rows, config.run.seed, step))
+            self._batches.append(training_batches(Causal(), rows, config.run.seed, step))
 
     def ours(self, step: int) -> Sequence[Any]:
         """Micro-batches as our engine takes them."""

@@ -106,7 +106,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
         torch.set_num_threads(threads)
         drawn = np.random.default_rng(number).random(shape) ** 3 * vocabulary  # small ids are frequent: to be learnt
         rows = [Rows(drawn.astype(np.int64)[part], part) for part in batch_shape(config, groups).rows()]
-        batches = training_batches(rows, config.run.seed, number)
+        batches = training_batches(engine.objective, rows, config.run.seed, number)
         dist.barrier()
         began = time.perf_counter()
         result = engine.step(batches, RATE)

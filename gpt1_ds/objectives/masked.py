@@ -1,0 +1,159 @@
+"""Masked language modelling (Devlin et al. 2019, section 3.1), with or without next-sentence prediction.
+
+Of a row's n tokens, max(1, round(probability x n)) are predicted. Which ones, and what stands in their place, is a pure
+function of (seed, data hash, number of the sequence in the run): the same on every layout, at every micro-batch size
+and after a rollback.
+
+Shapes: B rows, S positions, M positions that are predicted in a full row, G rows of the global batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.config.objective import ObjectiveConfig
+from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.windows import Int64s, mix
+from gpt1_ds.objectives.base import HostBatch, probe_tokens
+
+UInt64s = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # one hash for each decision
+_LEAST = 5  # tokens of a row that may have no more than one that is not special
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """What the masks of a run depend on besides its settings: the id of <mask>; the ids that a random token may be;
+    64 bits of (seed, data hash); for whole words, which ids begin one.
+    """
+
+    mask_id: int
+    text_ids: Int64s
+    key: int
+    begins_V: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Labels: which positions are predicted [M, B], their tokens and weights [M, B], those of a short row filled up
+    with weight 0; with a `head` for pairs also position 0, the targets [B, 2] and weights [B]. Without a `text` only
+    the probe can be made.
+    """
+
+    settings: ObjectiveConfig
+    head: HeadSpec | None = None
+    text: MaskedText | None = None
+
+    def predicted(self, length_B: Int64s) -> Int64s:
+        """Tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
+        counts = np.maximum(1, np.rint(self.settings.probability * length_B)).astype(np.int64)
+        return np.where(length_B <= _LEAST, length_B > 0, counts).astype(np.int64)
+
+    def counts(self, rows: TextRows, real: int, global_batch: int) -> tuple[int, int]:
+        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
+        predicted = int(self.predicted(rows.lengths_G).sum())
+        return predicted, predicted
+
+    def batch(self, rows: TextRows) -> HostBatch:
+        """Of these rows; every predicted token of the global batch weighs the same."""
+        assert self.text is not None, "the caller has a tokenizer"
+        draw_BS = _draws(rows.number_B, rows.tokens_BS.shape[1], self.text.key)
+        at_BM, is_predicted_BM = self._choose(rows, draw_BS)
+        tokens_BS = self._replaced(rows.tokens_BS, draw_BS, at_BM, is_predicted_BM)
+        return self._host_batch(rows, tokens_BS, at_BM, is_predicted_BM)
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        """The first positions are predicted, and nothing is masked: it asks for no tokenizer."""
+        tokens_BS = probe_tokens(model).T[:, :-1]
+        length_B, second_B = np.array([[tokens_BS.shape[1]], [(tokens_BS.shape[1] + 1) // 2]])
+        row_B, special_BS = np.zeros(1, dtype=np.int64), np.zeros(tokens_BS.shape, dtype=np.bool_)
+        rows = TextRows(tokens_BS, length_B, second_B, row_B, row_B, row_B, special_BS, length_B)
+        at_BM = np.arange(int(self.predicted(length_B)[0]))[None]
+        return self._host_batch(rows, tokens_BS, at_BM, np.ones_like(at_BM, dtype=np.bool_))
+
+    def _host_batch(
+        self, rows: TextRows, tokens_BS: Int64s, at_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
+    ) -> HostBatch:
+        parts = len(rows.lengths_G) / len(rows.row_B)  # micro-batches of the global batch: the loss is their mean
+        counted_BM = is_predicted_BM & (rows.row_B >= 0)[:, None]
+        weights_MB = np.ascontiguousarray(
+            (counted_BM * (parts / self.predicted(rows.lengths_G).sum())).T.astype(np.float32)
+        )
+        ids_MB = np.ascontiguousarray(np.take_along_axis(rows.tokens_BS, at_BM, 1).T)
+        labels = (np.ascontiguousarray(at_BM.T), ids_MB, weights_MB, *self._pairs(rows))
+        return HostBatch((np.ascontiguousarray(tokens_BS.T),), labels, (rows.length_B, rows.second_B))
+
+    def _choose(self, rows: TextRows, draw_BS: UInt64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """(positions [B, M] in ascending order, filled up with 0; which of them are predicted)."""
+        assert self.text is not None, "the caller has a tokenizer"
+        count_B, S = self.predicted(rows.length_B), rows.tokens_BS.shape[1]
+        order_BS = np.where(rows.special_BS, ~np.uint64(0), draw_BS)
+        if self.settings.whole_words:
+            assert self.text.begins_V is not None, "whole words have beginnings"
+            order_BS = _word_order(rows, order_BS, self.text.begins_V, count_B)
+        chosen_BM = np.argsort(order_BS, axis=1, kind="stable")[:, : int(self.predicted(np.array([S]))[0])]
+        count_B = np.minimum(count_B, (~rows.special_BS).sum(1))
+        is_chosen_BM = np.arange(chosen_BM.shape[1]) < count_B[:, None]
+        at_BM = np.sort(np.where(is_chosen_BM, chosen_BM, S), axis=1)
+        return np.where(at_BM < S, at_BM, 0), at_BM < S
+
+    def _replaced(
+        self, tokens_BS: Int64s, draw_BS: UInt64s, at_BM: Int64s, is_predicted_BM: NDArray[np.bool_]
+    ) -> Int64s:
+        """The tokens that the model reads."""
+        assert self.text is not None, "the caller has a tokenizer"
+        text_ids = self.text.text_ids
+        draw_BM = np.take_along_axis(draw_BS, at_BM, 1)
+        kind_BM = (mix(draw_BM ^ _KIND) >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
+        random_BM = text_ids[(mix(draw_BM ^ _TOKEN) % np.uint64(len(text_ids))).astype(np.int64)]
+        own_BM = np.take_along_axis(tokens_BS, at_BM, 1)
+        replace, random = self.settings.replace, self.settings.random
+        new_BM = np.where(kind_BM < replace, self.text.mask_id, np.where(kind_BM < replace + random, random_BM, own_BM))
+        replaced_BS, (row, place) = tokens_BS.copy(), np.nonzero(is_predicted_BM)
+        replaced_BS[row, at_BM[row, place]] = new_BM[row, place]
+        return replaced_BS
+
+    def _pairs(self, rows: TextRows) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
+        """Labels of the next-sentence head."""
+        if self.head is None:
+            return ()
+        B = len(rows.row_B)
+        targets_B2 = np.eye(2, dtype=np.float32)[np.maximum(rows.follows_B, 0)]
+        weights_B = (rows.row_B >= 0).astype(np.float32) / np.float32(B)
+        return np.zeros(B, dtype=np.int64), targets_B2, weights_B
+
+
+def _draws(number_B: Int64s, positions: int, key: int) -> UInt64s:
+    """64 pseudo-random bits for each position of these sequences."""
+    with np.errstate(over="ignore"):
+        row_B = mix(number_B.astype(np.uint64) * _GOLDEN + np.uint64(key))
+        return mix(row_B[:, None] + np.arange(1, positions + 1, dtype=np.uint64) * _GOLDEN)
+
+
+def _word_order(rows: TextRows, order_BS: UInt64s, begins_V: NDArray[np.bool_], count_B: Int64s) -> UInt64s:
+    """Another order, in which the pieces of a word follow one another. A word that is longer than what is left to be
+    predicted comes after all that are not; if no other is left, it is cut.
+    """
+    new_BS = order_BS.copy()
+    for row, (tokens_S, special_S) in enumerate(zip(rows.tokens_BS, rows.special_BS, strict=True)):
+        at = np.flatnonzero(~special_S)
+        if not len(at):
+            continue
+        begins = begins_V[tokens_S[at]] | (np.diff(at, prepend=at[0] - 2) > 1)  # also after a special token
+        words, left = np.split(at, np.flatnonzero(begins)[1:]), int(count_B[row])
+        fitting, others = [], []
+        for number in np.argsort([order_BS[row, word[0]] for word in words], kind="stable"):
+            word = words[number]
+            if len(word) <= left:
+                fitting.append(word)
+                left -= len(word)
+            else:
+                others.append(word)
+        new_BS[row, np.concatenate([*fitting, *others])] = np.arange(len(at), dtype=np.uint64)
+    return new_BS
