@@ -8,6 +8,8 @@ Shapes: S positions, B rows, D width, N heads on this rank (read off the tensors
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +19,7 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import attention, dropout, names
 from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, LayerNorm, RowParallel, TensorParallel
+from gpt1_ds.model.residual import sum_and_norm
 
 SITES = 3  # dropout sites of a block: attention probabilities, attention output, mlp output
 
@@ -126,14 +129,14 @@ class Block(nn.Module):
         return hidden_SBD, facts_B3
 
     def _forward(self, x_SBD: Tensor, facts_B3: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        join = partial(sum_and_norm, keys_B=facts_B3[:, KEY] if self.training else None, probability=self.probability)
         if self.pre_norm:
             attended_SBD = self.attention(self.attention_norm(x_SBD), facts_B3, self.site, cache)
-            n_SBD = x_SBD + self._drop(attended_SBD, facts_B3, self.site + 1)
-            return n_SBD + self._drop(self.mlp(self.mlp_norm(n_SBD)), facts_B3, self.site + 2)
-        n_SBD = self.attention_norm(
-            x_SBD + self._drop(self.attention(x_SBD, facts_B3, self.site, cache), facts_B3, self.site + 1)
-        )
-        return self.mlp_norm(n_SBD + self._drop(self.mlp(n_SBD), facts_B3, self.site + 2))  # type: ignore[no-any-return]
+            n_SBD, normal_SBD = join(x_SBD, attended_SBD, self.mlp_norm, site=self.site + 1)
+            return n_SBD + self._drop(self.mlp(normal_SBD), facts_B3, self.site + 2)
+        attended_SBD = self.attention(x_SBD, facts_B3, self.site, cache)
+        _, n_SBD = join(x_SBD, attended_SBD, self.attention_norm, site=self.site + 1)
+        return join(n_SBD, self.mlp(n_SBD), self.mlp_norm, site=self.site + 2)[1]
 
     def _drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
         if not self.training:
