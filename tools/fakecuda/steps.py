@@ -169,6 +169,7 @@ def _announce_shapes(config: Config, engine: Engine) -> None:
 
 def batches(config: Config, engine: Engine) -> list[MicroBatch]:
     """Of one step, in the objective's own form; every token is 0."""
+    from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.engine.build import batch_shape
     from gpt1_ds.model.dropout import row_keys
@@ -177,7 +178,7 @@ def batches(config: Config, engine: Engine) -> list[MicroBatch]:
     for rows in batch_shape(config, engine.groups).rows():
         count, length = len(rows), config.model.context
         if engine.objective.head is None:
-            batch = engine.objective.batch(np.zeros((count, length + 1), np.int64), rows >= 0)  # type: ignore[attr-defined]
+            batch = engine.objective.batch(Rows(np.zeros((count, length + 1), np.int64), rows))  # type: ignore[attr-defined]
         else:
             tokens_ECT, extract_EC = np.zeros((count, 1, length), np.int64), np.full((count, 1), length - 1)
             weights_ECS, targets_EK = np.ones((count, 1, length - 1), np.float32), np.ones((count, 2), np.float32)
