@@ -174,9 +174,9 @@ def check_choice(ranks: int, here: machine.Machine, rounds: int = 3) -> tuple[fl
     """(how much slower the planner's first layout is than the fastest measured one, in words)."""
     config: Config = load([], CHOICE)
     ranked = search(config, ranks, VOCABULARY, here, 1 << 40).ranked
-    field = {one.value("pipeline"): one for one in reversed(ranked)}  # the best of each kind, then the best of all
-    field |= {("tensor", one.value("tensor")): one for one in reversed(ranked)}
-    field |= {("zero", one.value("zero")): one for one in reversed(ranked)}
+    field = {one.values["pipeline"]: one for one in reversed(ranked)}  # the best of each kind, then the best of all
+    field |= {("tensor", one.values["tensor"]): one for one in reversed(ranked)}
+    field |= {("zero", one.values["zero"]): one for one in reversed(ranked)}
     rivals = {str(one): one for one in [*ranked[:5], *field.values()]}
     times: dict[str, list[float]] = {}
     for _ in range(rounds):  # interleaved, so that a slow minute hits all of them

@@ -13,17 +13,15 @@ from gpt1_ds.engine.bf16_optimizer_patch import FlatGradients
 from gpt1_ds.engine.graphs import CudaRecorder, GraphedPasses, Pass
 from gpt1_ds.engine.overlap import OverlappedReduction, Reduction
 from gpt1_ds.model import dropout, kernels
+from gpt1_ds.plan.cuda import has_graphs
 
 
 def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, config: Config) -> GraphedPasses | None:
-    """Where the host is what limits: at bf16 on a GPU, whose gradients lie in one place (BF16_Optimizer). Fused
-    attention seeds a generator from the host, and sequence-parallel ranks gather into a buffer that may move.
-    """
+    """Where the plan says so and the kernels run."""
+    if not has_graphs(config) or not kernels.available(engine.device):
+        return None
     optimizer = engine.deepspeed.optimizer
-    if config.train.cuda_graphs == "off" or not isinstance(optimizer, BF16_Optimizer):
-        return None
-    if config.model.attention != "exact" or config.parallel.sequence or not kernels.available(engine.device):
-        return None
+    assert isinstance(optimizer, BF16_Optimizer), "DeepSpeed's choice for bf16 under ZeRO 1"
     return GraphedPasses(
         work,
         FlatGradients(optimizer),

@@ -3,7 +3,8 @@
     step = (m - 1) x slowest stage + sum over stages      of forward + backward, m micro-batches (1F1B)
          + reduction of gradients + update + gathering of weights
 
-A stage's passes are the sum of its kernels' times, or the host's time to launch them where that is longer (CUDA).
+A stage's passes are the sum of its kernels' times, or the host's time to launch them where that is longer (CUDA). The
+host launches a micro-batch that is a CUDA graph as a whole; then no kernel is shorter than the smallest.
 B bytes on n ranks take 2 (n - 1) / n x B of bandwidth to be reduced everywhere and half of it to be gathered or
 scattered, as rings do, and 2 or 1 x log2 n latencies, as trees do (Thakur et al. 2005; libraries choose by size).
 
@@ -51,6 +52,7 @@ class Cost:
     tensor_bytes: float
     pipeline_bytes: float
     data_bytes: float
+    graphs: bool  # micro-batches are launched as CUDA graphs
     tokens_per_second: float
     mfu: float  # share of the peak, FLOPs by PaLM's convention
 
@@ -89,6 +91,7 @@ class _Step:
         self.type, self.gradient = wires.type, wires.gradient
         self.cuda = machine.device == "cuda"
         self.compiled = self.cuda and cuda.is_compiled(config)
+        self.graphs = self.cuda and cuda.has_graphs(config)
         self.kernels = list(zip(cuda.block_kernels(config), cuda.end_kernels(config), strict=True)) if self.cuda else []
         self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self.cuda else world))
         # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
@@ -125,6 +128,7 @@ class _Step:
             tensor_bytes=max(one.tensor for one in sent),
             pipeline_bytes=max(one.pipeline for one in sent),
             data_bytes=max(one.data for one in sent),
+            graphs=self.graphs,
             tokens_per_second=tokens,
             mfu=tokens * flops_per_token(self.model, self.vocab_size) / peak if peak else 0.0,
         )
@@ -142,8 +146,8 @@ class _Step:
         ends, tensors = self._ends(stage), sum(len(layer.parameters) for layer in stage.body)
         forward, backward = forward + ends / 3, backward + ends * 2 / 3
         together = max if self.cuda else operator.add  # a GPU computes what was launched before
-        host = self._host(stage, tensors)
-        forward, backward = together(forward, host[0]), together(backward, host[1])
+        launching = self._launching(stage, tensors)
+        forward, backward = together(forward, launching[0]), together(backward, launching[1])
         forward, backward = (
             passes + self._between(stage) + tensor
             for passes, tensor in zip((forward, backward), self._tensor(stage), strict=True)
@@ -156,14 +160,19 @@ class _Step:
             backward += self._remaining(backward, stage)
         return forward, backward
 
-    def _host(self, stage: Stage, tensors: int) -> tuple[float, float]:
+    def _launching(self, stage: Stage, tensors: int) -> tuple[float, float]:
         """Seconds that the host needs to launch (forward, backward)."""
         launch, calls = self.speeds.launch, tensors * TENSOR_CALLS[self.config.parallel.zero]
         if not self.cuda:
             host = (stage.blocks * CPU_BLOCK + CPU_ENDS + calls) * launch
             return host / 3, host * 2 / 3
         forward, backward = (stage.blocks * of_block + of_ends for of_block, of_ends in self.kernels)
-        return forward * launch, (backward + calls) * launch
+        if not self.graphs:
+            return forward * launch, (backward + calls) * launch
+        # it runs ahead of the device, from step to step; each gradient is added up by one kernel of the graph
+        host = (cuda.REPLAY + cuda.STEP / self.micro_batches) * launch
+        device = forward * cuda.KERNEL, (backward + tensors) * cuda.KERNEL
+        return max(host / 3, device[0]), max(host * 2 / 3, device[1])
 
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""

@@ -29,6 +29,10 @@ COMPILED_KEYS = (1, 0)
 ENDS = (11, 10)  # embeddings, head and loss, whose chunks of logits are few
 COMPILED_ENDS = (11, 9)  # of which the sum of the embeddings and its dropout are compiled
 
+# What the host launches where micro-batches are CUDA graphs; counted
+REPLAY = 6  # for each of them: copies of its inputs, the graph, a copy of its loss
+STEP = 30  # once a step: losses, norm, update
+
 # Bytes of a block's simple passes, forward and backward together; counted
 MOVED = 0.41  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
 COMPILED_PASSES = 0.8  # of an eager block's bytes without dropout
@@ -45,6 +49,7 @@ INTEGERS = 0.25  # integer instructions for each fp32 FLOP of the peak: half the
 GELU_TENSORS, NORM_TENSORS, LOSS_TENSORS = 8, 11, 3  # passes over values of the model's type, forward and backward
 UPDATE_BYTES = 34  # of a parameter: master, moments and gradient read, all but the last written, bf16 copy, norm
 LAUNCH = 8e-6  # seconds of the host for each eager kernel, autograd's part included; assumed
+KERNEL = 2e-6  # seconds that the smallest kernel of a CUDA graph takes; assumed
 NODE_LATENCY, NETWORK_LATENCY = 8e-6, 2e-5  # seconds of a message; assumed
 
 
@@ -91,6 +96,17 @@ def is_compiled(config: Config) -> bool:
     and go inside a block, where a graph would break.
     """
     return config.train.compile == "on" or (config.train.compile == "auto" and config.parallel.zero < 3)
+
+
+def has_graphs(config: Config) -> bool:
+    """Whether forward and backward of a micro-batch are launched as one CUDA graph on a GPU, where the kernels of
+    model/kernels/ run: at bf16 under ZeRO 1, whose gradients stay in one place. Fused attention seeds a generator from
+    the host, and sequence-parallel ranks gather into a buffer that may move.
+    """
+    train, parallel = config.train, config.parallel
+    if train.cuda_graphs == "off" or config.model.attention != "exact":
+        return False
+    return train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined and not parallel.sequence
 
 
 def kernels_per_block(config: Config) -> int:

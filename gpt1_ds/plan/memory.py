@@ -16,6 +16,11 @@ a block's input is kept.
 
 The peak is the largest of a step's instants, not the sum of everything. It is what `torch.cuda.max_memory_allocated`
 counts; a CPU's heap may keep some of what was freed.
+
+Estimated, because no GPU has measured it: CUDA graphs of micro-batches keep what a pass needs, all of them in one pool,
+from capture to the end of the run. The pool is no larger than an ordinary pass, but stays while others need memory:
+evaluation, and the passes of the other kinds of micro-batches (the first of a step, later ones, the last) that come
+before those have graphs, too. Static inputs, 20 bytes a token, and the graphs themselves are not counted.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.plan import cuda
+from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.stages import Stage, stages
 
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
@@ -46,7 +53,8 @@ class RankMemory:
     activations: int  # of all micro-batches in flight, and a chunk's logits
     logits: int  # of one chunk
     in_flight: int  # micro-batches
-    host: int  # while the run starts: parameters are made in fp32 on the host, each drawn at its full size
+    host: int  # while the run starts
+    host_for: str  # what that is
     instants: dict[str, int]
 
     @property
@@ -90,6 +98,8 @@ class _Rank:
         row = stage.columns * self.type
         self.logits = stage.head * row * chunk_tokens(train.micro_batch * model.context, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
+        self.buckets = buckets(config, self.data, self.parameters, device)
+        self.graphs = device == "cuda" and cuda.has_graphs(config)
 
     def memory(self) -> RankMemory:
         instants = {"start of the run": self._building(), **self._step()}
@@ -103,7 +113,8 @@ class _Rank:
             activations=self.in_flight * self._activations() + self.logits,
             logits=self.logits,
             in_flight=self.in_flight,
-            host=4 * self.parameters + self._drawn(),
+            host=max(self._made(), self._proof()),
+            host_for="gradients that prove CUDA graphs" if self._proof() > self._made() else "parameters in fp32",
             instants={name: round(size) for name, size in instants.items()},
         )
 
@@ -125,8 +136,7 @@ class _Rank:
         return 4 * self.parameters // (self.data if self.zero >= 2 else 1)
 
     def _buffers(self) -> int:
-        bucket = 4 * (min(BUCKET_ELEMENTS, self.parameters) if self.device == "cpu" else BUCKET_ELEMENTS)
-        return LIBRARIES[self.device] + self._received() + (bucket if self.zero == 3 else 0)
+        return LIBRARIES[self.device] + self._received() + self.buckets.held
 
     def _received(self) -> int:
         """What a pipeline keeps of its last micro-batches: inputs and their gradients, on the last stage states."""
@@ -166,13 +176,19 @@ class _Rank:
             instants = {name: max(size, later[name]) for name, size in instants.items()}
         instants["reduction of gradients"] = self._reducing(held, gradients)
         instants["update"] = held + self._updating()
+        if self.graphs:
+            pool = max(instants.values()) - held
+            if self.micro_batches > 1:
+                instants["capture of CUDA graphs"] = held + 2 * pool
+            instants["evaluation"] = held + pool + self._evaluating()
         return instants
 
     def _pass(self, start: float, flight: int, existing: bool) -> dict[str, float]:
         """The last forward and the first backward pass with `flight` micro-batches alive."""
         others = start + (flight - 1) * self._activations()
-        instants = {"end of the forward pass": others + self._activations() + self._workspace()}
-        return instants | self._backward(others, existing)
+        waiting = self.buckets.filled if existing and self.zero == 1 else 0  # until the step's reduction
+        instants = {"end of the forward pass": others + self._activations() + self._workspace() + waiting}
+        return instants | self._backward(others + self.buckets.filled, existing)
 
     def _backward(self, before: float, existing: bool) -> dict[str, float]:
         """Through the blocks, last to first. New gradients pile up where there are none to be added to."""
@@ -219,24 +235,31 @@ class _Rank:
             size += round(0.75 * min(BUCKET_ELEMENTS, self.parameters) * self.type)
         return size
 
+    def _evaluating(self) -> float:
+        """What one block or a chunk of logits takes where nothing is kept for a backward pass."""
+        block = max(map(self._saved, self.stage.body), default=0.0)
+        return self.hidden + max(block, self.stage.head * (self.logits + 4 * LOSS_LOGITS[self.device]))
+
     def _reducing(self, held: float, gradients: float) -> float:
-        bucket = 4 * min(BUCKET_ELEMENTS, self.parameters)
         if self.zero >= 2:
-            # a bucket is full while blocks are still to come; it is copied to be reduced. ZeRO 3 holds it all the time
+            # a bucket is full while blocks are still to come; it is copied to be reduced
             undone = max(0, self.stage.blocks - BUCKET_ELEMENTS // max(1, self.stage.block))
             saved = undone * sum(map(self._kept, self.stage.body[:1])) + self._ends() + self.matrix * self.stage.head
             found = gradients if self.micro_batches > 1 or self.mixed else 0.0  # in bf16 the partition comes first
             waiting = self._gathered() * undone / max(1, self.stage.blocks)
-            return held + found + saved + 2 * self._filled() + waiting
+            return held + found + saved + waiting + self.buckets.filled + self.buckets.copied * self._full()
+        if self.device == "cuda":  # the largest bucket, or a gradient that is larger
+            message = min(self.parameters, max(BUCKET_ELEMENTS, self.stage.embedding))
+            return held + gradients + self.buckets.filled + self.buckets.copied * message
         if self.zero == 1 and not self.mixed:
-            return held + gradients + bucket
+            return held + gradients + 4 * min(BUCKET_ELEMENTS, self.parameters)
         return held + gradients + (4 * self.parameters if self.data > 1 and self.parameters < FLAT_LIMIT else 0)
 
-    def _filled(self) -> int:
-        """Bytes of a bucket that the next matrix does not fit in any more."""
+    def _full(self) -> int:
+        """Elements of a bucket that the next matrix does not fit in any more."""
         blocks, rest = divmod(min(BUCKET_ELEMENTS, self.parameters), max(1, self.stage.block))
         blocks, largest = min(blocks, self.stage.blocks), max(1, self.stage.largest)
-        return 4 * max(largest, blocks * self.stage.block + rest // largest * largest)
+        return max(largest, blocks * self.stage.block + rest // largest * largest)
 
     def _updating(self) -> float:
         gathering = self.type * self.parameters if self.device == "cpu" and self.data > 1 and self.zero in (1, 2) else 0
@@ -246,6 +269,14 @@ class _Rank:
         if self.zero == 3:
             return self._cut(gradients)
         return max(gathering, 0 if self.gradients_stay else 2 * self._cut(gradients))
+
+    def _made(self) -> int:
+        """On the host: parameters in fp32, each drawn at its full size."""
+        return 4 * self.parameters + self._drawn()
+
+    def _proof(self) -> int:
+        """On the host: gradients before a pass, after it and after its graph."""
+        return 12 * self.parameters if self.graphs else 0
 
     def _drawn(self) -> int:
         """Of the largest parameter."""
@@ -257,7 +288,7 @@ class _Rank:
         if self.device != "cpu":
             return 0.0
         if self.zero == 0:
-            return 4 * self.parameters + self._drawn()
+            return self._made()
         if self.mixed:
             return self.parameters * (10 if self.zero == 1 else 4 + 4 / self.data)
         return self.parameters * (8 + 4 / self.data if self.zero < 3 else 4 + 8 / self.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,10 @@ class Planning:
         print(*report.memory_lines(ranks, self.limit, self.world, self.machine), sep="\n")
         print(report.machine_line(self.machine))
         print(*report.cost_lines(costs, config, self.world, self.machine, self.tokens), sep="\n")
+        if costs.graphs:
+            without = replace(config, train=replace(config.train, cuda_graphs="off"))
+            for line in report.graphs_lines(costs, cost(without, self.world, self.vocabulary, self.machine)):
+                print(line)
 
     def _memory(self, config: Config) -> list[RankMemory]:
         return memory(config, self.world, self.vocabulary, self.machine.device)

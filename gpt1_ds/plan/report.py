@@ -93,7 +93,7 @@ def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machi
     if machine.device == "cuda":
         host = max(rank.host for rank in ranks)
         node = host * min(world, machine.ranks_per_node)
-        yield f"start: each rank makes its part on the host first, in fp32: {byte_size(host)}, {byte_size(node)} a node"
+        yield f"start: each rank needs {byte_size(host)} on the host, {byte_size(node)} a node: {ranks[0].host_for}"
 
 
 def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens: int | None) -> Iterator[str]:
@@ -114,6 +114,13 @@ def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens:
     if tokens:
         seconds, nodes = tokens / cost.tokens_per_second, math.ceil(world / machine.ranks_per_node)
         yield f"length: {count(tokens)} tokens take {duration(seconds)} = {seconds / 3600 * nodes:.3g} node-hours"
+
+
+def graphs_lines(cost: Cost, without: Cost) -> Iterator[str]:
+    """What CUDA graphs gain, where that is something; `without` is the same layout without them."""
+    slower = without.step / cost.step - 1
+    if slower >= 0.001:
+        yield f"launches: hidden by CUDA graphs; {slower:.0%} slower with train.cuda_graphs=off"
 
 
 def search_lines(found: Found) -> Iterator[str]:

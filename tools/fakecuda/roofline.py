@@ -15,7 +15,6 @@ PEAK = 989.4e12  # FLOP/s
 REACHED = {  # FLOP/s of the Triton kernels, as the planner assumes them
     name: part * PEAK for name, (part, _) in zip(("attention", "attention_backward"), cuda.EXACT, strict=True)
 }
-KERNEL = 2.0e-6  # seconds that the smallest kernel takes
 LAUNCH = 6.0e-6  # seconds of host time for an operation in eager mode
 
 PRODUCT, ATTENTION, MASKS = "matrix products", "attention", "attention masks"
@@ -45,7 +44,7 @@ class Work:
 def seconds(kernel: Kernel) -> float:
     """On the device: what takes longest of moving its bytes, its products, and existing."""
     moved = kernel.read + kernel.written
-    return max(moved / BANDWIDTH, kernel.flops / REACHED.get(kernel.name, PRODUCTS), kernel.launches * KERNEL)
+    return max(moved / BANDWIDTH, kernel.flops / REACHED.get(kernel.name, PRODUCTS), kernel.launches * cuda.KERNEL)
 
 
 def category(kernel: Kernel) -> str:

@@ -1,4 +1,10 @@
+import json
+
+import pytest
+
 from gpt1_ds.config import load
+from gpt1_ds.plan.machine import PRESETS
+from gpt1_ds.plan.planning import Planning
 from gpt1_ds.plan.report import describe
 
 
@@ -14,3 +20,24 @@ def test_the_description_names_counts_and_layout() -> None:
     assert "753M (PaLM convention), 724M (Megatron, causal)" in lines
     assert "tensor 1 x pipeline 2 x data 4" in lines
     assert "3051758 steps" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "graphs", "said"),
+    [
+        (["train.micro_batch=1"], True, "launches: hidden by CUDA graphs; "),
+        (["train.micro_batch=64", "train.global_batch=512"], True, ""),
+        (["train.micro_batch=1", "train.cuda_graphs=off"], False, ""),
+    ],
+    ids=["small", "large", "off"],
+)
+def test_the_plan_says_which_launches_graphs_hide(
+    words: list[str], graphs: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planning = Planning(load(["pretrain/gpt1_117m"], words), 8, 40478, None, PRESETS["h100"], 78 << 30)
+    assert planning.plan(as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["cost"]["graphs"] is graphs
+    assert planning.plan(as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "" not in lines
+    assert [line[: len(said)] for line in lines if line.startswith("launches:")] == ([said] if said else [])

@@ -9,7 +9,7 @@ from gpt1_ds.architecture.count import parameters
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.plan.memory import RankMemory, memory, peak
+from gpt1_ds.plan.memory import LIBRARIES, RankMemory, memory, peak
 from gpt1_ds.plan.stages import stages
 
 GPT1 = ["pretrain/gpt1_117m"]
@@ -146,6 +146,72 @@ def test_the_search_looks_at_the_stage_that_needs_most() -> None:
         config = gpt1(*words)
         stages = memory(config, 12, 40478)
         assert peak(config, 12, 40478).peak == max(stage.peak for stage in stages)
+
+
+def added(words: list[str], world: int, instant: str) -> float:
+    """Bytes per bucket's element that an instant on CUDA takes more than on a CPU."""
+    config = gpt1("train.global_batch=64", *words)
+    cuda, cpu = (first(config, world, device) for device in ("cuda", "cpu"))
+    return (cuda.instants[instant] - cpu.instants[instant] + LIBRARIES["cpu"]) / BUCKET_ELEMENTS
+
+
+@pytest.mark.parametrize(
+    ("words", "world", "element"),
+    [
+        (["train.precision=fp32", "parallel.zero=1"], 8, 2 * 4),
+        (["train.precision=fp32", "parallel.zero=1"], 1, 4),
+        (["train.precision=fp16", "parallel.zero=1"], 8, 2 * 4),
+        (["train.precision=fp32", "parallel.zero=2"], 8, 2 * 4),
+        (["train.precision=bf16", "parallel.zero=2"], 8, 2 * 2),
+        (["train.precision=fp16", "parallel.zero=2"], 1, 2),
+        (["train.precision=bf16", "parallel.zero=3"], 8, 4),
+        (["train.precision=fp16", "parallel.zero=3"], 8, 2 - 2),  # the one held is shorter, too
+        (["train.precision=bf16", "parallel.zero=1"], 8, 0),
+        (["train.precision=fp32", "parallel.zero=0"], 8, 0),
+    ],
+)
+def test_buckets_of_a_backward_pass_by_hand(words: list[str], world: int, element: int) -> None:
+    same = ["model.attention=fused"]  # whose working memory has one size
+    assert added([*words, *same], world, "gradients of the first block") == element
+
+
+def test_zero_1_keeps_its_buckets_from_the_first_micro_batch_to_the_reduction() -> None:
+    words = ["train.precision=fp32", "model.attention=fused", "train.micro_batch=4"]
+    several, once = (first(gpt1(*words, f"train.global_batch={rows}"), 8) for rows in (64, 32))
+    assert several.instants["end of the forward pass"] - once.instants["end of the forward pass"] == (
+        several.gradients + 2 * 4 * BUCKET_ELEMENTS
+    )
+    embedding = 40576 * 768
+    assert once.instants["reduction of gradients"] == (
+        once.weights + once.optimizer + once.gradients + 4 * (2 * BUCKET_ELEMENTS + embedding)
+    )
+
+
+def test_slices_of_flat_gradients_are_not_copied_to_be_reduced() -> None:
+    found = first(gpt1("train.global_batch=64"), 8)
+    held = found.weights + found.optimizer + found.gradients
+    assert found.instants["reduction of gradients"] == held
+
+
+def test_cuda_graphs_keep_the_memory_of_a_pass() -> None:
+    one, several = (first(gpt1("train.global_batch=64", f"train.micro_batch={rows}"), 8) for rows in (8, 4))
+    for found in (one, several):
+        held = found.weights + found.optimizer + found.gradients
+        others = ("evaluation", "capture of CUDA graphs")
+        most = max(size for name, size in found.instants.items() if name not in others)
+        assert found.instants["evaluation"] > most
+        assert found.instants.get("capture of CUDA graphs", 2 * most - held) == 2 * most - held
+    assert "capture of CUDA graphs" not in one.instants, "there is one kind of micro-batch"
+    assert several.peak_at == "capture of CUDA graphs", "the first and the second micro-batch have graphs of their own"
+    off = first(gpt1("train.global_batch=64", "train.cuda_graphs=off"), 8)
+    assert off.peak == max(size for name, size in one.instants.items() if name != "evaluation")
+
+
+def test_the_host_keeps_gradients_while_graphs_prove_themselves() -> None:
+    found, off = first(gpt1(), 8), first(gpt1("train.cuda_graphs=off"), 8)
+    assert (found.host, found.host_for) == (12 * 116_610_048, "gradients that prove CUDA graphs")
+    assert (off.host, off.host_for) == (4 * (116_610_048 + 40576 * 768), "parameters in fp32")
+    assert first(gpt1(), 8, "cpu").host == off.host
 
 
 def test_padding_counts() -> None:

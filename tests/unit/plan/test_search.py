@@ -108,7 +108,7 @@ def test_micro_batch_and_recomputation_follow_the_memory() -> None:
         }
         return tuple(best.values[axis] for axis in ("micro_batch", "recompute", "compile"))
 
-    ample, tight, scarce = proposed(78), proposed(6), proposed(1.5)
+    ample, tight, scarce = proposed(78), proposed(8), proposed(1.5)
     assert ample == (64, "none", "on")
     assert tight[1:] == ("none", "on")
     assert tight[0] < 64, "fewer sequences at a time fit"
