@@ -1,4 +1,5 @@
-"""The planner's counts of plan/cuda.py are within 10 % of what a step of GPT-1 launches and moves on the fake GPU.
+"""The planner's counts of plan/cuda.py are within 10 % of what a step of GPT-1 launches and moves on the fake GPU, and
+its buckets those of DeepSpeed.
 
 Unproven: attention=fused, for the fake device gets torch's attention in single operations; large micro-batches, where
 the compiler splits a few more reductions. A CUDA graph's copies of its inputs are not the plan's business.
@@ -7,13 +8,16 @@ the compiler splits a few more reductions. A CUDA graph's copies of its inputs a
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import pytest
 
 from gpt1_ds.config import load
 from gpt1_ds.plan import cost, cuda
+from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.machine import PRESETS
-from tools.fakecuda import parts
+from tools.fakecuda import parts, ranks, steps
+from tools.fakecuda.device import fake_mode
 from tools.fakecuda.parts import Part
 
 PRESET, ROWS, VOCABULARY = "pretrain/gpt1_117m", 8, 40478
@@ -50,3 +54,29 @@ def test_bytes_of_the_simple_passes(case: tuple[str, ...]) -> None:
     machine = PRESETS["h100"]
     planned = cost.block_passes(config, VOCABULARY, machine) * machine.speeds_with("bf16", 1).stream
     assert within(planned, counted(case)[0].bytes), (planned / ROWS / 512, counted(case)[0].bytes / ROWS / 512)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("zero", "precision"), [(1, "fp32"), (1, "fp16"), (2, "fp32"), (2, "bf16"), (2, "fp16")])
+def test_buckets(zero: int, precision: str, world: int) -> None:
+    overrides = [f"parallel.zero={zero}", f"train.precision={precision}", f"train.global_batch={2 * world}"]
+    overrides.append("train.micro_batch=1")
+    planned = buckets(load([], overrides), world, 1, "cuda")
+    assert ranks.run(while_reduced, overrides, world, world=world) == {planned.filled}
+
+
+def while_reduced(overrides: list[str], world: int) -> set[int]:
+    """Bytes of DeepSpeed's buckets whenever one of them is reduced."""
+    found, config = set(), steps.configuration(overrides, world)
+    with fake_mode():
+        engine = steps.build(config)
+        optimizer = engine.deepspeed.optimizer
+        reduce = optimizer.average_tensor
+
+        def average(*arguments: Any) -> None:
+            found.add(sum(one.nbytes for bucket in optimizer.ipg_buckets.values() for one in bucket.buffer))
+            reduce(*arguments)
+
+        optimizer.average_tensor = average
+        steps.counted(engine, lambda: engine.step(steps.batches(config, engine), 1e-4))
+    return found
