@@ -30,7 +30,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpt1_ds.model.kernels import attention, attention_backward, cross_entropy
+from gpt1_ds.model.kernels import attention, attention_backward, bias_gelu, cross_entropy, residual_norm
 
 CAPABILITIES = (80, 90, 100)
 SHARED_BYTES = 101_376  # of a program at most: what 8.6, 8.9 and 12.0 have, the least of all from 8.0 on
@@ -44,10 +44,12 @@ ATTENTION = {
 }
 # GPT-1 in training, and all that a kernel can be asked for
 FEATURES = {"causal dropout": {"ROWS": False, "BIASED": False}, "all features": {"ROWS": True, "BIASED": True}}
-POINTERS = {"LSE": "fp32", "DELTA": "fp32", "SUMS": "fp32", "WEIGHTS": "fp32", "LABELS": "i64"} | dict.fromkeys(
-    ("UNTIL", "KEY", "SECOND"), "i32"
+POINTERS = (
+    dict.fromkeys(("LSE", "DELTA", "SUMS", "WEIGHTS", "STATS", "PARTS"), "fp32")
+    | dict.fromkeys(("UNTIL", "KEY", "SECOND"), "i32")
+    | {"LABELS": "i64"}
 )
-FRACTIONS = ("factor", "scale", "unit")
+FRACTIONS = ("factor", "scale", "unit", "eps")
 STRIDES = ("q_head", "q_row", "k_head", "k_row", "bias_head", "bias_row", "stride")  # multiples of 16 at these sizes
 
 
@@ -68,7 +70,7 @@ def cases() -> list[Case]:
         Case(f"{name}, sm_{capability}", *how, capability)
         for kind in TYPES
         for capability in CAPABILITIES
-        for name, *how in (*attention_cases(kind, capability), *loss_cases(kind))
+        for name, *how in (*attention_cases(kind, capability), *loss_cases(kind), *block_cases(kind))
     ]
 
 
@@ -88,6 +90,20 @@ def loss_cases(kind: str) -> Iterator[tuple[Any, ...]]:
     for name, read, write in (("sums", True, False), ("gradient", False, True), ("sums and gradient", True, True)):
         constants = {"READ": read, "WRITE": write, "BLOCK": cross_entropy.BLOCK}
         yield f"loss {name}, {kind}", cross_entropy.softmax_kernel, kind, constants, options
+
+
+def block_cases(kind: str) -> Iterator[tuple[Any, ...]]:
+    """GPT-1's and GPT-2 XL's widths; GELU's tiles are the same for all."""
+    for width in (768, 1600):
+        options = {"num_warps": residual_norm.warps_for(width)}
+        constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": True}
+        yield f"sum and norm, {kind}, width {width}", residual_norm.forward_kernel, kind, constants, options
+        constants = {**constants, "SUMMED": True}
+        yield f"sum and norm backward, {kind}, width {width}", residual_norm.backward_kernel, kind, constants, options
+    for form, tanh in (("tanh", True), ("erf", False)):
+        constants = {"TANH": tanh, "M": bias_gelu.ROWS, "N": bias_gelu.FEATURES}
+        for name, kernel in (("", bias_gelu.forward_kernel), (" backward", bias_gelu.backward_kernel)):
+            yield f"bias and GELU{name}, {form}, {kind}", kernel, kind, constants, {"num_warps": bias_gelu.WARPS}
 
 
 def assemble(case: Case) -> list[int]:

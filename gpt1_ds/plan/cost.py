@@ -192,11 +192,12 @@ class _Step:
         passes = tokens * work.activation / tensor / speeds.gelu + tokens * work.norm / cut / speeds.norm
         masks = tokens * work.dropout / cut / speeds.dropout
         moved = 3 * tokens * self.type * work.moved / tensor / speeds.stream
-        if self.cuda:
+        if self.cuda:  # a norm that follows makes the mask itself
+            masks *= 0.0 if layer.norm == "post" else 0.5
             moved *= cuda.MOVED
         if self.compiled:
-            passes, moved = cuda.COMPILED_PASSES * passes, cuda.COMPILED_PASSES * moved
-            masks = tokens * work.dropout / cut * cuda.COMPILED_MASK_TENSORS * self.type / speeds.stream
+            moved *= cuda.COMPILED_MOVED
+            masks *= cuda.COMPILED_MASK_TENSORS * self.type / (cuda.MASK_BYTES + cuda.MASK_TENSORS * self.type)
         return passes + masks + moved
 
     def _ends(self, stage: Stage) -> float:

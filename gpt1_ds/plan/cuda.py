@@ -20,10 +20,10 @@ from gpt1_ds.config import Config, ModelConfig
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
 MATRIX = (1, 2)  # a product, and those of both gradients
 ATTENTION = {"exact": (1, 2), "fused": (1, 1)}  # the Triton kernels of model/kernels/; torch's own
-EAGER_REST = (11, 12)  # biases and their sums, norms, GELU, residual sums, heads laid out
-EAGER_MASK = (36, 2)  # hashed, and multiplied with; for each dropout of a residual branch
-EAGER_KEYS = (20, 0)  # of the heads' masks, which attention itself makes from them
-COMPILED_REST = (3, 18)
+EAGER_REST = (8, 17)  # biases and their sums, GELU, residual sums with their norms, heads laid out
+EAGER_MASK = (36, 2)  # hashed, and multiplied with; for each dropout that no norm follows
+EAGER_KEYS = (20, 0)  # of masks that attention, or a residual sum with its norm, makes from them
+COMPILED_REST = (3, 17)
 COMPILED_MASK = (1, 0)  # keys of both residual branches; masks are made where they are used
 COMPILED_KEYS = (1, 0)
 ENDS = (11, 10)  # embeddings, head and loss, whose chunks of logits are few
@@ -34,10 +34,10 @@ REPLAY = 6  # for each of them: copies of its inputs, the graph, a copy of its l
 STEP = 30  # once a step: losses, norm, update
 
 # Bytes of a block's simple passes, forward and backward together; counted
-MOVED = 0.41  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
-COMPILED_PASSES = 0.8  # of an eager block's bytes without dropout
+MOVED = 0.51  # of `Elementwise.moved`: sums of biases, heads laid out; what products read and write hides under them
+COMPILED_MOVED = 0.53  # of these, what a compiler leaves
 MASK_BYTES, MASK_TENSORS = 64, 8  # for each element of an eager mask: integers, and values of the model's type
-COMPILED_MASK_TENSORS = 6  # values of the model's type, for each element of a compiled one
+COMPILED_MASK_TENSORS = 2  # values of the model's type, for each element of a compiled one
 
 # Speeds of one rank
 PRODUCTS = ((1e9, 0.06), (1e10, 0.3), (1e11, 0.6), (1e12, 0.7), (1e13, 0.75))  # FLOPs, fraction of the peak; assumed
@@ -46,7 +46,7 @@ FLASH = ((0.25, 128), (0.2, 320))  # fraction of the peak (assumed), FLOPs of a 
 EXACT = ((0.25, 128), (0.2, 448))  # scores and their gradients are computed twice: dQ has a kernel of its own
 HASH = (4, 8)  # integer instructions of a causal score's mask: eight for each of its tiles, half of which are computed
 INTEGERS = 0.25  # integer instructions for each fp32 FLOP of the peak: half the lanes, nothing fused; data sheet
-GELU_TENSORS, NORM_TENSORS, LOSS_TENSORS = 8, 11, 3  # passes over values of the model's type, forward and backward
+GELU_TENSORS, NORM_TENSORS, LOSS_TENSORS = 5, 8, 3  # passes over values of the model's type, forward and backward
 UPDATE_BYTES = 34  # of a parameter: master, moments and gradient read, all but the last written, bf16 copy, norm
 LAUNCH = 8e-6  # seconds of the host for each eager kernel, autograd's part included; assumed
 KERNEL = 2e-6  # seconds that the smallest kernel of a CUDA graph takes; assumed
@@ -124,7 +124,7 @@ def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int
     matrices = len(next(layer for layer in body(model) if layer.kind == "block").matrices)
     parts = [*[MATRIX] * matrices, ATTENTION[model.attention], COMPILED_REST if compiled else EAGER_REST]
     if model.residual_dropout:
-        parts += [COMPILED_MASK] if compiled else 2 * [EAGER_MASK]
+        parts += [COMPILED_MASK] if compiled else [EAGER_KEYS, EAGER_KEYS if model.norm == "post" else EAGER_MASK]
     if model.attention_dropout:
         # torch's own attention draws its mask, seeded outside of the graph
         parts.append(COMPILED_KEYS if compiled and model.attention == "exact" else EAGER_KEYS)

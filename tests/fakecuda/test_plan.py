@@ -22,9 +22,9 @@ from tools.fakecuda.parts import Part
 
 PRESET, ROWS, VOCABULARY = "pretrain/gpt1_117m", 8, 40478
 EAGER, COMPILED = "train.compile=off", "train.compile=on"
-AGAIN = "train.recompute=block"
+AGAIN, PRE = "train.recompute=block", "model.norm=pre"
 NO_DROPOUT = tuple(f"model.{name}_dropout=0" for name in ("residual", "attention", "embedding"))
-CASES = [(mode, *more) for mode in (EAGER, COMPILED) for more in ((), (AGAIN,), NO_DROPOUT)]
+CASES = [(mode, *more) for mode in (EAGER, COMPILED) for more in ((), (AGAIN,), NO_DROPOUT, (PRE,))]
 ONCE = [case for case in CASES if AGAIN not in case]
 
 

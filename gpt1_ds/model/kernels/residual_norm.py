@@ -47,7 +47,7 @@ def backward(
 
 def warps_for(width: int) -> int:
     """Of a program that holds a row of this width in registers."""
-    return int(min(16, max(4, triton.next_power_of_2(width) // 256)))
+    return int(min(16, max(4, triton.next_power_of_2(width) // 128)))
 
 
 def _arguments(x_SBD: Tensor, key_B: Tensor | None, first: int, limit: int) -> tuple[tuple[int, ...], dict[str, Any]]:

@@ -84,7 +84,7 @@ def test_masks_are_the_cpus(first: int, positions: int, rows: int, width: int, p
 
 
 def test_a_result_repeats_to_the_bit() -> None:
-    x, y, grad = (torch.randn(140, 1, 32) for _ in range(3))
+    x, y, grad = (torch.randn(540, 1, 32) for _ in range(3))
     weight, bias = torch.randn(32), torch.randn(32)
     first, again = (both(x, y, weight, bias, (grad, None), numbers(1, 0.1)) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
