@@ -51,8 +51,12 @@ class Architecture:
 
 
 @lru_cache(maxsize=1024)
-def architecture(model: ModelConfig, vocab_size: int, head: HeadSpec | None = None) -> Architecture:
-    """The model of a configuration, with the `head` of a task or as a language model."""
+def architecture(
+    model: ModelConfig, vocab_size: int, head: HeadSpec | None = None, predicted: float = 1.0
+) -> Architecture:
+    """The model of a configuration, with the `head` of a task or as a language model that predicts this fraction of
+    its tokens.
+    """
     table = Parameter("tokens.weight", (vocab_size, model.width), cut=0, multiple=model.vocab_multiple)
     width = model.width
     language = head is None or head.lm_coefficient > 0
@@ -64,7 +68,15 @@ def architecture(model: ModelConfig, vocab_size: int, head: HeadSpec | None = No
     if language:
         joined = layers[-1].kind in ("task_head", "masked_head")
         layers.append(
-            Layer("head", "tokens", (table,), products=2.0 * width * vocab_size, saved=1.0, tied=TOKENS, joined=joined)
+            Layer(
+                "head",
+                "tokens",
+                (table,),
+                products=2.0 * width * vocab_size * predicted,
+                saved=1.0,
+                tied=TOKENS,
+                joined=joined,
+            )
         )
     return Architecture(tuple(layers))
 

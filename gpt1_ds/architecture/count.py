@@ -11,12 +11,13 @@ L layers, T context, D width. Recomputation is not counted: these are model, not
 from __future__ import annotations
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.config import ModelConfig
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.config import Config, ModelConfig
 
 
-def parameters(model: ModelConfig, vocab_size: int) -> int:
+def parameters(model: ModelConfig, vocab_size: int, head: HeadSpec | None = None) -> int:
     """All parameters, padding apart; GPT-1 has 116,534,784."""
-    return sum(parameter.size for parameter in architecture(model, vocab_size).parameters.values())
+    return sum(parameter.size for parameter in architecture(model, vocab_size, head).parameters.values())
 
 
 def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
@@ -33,6 +34,16 @@ def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
     }
 
 
-def flops_per_token(model: ModelConfig, vocab_size: int, causal: bool = False) -> int:
-    """FLOPs to train on one token: PaLM's convention, or Megatron's with `causal`."""
-    return 3 * round(sum(layer.flops(causal) for layer in architecture(model, vocab_size).layers))
+def flops_per_token(model: ModelConfig, vocab_size: int, predicted: float = 1.0, causal: bool = False) -> int:
+    """FLOPs to train on one token of a row of which this fraction is predicted: PaLM's convention, or Megatron's with
+    `causal`, which differs where attention is causal.
+    """
+    layers = architecture(model, vocab_size, predicted=predicted).layers
+    return 3 * round(sum(layer.flops(causal and model.mask == "causal") for layer in layers))
+
+
+def training_flops_per_token(config: Config, vocab_size: int, causal: bool = False) -> int:
+    """Those of pre-training."""
+    context = config.model.context
+    predicted = config.objective.predicted_tokens(context) / context
+    return flops_per_token(config.model, vocab_size, predicted, causal)

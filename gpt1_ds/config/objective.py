@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+FEW = 5  # tokens of a row of which no more than one is predicted: the others may be special tokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
@@ -16,6 +18,12 @@ class ObjectiveConfig:
     whole_words: bool = False  # masked: all pieces of a word are predicted, or none
     copies: int = 0  # masked: versions of each row's masks, in turn (BERT: 10); 0: drawn anew in every pass (RoBERTa)
     next_sentence: bool = False  # also predict whether the second text of a pair follows the first
+
+    def predicted_tokens(self, length: int) -> int:
+        """Of a row of `length` tokens."""
+        if self.kind == "causal":
+            return length
+        return max(1, round(self.probability * length)) if length > FEW else min(1, length)
 
     def problems(self) -> Iterator[str]:
         if not 0 < self.probability <= 1:

@@ -19,6 +19,7 @@ from gpt1_ds.engine import graphs, master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import PRESETS, Machine, find
 
@@ -113,7 +114,7 @@ def _built(config: Config, groups: ProcessGroups) -> tuple[Engine, list[MicroBat
     for numbers in batch_shape(config, groups).rows():
         tokens = [np.random.default_rng(row).integers(0, _vocabulary(config), length) for row in numbers]
         rows.append(Rows(np.stack(tokens).astype(np.int64), numbers))
-    return engine, training_batches(engine.objective, rows, config.run.seed, 1)
+    return engine, training_batches(Causal(), rows, config.run.seed, 1)
 
 
 def _vocabulary(config: Config) -> int:

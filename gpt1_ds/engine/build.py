@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpt1_ds.config import Config
-from gpt1_ds.data.loader import BatchShape, Rows
-from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed_patches import set_timeouts
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
-from gpt1_ds.objectives.base import Objective
+from gpt1_ds.objectives.base import Objective, TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
 
 
@@ -48,12 +47,12 @@ def draw_weights(engine: Engine, seed: int) -> None:
     master_weights.publish(engine)
 
 
-def training_batches(objective: Any, rows: Sequence[Rows | TextRows], seed: int, step: int) -> list[MicroBatch]:
+def training_batches(objective: TextObjective, rows: Sequence[Any], seed: int, step: int) -> list[MicroBatch]:
     """A rank's micro-batches of text with dropout keys, as the `objective` of pre-training makes them."""
     return [MicroBatch.of(objective.batch(part), dropout.row_keys(seed, step, part.row_B)) for part in rows]
 
 
-def evaluation_batches(objective: Any, rows: Sequence[Rows | TextRows]) -> list[MicroBatch]:
+def evaluation_batches(objective: TextObjective, rows: Sequence[Any]) -> list[MicroBatch]:
     """Like `training_batches` for evaluation: rows numbered -1 weigh nothing."""
     return training_batches(objective, rows, 0, 0)
 

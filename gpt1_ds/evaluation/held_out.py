@@ -13,15 +13,15 @@ from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.data.sources import Data
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import evaluation_batches
+from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.causal import Causal
-from gpt1_ds.objectives.masked import Masked
 from gpt1_ds.tracking.record import EvalRecord
 
 
 def held_out_loss(
     engine: Engine,
     data: Data,
-    objective: Causal | Masked,
+    objective: TextObjective,
     shape: BatchShape,
     step: int,
     tokens: int,

@@ -39,6 +39,16 @@ class Objective(Protocol):
         ...
 
 
+class TextObjective(Objective, Protocol):
+    """An objective of pre-training. `rows` are of the kind that the configuration's data come in."""
+
+    def batch(self, rows: Any) -> HostBatch: ...
+
+    def counts(self, rows: Any, real: int, global_batch: int) -> tuple[int, int]:
+        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
+        ...
+
+
 def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None) -> Int64s:
     """int64 [B, 3]: what travels with the hidden states (architecture/facts.py)."""
     facts_B3 = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)

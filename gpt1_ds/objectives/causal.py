@@ -29,7 +29,6 @@ class Causal:
         return HostBatch((np.ascontiguousarray(tokens_TB[:-1]),), (labels_SB, weights_SB))
 
     def counts(self, rows: Rows, real: int, global_batch: int) -> tuple[int, int]:
-        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
         context = rows.tokens_BT.shape[1] - 1
         return global_batch * context, real * context
 

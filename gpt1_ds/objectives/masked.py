@@ -24,7 +24,6 @@ from gpt1_ds.objectives.base import HostBatch, probe_tokens
 UInt64s = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # one hash for each decision
-_LEAST = 5  # tokens of a row that may have no more than one that is not special
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,10 @@ class Masked:
 
     def predicted(self, length_B: Int64s) -> Int64s:
         """Tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""
-        counts = np.maximum(1, np.rint(self.settings.probability * length_B)).astype(np.int64)
-        return np.where(length_B <= _LEAST, length_B > 0, counts).astype(np.int64)
+        lengths, at_B = np.unique(length_B, return_inverse=True)
+        return np.array([self.settings.predicted_tokens(int(length)) for length in lengths])[at_B]
 
     def counts(self, rows: TextRows, real: int, global_batch: int) -> tuple[int, int]:
-        """(tokens that the loss of the global batch is a mean over, how many of these are in its `real` rows)."""
         predicted = int(self.predicted(rows.lengths_G).sum())
         return predicted, predicted
 

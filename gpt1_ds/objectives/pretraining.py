@@ -8,13 +8,14 @@ from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import key_of
+from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.objectives.masked import Masked, MaskedText
 
 
 def pretraining_objective(
     config: Config, tokenizer: Tokenizer | None = None, data_hash: str = "", seed: int = 0
-) -> Causal | Masked:
+) -> TextObjective:
     """Held-out text has seed 0. Without a tokenizer it makes no batches but the probe's. Raises ConfigError for a
     tokenizer that lacks a symbol.
     """

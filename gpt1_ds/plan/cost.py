@@ -22,7 +22,7 @@ import math
 import operator
 from dataclasses import dataclass
 
-from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
@@ -130,7 +130,7 @@ class _Step:
             data_bytes=max(one.data for one in sent),
             graphs=self.graphs,
             tokens_per_second=tokens,
-            mfu=tokens * flops_per_token(self.model, self.vocab_size) / peak if peak else 0.0,
+            mfu=tokens * training_flops_per_token(self.config, self.vocab_size) / peak if peak else 0.0,
         )
 
     # One micro-batch on one stage
@@ -210,7 +210,8 @@ class _Step:
             seconds += masks + 8 * rows * self.type / speeds.stream
             seconds += 4 * stage.embedding * self.type / speeds.memory  # its gradient, and the tied head's added to it
         if stage.head:
-            logits = self.tokens * stage.columns
+            predicted = self.tokens * self.config.objective.predicted_tokens(model.context) / model.context
+            logits = predicted * stage.columns
             seconds += 3 * speeds.product(2 * logits * model.width) + logits / speeds.loss
         return seconds
 

@@ -96,7 +96,8 @@ class _Rank:
         self.parameters = stage.parameters
         self.matrix = stage.embedding * self.type
         row = stage.columns * self.type
-        self.logits = stage.head * row * chunk_tokens(train.micro_batch * model.context, max(1, row), device)
+        predicted = config.objective.predicted_tokens(model.context)
+        self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
         self.buckets = buckets(config, self.data, self.parameters, device)
         self.graphs = device == "cuda" and cuda.has_graphs(config)

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from gpt1_ds.architecture.count import flops_per_token, parameters
+from gpt1_ds.architecture.count import parameters, training_flops_per_token
+from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.common.units import byte_size, count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.plan.cost import Cost
@@ -27,12 +28,12 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     """Lines on the model, the length and the layout; `None` where the data is not there yet."""
     model, train, parallel = config.model, config.train, config.parallel
     vocabulary = vocab_size or ASSUMED_VOCABULARY
-    total = parameters(model, vocabulary)
+    total = parameters(model, vocabulary, pretraining_head(config))
     yield (
         f"model: {model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}, vocabulary "
         f"{vocabulary}{'' if vocab_size else ' (assumed)'}: {total:,} parameters"
     )
-    palm, megatron = flops_per_token(model, vocabulary), flops_per_token(model, vocabulary, causal=True)
+    palm, megatron = (training_flops_per_token(config, vocabulary, causal) for causal in (False, True))
     yield f"FLOPs per trained token: {count(palm)} (PaLM convention), {count(megatron)} (Megatron, causal)"
     tokens_per_step = train.global_batch * model.context
     steps = total_steps(config, tokens_per_step, data_tokens)

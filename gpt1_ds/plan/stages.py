@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.architecture.head import HeadSpec, pretraining_head
 from gpt1_ds.architecture.layer import Layer, Parameter
 from gpt1_ds.config import Config, ModelConfig
 
@@ -105,11 +106,15 @@ class Stage:
 
 def stages(config: Config, vocab_size: int) -> tuple[Stage, ...]:
     """Every pipeline stage of a configuration."""
-    return _stages(config.model, vocab_size, config.parallel.tensor, config.parallel.pipeline)
+    model, objective, parallel = config.model, config.objective, config.parallel
+    predicted = objective.predicted_tokens(model.context) / model.context
+    return _stages(model, vocab_size, parallel.tensor, parallel.pipeline, pretraining_head(config), predicted)
 
 
 @lru_cache(maxsize=1024)
-def _stages(model: ModelConfig, vocab_size: int, tensor: int, pipeline: int) -> tuple[Stage, ...]:
-    whole = architecture(model, vocab_size)
+def _stages(
+    model: ModelConfig, vocab_size: int, tensor: int, pipeline: int, head: HeadSpec | None, predicted: float
+) -> tuple[Stage, ...]:
+    whole = architecture(model, vocab_size, head, predicted)
     cuts = pairwise(pipeline_cuts(whole, pipeline))
     return tuple(Stage(number, whole.layers[start:stop], tensor) for number, (start, stop) in enumerate(cuts))

@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import median_high
 from typing import Any
 
-from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import load
 from gpt1_ds.config.probes import SCALES
@@ -65,6 +65,7 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
                 ("bits per byte", _digits(record["bits_per_byte"])),
                 ("perplexity", _digits(record["perplexity"], 1)),
             ]
+            rows = [row for row in rows if row[0] != "bits per byte" or record["bits_per_byte"]]
     if not rows:
         rows = [("training loss", _digits(last["loss"]))]
     spent = duration(3600 * hours(story.train)[-1])
@@ -78,13 +79,14 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         ("state", _state(story)),
         ("model", f"{model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}"),
         ("parameters", f"{story.parameters:,}"),
-        ("FLOPs per token", count(flops_per_token(model, model.vocab_size or 0))),
+        ("FLOPs per token", count(training_flops_per_token(story.config, model.vocab_size or 0))),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
         ("training loss", f"{_digits(last['loss'])} nats per token"),
     ]
     for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
         for record in records[-1:]:
-            text = f"{_digits(record['loss'])} nats per token, {_digits(record['bits_per_byte'])} bits per byte"
+            bits = record["bits_per_byte"]  # of masked models none
+            text = f"{_digits(record['loss'])} nats per token" + (f", {_digits(bits)} bits per byte" if bits else "")
             rows.append((f"held out, {title}", f"{text}, perplexity {_digits(record['perplexity'], 1)}"))
     for baseline in story.baselines:
         nats, bits = baseline["loss"], baseline["bits_per_byte"]

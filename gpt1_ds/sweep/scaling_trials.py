@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 
-from gpt1_ds.architecture.count import counts, flops_per_token
+from gpt1_ds.architecture.count import counts, training_flops_per_token
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
@@ -93,7 +93,7 @@ class ScalingTrial(Trial):
     @cached_property
     def flops(self) -> int:
         """C: model FLOPs that D tokens take, whoever paid for them."""
-        return self.tokens * flops_per_token(self.config.model, self.vocab_size)
+        return self.tokens * training_flops_per_token(self.config, self.vocab_size)
 
     @property
     def own_share(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.staging import share_to_verify
@@ -16,6 +16,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.held_out import held_out_loss
+from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
@@ -23,6 +24,8 @@ from gpt1_ds.training.workload import Record, Workload
 
 
 class Pretraining(Workload):
+    objective: TextObjective
+
     def __init__(self, config: Config, data: Data, groups: ProcessGroups) -> None:
         self.config = config = with_vocabulary(config, data.tokenizer.vocab_size)
         self.data, self.groups = data, groups
@@ -35,7 +38,7 @@ class Pretraining(Workload):
         )
         self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
         self.held_out_objective = pretraining_objective(config, data.tokenizer, data.data_hash)
-        self.flops_per_token = flops_per_token(config.model, data.tokenizer.vocab_size)
+        self.flops_per_token = training_flops_per_token(config, data.tokenizer.vocab_size)
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.data.training.batch(number, self.shape)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpt1_ds.architecture.count import counts, flops_per_token, parameters
+from gpt1_ds.architecture.count import counts, parameters, training_flops_per_token
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir, read_jsonl
@@ -52,12 +52,12 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
         "parameters_matrices_head": sizes["matrices_head"],
         "parameters_transformer": sizes["transformer"],
         "parameters_padded": parameters(model, -(-vocab_size // model.vocab_multiple) * model.vocab_multiple),
-        "flops_per_token": flops_per_token(model, vocab_size),
-        "flops_per_token_causal": flops_per_token(model, vocab_size, causal=True),
+        "flops_per_token": training_flops_per_token(config, vocab_size),
+        "flops_per_token_causal": training_flops_per_token(config, vocab_size, causal=True),
         "steps": workload.steps,
         "tokens_per_step": tokens_per_step,
         "training_tokens": tokens,
-        "training_flops": tokens and tokens * flops_per_token(model, vocab_size),
+        "training_flops": tokens and tokens * training_flops_per_token(config, vocab_size),
         "world": world,
         "data_parallel": world // (config.parallel.tensor * config.parallel.pipeline),
         "segment": len(before) + 1,

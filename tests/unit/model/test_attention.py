@@ -11,18 +11,29 @@ from gpt1_ds.model.block import KeyValueCache
 from tests.helpers import reference
 
 
-def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, masks: np.ndarray | None, p: float) -> torch.Tensor:
+def plain(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    masks: np.ndarray | None,
+    p: float,
+    until: torch.Tensor | None = None,
+) -> torch.Tensor:
     positions = q.shape[1]
     scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
-    weights = scores.masked_fill(torch.ones(positions, positions).triu(1).bool(), -np.inf).softmax(-1)
+    hidden = torch.ones(positions, positions).triu(1).bool().expand(len(q), -1, -1)
+    if until is not None:
+        hidden = hidden & (torch.arange(positions) >= until[:, None, None])
+    weights = scores.masked_fill(hidden, -np.inf).softmax(-1)
     if masks is not None:
         weights = weights * torch.from_numpy(masks) * dropout.scale(p)
     return weights @ v
 
 
+@pytest.mark.parametrize("seen", ["causal", "everything", "padded", "prefix"])
 @pytest.mark.parametrize("positions", [1, 7, 128, 129, 300])
 @pytest.mark.parametrize("p", [0.0, 0.1])
-def test_forward_and_backward(positions: int, p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_and_backward(positions: int, p: float, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blocking.ATTENTION_SCORES, "cpu", 1 << 14)  # several blocks of heads even at this size
     torch.manual_seed(positions)
     q, k, v = (torch.randn(6, positions, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
@@ -36,11 +47,13 @@ def test_forward_and_backward(positions: int, p: float, monkeypatch: pytest.Monk
         masks = np.stack(
             [reference.keep(*shape, reference.site_keys(r, 5, 6 + h), p) for r in row_keys for h in range(3)]
         )
-    wanted = plain(q, k, v, masks, p)
+    lengths = {"everything": (positions, positions), "padded": (positions, max(1, positions // 3)), "prefix": (0, 2)}
+    until = torch.tensor(lengths[seen], dtype=torch.int32).repeat_interleave(3) if seen in lengths else None
+    wanted = plain(q, k, v, masks, p, until)
     gradient = torch.randn_like(wanted)
     wanted_gradients = torch.autograd.grad(wanted, (q, k, v), gradient)
     q32, k32, v32 = (x.detach().float().requires_grad_() for x in (q, k, v))
-    found = attention.exact(q32, k32, v32, mask)
+    found = attention.exact(q32, k32, v32, mask, until)
     found_gradients = torch.autograd.grad(found, (q32, k32, v32), gradient.float())
     assert torch.allclose(found.double(), wanted, atol=2e-6)
     for got, want in zip(found_gradients, wanted_gradients, strict=True):
@@ -102,6 +115,10 @@ def test_fused_without_dropout_is_the_same() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
     assert torch.allclose(attention.fused(q, k, v, 0.0), attention.exact(q, k, v, None), atol=1e-6)
+    until = torch.tensor([9, 4, 1, 0], dtype=torch.int32)
+    fused = attention.fused(q, k, v, 0.0, until_G=until)
+    assert torch.allclose(fused, attention.exact(q, k, v, None, until), atol=1e-6)
+    assert not torch.allclose(fused, attention.exact(q, k, v, None), atol=1e-6)
 
 
 def test_fused_dropout_repeats_with_its_seed_alone() -> None:
