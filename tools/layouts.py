@@ -232,7 +232,7 @@ def make_data(folder: Path) -> Path:
     """A small dataset from the corpus inside Python."""
     from gpt1_ds.data.build import build
     from gpt1_ds.data.python_docs import documents
-    from gpt1_ds.data.tokenizers.sentencepiece_train import train
+    from gpt1_ds.data.tokenizers.train import train
 
     if not (folder / "data" / "dataset.json").exists():
         (folder / "text").mkdir(parents=True, exist_ok=True)

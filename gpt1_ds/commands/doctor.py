@@ -26,6 +26,7 @@ REQUIRED = {
     "megatron-core": "0.16.1",
     "omegaconf": "2.4",
     "sentencepiece": "0.2.3",
+    "tokenizers": "0.22",
     "safetensors": "0.5",
     "rich": "13",
     "wandb": "0.31",

@@ -3,50 +3,116 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.errors import UserError
+
+if TYPE_CHECKING:
+    from gpt1_ds.data.tokenizers.base import Tokenizer
+
+MODELS = ("bpe", "gpt2-bpe", "wordpiece")
+MODEL_HELP = (
+    "bpe: a reversible SentencePiece BPE; gpt2-bpe: the reversible byte-level BPE of GPT-2 and RoBERTa; wordpiece: "
+    "BERT's, whose decoding is lossy (default: %(default)s)"
+)
+NEEDED = {  # kind -> the options that it needs, and those that it may have
+    "openai_gpt": (("vocab", "merges"), ()),
+    "gpt2": (("vocab", "merges"), ("task_symbols", "masks")),
+    "wordpiece": ((), ("cased",)),
+    "hf": ((), ()),
+}
 
 
 def _train_options(parser: argparse.ArgumentParser) -> None:
     shared.texts(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the tokenizer")
+    parser.add_argument("--model", choices=MODELS, default="bpe", help=MODEL_HELP)
     size = "pieces to learn (default: %(default)s)"
     parser.add_argument("--vocab-size", type=int, default=40000, metavar="N", help=size)
+    masks = "add <cls> <sep> <pad> <mask>, which masked models need (wordpiece always has them)"
+    parser.add_argument("--masks", action="store_true", help=masks)
+    parser.add_argument("--cased", action="store_true", help="of wordpiece: keep capitals and accents")
     shared.unwrap(parser)
 
 
 def _train(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
     from gpt1_ds.common.units import count
-    from gpt1_ds.data.tokenizers.sentencepiece_train import train
+    from gpt1_ds.data.tokenizers.train import train
 
     with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
-        tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap, show=show)
+        tokenizer = train(
+            options.input,
+            options.out,
+            options.vocab_size,
+            options.unwrap,
+            show=show,
+            model=options.model,
+            masks=options.masks,
+            cased=options.cased,
+        )
     print(f"{options.out}: {tokenizer.vocab_size} pieces")
     return 0
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--openai-gpt", action="store_true", required=True, help="the kind of the files")
-    parser.add_argument("--vocab", required=True, metavar="encoder.json", help="its pieces and their numbers")
-    parser.add_argument("--merges", required=True, metavar="vocab.bpe", help="its merges, in their order")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--openai-gpt", action="store_true", help="GPT-1's own BPE of 2018")
+    kind.add_argument("--gpt2", action="store_true", help="GPT-2's encoder.json and vocab.bpe, or RoBERTa's")
+    kind.add_argument("--wordpiece", metavar="vocab.txt", help="BERT's vocabulary")
+    kind.add_argument("--hf", metavar="DIR", help="a Hugging Face folder with GPT-2's, RoBERTa's or BERT's kind")
+    parser.add_argument("--vocab", metavar="encoder.json", help="its pieces and their numbers")
+    parser.add_argument("--merges", metavar="vocab.bpe", help="its merges, in their order")
+    parser.add_argument("--cased", action="store_true", help="of --wordpiece: keep capitals and accents")
+    symbols = "of --gpt2: append <start> <delimiter> <extract>, which fine-tuning as GPT-1 does needs"
+    parser.add_argument("--task-symbols", action="store_true", help=symbols)
+    masks = "of --gpt2: append <cls> <sep> <pad> <mask>, which masked models need"
+    parser.add_argument("--masks", action="store_true", help=masks)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the tokenizer")
 
 
 def _import(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.tokenizers.registry import import_openai
-
-    tokenizer = import_openai(options.vocab, options.merges, options.out)
+    tokenizer, remarks = _imported(options)
+    for remark in remarks:
+        print(remark)
     print(f"{options.out}: {tokenizer.vocab_size} ids")
     return 0
+
+
+def _imported(options: argparse.Namespace) -> tuple[Tokenizer, list[str]]:
+    from gpt1_ds.data.tokenizers import imports
+    from gpt1_ds.data.tokenizers.registry import import_openai
+
+    kind = next(name for name in NEEDED if getattr(options, name))
+    _check(options, kind)
+    if kind == "openai_gpt":
+        return import_openai(options.vocab, options.merges, options.out), []
+    if kind == "gpt2":
+        return imports.import_gpt2(options.vocab, options.merges, options.out, options.task_symbols, options.masks)
+    if kind == "wordpiece":
+        return imports.import_wordpiece(options.wordpiece, options.out, options.cased)
+    return imports.import_hf(options.hf, options.out)
+
+
+def _check(options: argparse.Namespace, kind: str) -> None:
+    """Raises UserError for options that the kind lacks or does not know."""
+    needed, possible = NEEDED[kind]
+    flag = "--" + kind.replace("_", "-")
+    for name in ("vocab", "merges", "cased", "task_symbols", "masks"):
+        option = "--" + name.replace("_", "-")
+        if name in needed and getattr(options, name) is None:
+            raise UserError(f"{flag} needs {option} FILE; see gpt1-ds tokenizer import --help")
+        if name not in (*needed, *possible) and getattr(options, name):
+            raise UserError(f"{flag} has no {option}; leave it out")
 
 
 COMMAND = Group(
     "tokenizer",
     "make a tokenizer",
     (
-        Command("train", "learn a reversible SentencePiece BPE", _train, _train_options),
-        Command("import", "take over GPT-1's own BPE of 2018", _import, _import_options),
+        Command("train", "learn a BPE or WordPiece vocabulary", _train, _train_options),
+        Command("import", "take over the one of GPT-1, GPT-2, RoBERTa or BERT", _import, _import_options),
     ),
 )

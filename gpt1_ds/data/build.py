@@ -37,6 +37,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 PARTS = ".parts"
+UNITS = 2  # the version of how inputs are cut into units: parts of an older one are made again
 SHARD_TOKENS = 1 << 30
 _OWN_FILE = re.compile(
     rf"({TRAIN}|{VALIDATION})-\d{{5}}\.(bin|idx|lengths\.tmp)|{TOKENIZER}|\.({TOKENIZER}|{DESCRIPTION})\.\w+\.tmp"
@@ -111,7 +112,7 @@ class _Build:
 
     @property
     def parts(self) -> Path:
-        return self.out / PARTS / self.key[:16]
+        return self.out / PARTS / f"{self.key[:16]}-{UNITS}"
 
     def finished(self) -> Dataset:
         """The dataset that is there already, if it is of the same inputs and options."""

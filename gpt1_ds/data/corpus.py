@@ -157,24 +157,47 @@ def _segments(file: SourceFile, unit_bytes: int, unwrap: bool) -> Iterator[Segme
 def _cut(stream: BinaryIO, target: int, file: SourceFile, unwrap: bool) -> tuple[int, str]:
     """(offset, character before it) of the first good place to cut at or after byte `target`.
 
-    After a blank line when lines are to be joined, else after a line end; never inside a document of a .jsonl file. A
-    .txt without line ends is cut before a space, or at least between characters and not between CR and LF.
+    After a blank line when lines are to be joined, else after a line end; never inside a document of a .jsonl file. In
+    a .txt white space must not follow it, if there is such a place. A .txt without line ends is cut before a space, or
+    at least between characters and not between CR and LF.
     """
     stream.seek(target)
     window = stream.read(WINDOW_BYTES)
-    if unwrap and file.format == ".txt":
-        if blank := _BLANK_LINE.search(window):
-            return target + blank.end(), "\n"
-        if len(window) < WINDOW_BYTES:  # the last paragraph
-            return file.size, ""
+    if file.format == ".txt":
+        return _cut_text(window, target, file, unwrap)
     offset = target
     while window:
         if (at := window.find(b"\n")) >= 0:
             return offset + at + 1, "\n"
-        if file.format == ".txt":
-            inside = (at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13)
-            space = window.find(b" ", 1)
-            return offset + (space if space > 0 else next(inside, len(window))), "x"
         offset += len(window)
         window = stream.read(WINDOW_BYTES)
     return file.size, ""
+
+
+def _cut_text(window: bytes, target: int, file: SourceFile, unwrap: bool) -> tuple[int, str]:
+    """The same in the bytes of a .txt from `target` on."""
+    last = len(window) < WINDOW_BYTES  # of the file
+    if unwrap:
+        ends = [blank.end() for blank in _BLANK_LINE.finditer(window)]
+        if found := next((at for at in ends if not _is_white(window[at : at + 4], 0)), ends[0] if ends else 0):
+            return target + found, "\n"
+        if last:  # the last paragraph
+            return file.size, ""
+    ends = [found.end() for found in re.finditer(b"\n", window)]
+    if good := next((at for at in ends if not _is_white(window[at : at + 4], 0)), 0):
+        return target + good, "\n"
+    spaces = [found.start() for found in re.finditer(b"(?<!^) ", window)]
+    if good := next((at for at in spaces if not _is_white(window[max(0, at - 4) : at], -1)), 0):
+        return target + good, "x"
+    if ends:
+        return (file.size, "") if last else (target + ends[0], "\n")
+    inside = (at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13)
+    return target + (spaces[0] if spaces else next(inside, len(window))), "x"
+
+
+def _is_white(data: bytes, number: int) -> bool:
+    """Whether the first (0) or last (-1) character of `data`, which may hold parts of others, is white space, or none
+    is there.
+    """
+    letter = data.decode(errors="ignore")[number:][:1]
+    return not letter or letter.isspace()

@@ -94,7 +94,7 @@ def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) 
             rows.clear()
 
         for piece in read_unit(unit, unwrapped):
-            ids.append(tokenizer.encode_part(piece.text, piece.previous))
+            ids.append(tokenizer.encode_part(piece.text, piece.previous, not piece.ends_document))
             open_tokens += len(ids[-1])
             open_bytes += utf8_bytes(piece.text)
             gathered += len(ids[-1]) + 1

@@ -28,7 +28,7 @@ _AGAIN = "make the file again"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of one document, cut after a line end or, in long lines, before a space.
+    """Text of one document, cut where every tokenizer can (`Tokenizer.encode_part`) if there is such a place.
 
     `previous` is the character before it (empty at the beginning of the document).
     """
@@ -81,12 +81,27 @@ def _cut(texts: Iterable[str]) -> Iterator[str]:
         start = 0
         while len(rest) - start > PIECE_LETTERS:
             limit = start + PIECE_LETTERS
-            at = rest.rfind("\n", start, limit) + 1 or max(rest.rfind(" ", start + 1, limit), 0) or limit
+            at = _place(rest, start, limit)
             yield rest[start:at]
             start = at
         rest = rest[start:]
     if rest:
         yield rest
+
+
+def _place(text: str, start: int, limit: int) -> int:
+    """The last good place to cut `text` in (start, limit]: after a line end that stands before other text, or before a
+    space that follows other text; else after any line end, before any space, or at the limit.
+    """
+    at = limit
+    while (at := text.rfind("\n", start, at)) >= 0:
+        if not text[at + 1].isspace():
+            return at + 1
+    at = limit
+    while (at := text.rfind(" ", start + 1, at)) > 0:
+        if not text[at - 1].isspace():
+            return at
+    return text.rfind("\n", start, limit) + 1 or max(text.rfind(" ", start + 1, limit), 0) or limit
 
 
 def _decode(segment: Segment) -> Iterator[str]:

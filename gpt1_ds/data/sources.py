@@ -105,7 +105,7 @@ def with_embedded_corpus(config: Config, make: bool = True) -> Config:
 def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER) -> None:
     """Tokenize the documentation inside CPython and build it as the dataset `folder`, once."""
     if not (folder / DESCRIPTION).exists():
-        from gpt1_ds.data.tokenizers.sentencepiece_train import train
+        from gpt1_ds.data.tokenizers.train import train
 
         say(f"{folder}: building the embedded corpus, once")
         tokenizer = folder.with_name(f"{folder.name}-tokenizer")

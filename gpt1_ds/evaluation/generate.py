@@ -19,7 +19,7 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     tokenizer, context = loaded.tokenizer, loaded.config.model.context
     device = next(loaded.model.parameters()).device
     generator = torch.Generator().manual_seed(sampling.seed)
-    forbidden = [tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id]
+    forbidden = [number for number in tokenizer.special_ids.present().values() if number != tokenizer.eod_id]
     sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
     begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
     while len(sequence) < begin + sampling.tokens:

@@ -15,21 +15,29 @@ newlines, clitics or titles. Measured against our exact encoder on novels of the
     tokens, 12 novels not seen         273,380       276,457              exact: 273,373
     tokens in other places             0.01 %        not measured         passages of 8 paragraphs
 
+**Byte-level BPE and WordPiece: the same ids for every text**, as both sides are the `tokenizers` library. Where a
+tokenizer has `cls`, a text or a pair of texts gets the symbols of its family: `[CLS] a [SEP] b [SEP]`, with segments 0
+and 1, for WordPiece, and `<s> a </s></s> b </s>` for the byte-level BPE.
+
 Control symbols are declared special, and `split_special_tokens` makes their text in an input ordinary text again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import GPT2, OPENAI, SENTENCEPIECE, WORDPIECE, Tokenizer
+from gpt1_ds.data.tokenizers.gpt2_bpe import Gpt2Bpe
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
-from gpt1_ds.data.tokenizers.sentencepiece_bpe import CONTROL_SYMBOLS, FIRST_BYTE_ID, SentencePieceBpe
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
+from gpt1_ds.data.tokenizers.wordpiece import WordPiece
 
 UNKNOWN = "<unk>"
 OPENAI_SYMBOLS = ("_start_", "_delimiter_", "_classify_", "<eod>")  # the first three are the release's own names
 END = "</w>"
+TOKENS = {"cls": "cls_token", "separator": "sep_token", "pad": "pad_token", "mask": "mask_token"}  # role -> their key
 DIFFERENCE = """The tokenizer comes close to the 2018 original, whose ftfy and spaCy steps cannot be written in
   `tokenizer.json`: on 12 novels (1.2 MB) that it was not tuned on, 99.8 % of the lines get the same ids and 0.01 % of
   the tokens differ (transformers' own `OpenAIGPTTokenizer`: 81.9 % of the lines). Text that ftfy would mend, rare
@@ -56,30 +64,31 @@ _WORDS = (
 
 def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
     """File name -> JSON value of what transformers needs beside the model."""
-    if isinstance(tokenizer, SentencePieceBpe):
-        contents, symbols = sentencepiece_json(tokenizer), tuple(CONTROL_SYMBOLS)
-    else:
-        assert isinstance(tokenizer, OpenAIBpe), f"{tokenizer.kind} has no form in transformers"
-        contents, symbols = openai_json(tokenizer), OPENAI_SYMBOLS
+    contents = FORMS[tokenizer.kind](tokenizer)
+    symbols = {token["id"]: token["content"] for token in contents["added_tokens"]}
+    named = {role: symbols[number] for role, number in tokenizer.special_ids.present().items()}
+    ends = named["eod"]  # what a text begins after; nothing adds it by itself
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
-        "unk_token": UNKNOWN,
-        "bos_token": "<eod>",  # what a text begins after; nothing adds it by itself
-        "eos_token": "<eod>",
-        "additional_special_tokens": [symbol for symbol in symbols if symbol != "<eod>"],
+        "unk_token": named.get("unknown", ends),  # byte-level vocabularies have none and need none
+        "bos_token": named.get("cls", ends),
+        "eos_token": ends,
+        **{TOKENS[role]: symbol for role, symbol in named.items() if role in TOKENS},
+        "additional_special_tokens": [named[role] for role in ("start", "delimiter", "extract") if role in named],
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
     }
     return {"tokenizer.json": contents, "tokenizer_config.json": config}
 
 
-def sentencepiece_json(tokenizer: SentencePieceBpe) -> dict[str, Any]:
+def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """`tokenizer.json` with the ids of a SentencePiece tokenizer of ours."""
-    special = {UNKNOWN: tokenizer.unknown_id, **CONTROL_SYMBOLS}
-    bytes_at = {f"<0x{byte:02X}>": FIRST_BYTE_ID + byte for byte in range(256)}
+    assert isinstance(tokenizer, SentencePieceBpe), tokenizer.kind
+    special = {UNKNOWN: tokenizer.unknown_id, **tokenizer.symbols}
+    bytes_at = {f"<0x{byte:02X}>": tokenizer.first_byte + byte for byte in range(256)}
     pieces = tokenizer.merged_pieces
-    first = FIRST_BYTE_ID + 256
+    first = tokenizer.first_byte + 256
     vocabulary = {**special, **bytes_at, **{piece: first + number for number, piece in enumerate(pieces)}}
     known = set(pieces)
     merges = [pair for piece in pieces for pair in _splits(piece) if known.issuperset(pair)]
@@ -88,8 +97,9 @@ def sentencepiece_json(tokenizer: SentencePieceBpe) -> dict[str, Any]:
     return _json(special, None, split, decoder, _bpe(vocabulary, merges, byte_fallback=True, suffix=None))
 
 
-def openai_json(tokenizer: OpenAIBpe) -> dict[str, Any]:
+def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """`tokenizer.json` that comes close to the 2018 pipeline (see DIFFERENCE)."""
+    assert isinstance(tokenizer, OpenAIBpe), tokenizer.kind
     special = {UNKNOWN: tokenizer.unknown_id}
     numbers = (tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id, tokenizer.eod_id)
     special.update(zip(OPENAI_SYMBOLS, numbers, strict=True))
@@ -108,6 +118,58 @@ def openai_json(tokenizer: OpenAIBpe) -> dict[str, Any]:
         {"type": "BPEDecoder", "suffix": END},
         _bpe({**tokenizer.pieces, **special}, list(tokenizer.ranks), byte_fallback=False, suffix=END),
     )
+
+
+def gpt2_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """`tokenizer.json` of a byte-level BPE."""
+    assert isinstance(tokenizer, Gpt2Bpe), tokenizer.kind
+    contents = _of_library(tokenizer.backend.to_str(), tokenizer.symbols)
+    roles = {number: name for name, number in tokenizer.symbols.items()}
+    if tokenizer.special_ids.cls is not None:
+        first, second = (roles[tokenizer.special_ids.require(role, "the layout")] for role in ("cls", "separator"))
+        single = [(first, 0), ("A", 0), (second, 0)]
+        pair = [(second, 0), ("B", 0), (second, 0)]
+        contents["post_processor"] = _template(single, pair, tokenizer.symbols)
+    return contents
+
+
+def wordpiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """`tokenizer.json` of a WordPiece vocabulary."""
+    assert isinstance(tokenizer, WordPiece), tokenizer.kind
+    contents = _of_library(tokenizer.backend.to_str(), tokenizer.symbols)
+    single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
+    contents["post_processor"] = _template(single, [("B", 1), ("[SEP]", 1)], tokenizer.symbols)
+    return contents
+
+
+FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
+    SENTENCEPIECE: sentencepiece_json,
+    OPENAI: openai_json,
+    GPT2: gpt2_json,
+    WORDPIECE: wordpiece_json,
+}
+
+
+def _of_library(text: str, symbols: dict[str, int]) -> dict[str, Any]:
+    """What the library wrote, with its control symbols in it."""
+    contents: dict[str, Any] = json.loads(text)
+    parts = (contents[key] for key in ("normalizer", "pre_tokenizer", "decoder", "model"))
+    return _json(dict(sorted(symbols.items(), key=lambda item: item[1])), *parts)
+
+
+def _template(single: list[tuple[str, int]], pair: list[tuple[str, int]], symbols: dict[str, int]) -> dict[str, Any]:
+    """The symbols around one text, A, and what follows it for a second one, B; each with its segment."""
+
+    def part(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
+
+    used = {name for name, _ in single if name in symbols}
+    return {
+        "type": "TemplateProcessing",
+        "single": [part(*item) for item in single],
+        "pair": [part(*item) for item in [*single, *pair]],
+        "special_tokens": {name: {"id": name, "ids": [symbols[name]], "tokens": [name]} for name in sorted(used)},
+    }
 
 
 def _splits(piece: str) -> Iterator[tuple[str, str]]:

@@ -53,8 +53,11 @@ def lay_out(
 
 
 def _join(specials: SpecialIds, *texts: Int32s) -> Int32s:
+    start, delimiter, extract = (
+        np.array([specials.require(role, "GPT-1's layout of texts")], dtype=np.int32)
+        for role in ("start", "delimiter", "extract")
+    )
     parts = [texts[0]]
     for text in texts[1:]:
-        parts += [np.array([specials.delimiter], dtype=np.int32), text]
-    ends = [np.array([number], dtype=np.int32) for number in (specials.start, specials.extract)]
-    return np.concatenate([ends[0], *parts, ends[1]]).astype(np.int32)
+        parts += [delimiter, text]
+    return np.concatenate([start, *parts, extract]).astype(np.int32)

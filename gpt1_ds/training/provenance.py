@@ -19,7 +19,10 @@ import torch
 import gpt1_ds
 from gpt1_ds.launcher.accelerator import DRIVER
 
-PACKAGES = ("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "numpy", "safetensors", "wandb")
+PACKAGES = (
+    *("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "tokenizers", "numpy"),
+    *("safetensors", "wandb"),
+)
 VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "SLURM_JOB_ID", "SLURM_JOB_NAME")
 PREFIXES = ("SLURM_NNODES", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "SLURM_CPUS_PER_TASK", "NCCL_", "GLOO_")
 PROGRAMS = ("gpt1-ds", "__main__.py")  # how sys.argv names this program

@@ -39,7 +39,7 @@ WALLS = {
         "commands/doctor.py",
     ),
 }
-LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy")
+LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy", "tokenizers")
 
 
 def package_of(path: Path) -> str:

@@ -17,7 +17,7 @@ class WordTokenizer(Tokenizer):
         super().__init__(Metadata("words", 1_000_000, SpecialIds(0, 1, 2, 3, 4), {}))
         self._words = ["<unk>", "<eod>", "S", "D", "E"]
 
-    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
         assert not previous or text[:1].isspace(), "pieces are cut before a space"
         for word in text.split():
             if word not in self._words[5:]:

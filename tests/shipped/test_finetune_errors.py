@@ -16,7 +16,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import train
+from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint

@@ -27,7 +27,7 @@ from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, merge
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import MODEL
-from gpt1_ds.data.tokenizers.sentencepiece_train import train
+from gpt1_ds.data.tokenizers.train import train
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
 APART = True  # torch is imported by other processes

@@ -10,11 +10,11 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import naming, parse_json, write_atomic
 
 if TYPE_CHECKING:
@@ -22,24 +22,62 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 METADATA = "gpt1_tokenizer.json"
-FORMAT = 1
+FORMAT = 2  # 1: the two kinds and five roles of the first versions; written wherever it can say what there is
 SENTENCEPIECE = "sentencepiece-bpe"
 OPENAI = "openai-bpe"
+GPT2 = "gpt2-bpe"
+WORDPIECE = "wordpiece"
+FIRST_ROLES = ("unknown", "eod", "start", "delimiter", "extract")  # of format 1, which has all of them
+ROLES = {  # that each kind has; it may have more
+    SENTENCEPIECE: FIRST_ROLES,
+    OPENAI: FIRST_ROLES,
+    GPT2: ("eod",),
+    WORDPIECE: ("unknown", "eod", "cls", "separator", "pad", "mask"),
+}
 MAX_METADATA_BYTES = 1 << 20
 MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
 MAX_LETTERS = 64  # longer words hardly come back
 _MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
 
 
+_TASK_WAY_OUT = "train one, or import GPT-2's with --task-symbols"
+_MASK_WAY_OUT = "train one with --masks, or import WordPiece"
+_WAYS_OUT = {
+    "unknown": "only byte-level ones lack it, which know every text",
+    **dict.fromkeys(("start", "delimiter", "extract"), _TASK_WAY_OUT),
+    **dict.fromkeys(("cls", "separator", "pad", "mask"), _MASK_WAY_OUT),
+}
+
+
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids that text never encodes to, except `unknown` in vocabularies that do not cover every character."""
+    """The ids of the roles that a tokenizer has, None for the others. Two roles may have one id.
 
-    unknown: int
-    eod: int  # end of a document
-    start: int  # the three of fine-tuning inputs: start, delimiter, extract
-    delimiter: int
-    extract: int
+    Text never encodes to them, except to `unknown` in vocabularies that do not cover every character.
+    """
+
+    unknown: int | None = None
+    eod: int | None = None  # end of a document
+    start: int | None = None  # the three of GPT-1's fine-tuning inputs: start, delimiter, extract
+    delimiter: int | None = None
+    extract: int | None = None
+    cls: int | None = None  # the first token of an encoder's input
+    separator: int | None = None  # ends each text of it
+    pad: int | None = None
+    mask: int | None = None
+
+    def present(self) -> dict[str, int]:
+        """Role -> id of the roles that there are."""
+        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {role: number for role, number in pairs if number is not None}
+
+    def require(self, role: str, needed_by: str) -> int:
+        """The id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
+        found: int | None = getattr(self, role)
+        if found is None:
+            symbol = {"separator": "sep"}.get(role, role)
+            raise ConfigError(f"{needed_by} needs a token <{symbol}>: the tokenizer has none; {_WAYS_OUT[role]}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -53,9 +91,15 @@ class Metadata:
 
     @property
     def fingerprint(self) -> str:
-        """Hex sha256 of everything that determines the ids."""
-        parts = [self.kind, self.vocab_size, asdict(self.special_ids), sorted(self.files.items())]
+        """Hex sha256 of everything that determines the ids. Roles that are not there do not count."""
+        parts = [self.kind, self.vocab_size, self.special_ids.present(), sorted(self.files.items())]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        roles = self.special_ids.present()
+        first = self.kind in (SENTENCEPIECE, OPENAI) and tuple(roles) == FIRST_ROLES
+        values = {"kind": self.kind, "vocab_size": self.vocab_size, "special_ids": roles, "files": dict(self.files)}
+        return {"format": 1 if first else FORMAT, **values}
 
 
 class Tokenizer(ABC):
@@ -66,22 +110,35 @@ class Tokenizer(ABC):
         self.vocab_size = metadata.vocab_size
         self.fingerprint = metadata.fingerprint
         self.special_ids = metadata.special_ids
-        self.unknown_id = metadata.special_ids.unknown
-        self.eod_id = metadata.special_ids.eod
-        self.start_id = metadata.special_ids.start
-        self.delimiter_id = metadata.special_ids.delimiter
-        self.extract_id = metadata.special_ids.extract
+        self.eod_id = metadata.special_ids.require("eod", "a dataset")  # every kind has it
+
+    @property
+    def unknown_id(self) -> int:
+        return self.special_ids.require("unknown", "a symbol for what a vocabulary lacks")
+
+    @property
+    def start_id(self) -> int:
+        return self.special_ids.require("start", "GPT-1's layout of texts")
+
+    @property
+    def delimiter_id(self) -> int:
+        return self.special_ids.require("delimiter", "GPT-1's layout of texts")
+
+    @property
+    def extract_id(self) -> int:
+        return self.special_ids.require("extract", "GPT-1's layout of texts")
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """int32 [tokens]: the ids of a whole text, without any control symbol."""
         return self.encode_part(text, "")
 
     @abstractmethod
-    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
-        """int32 [tokens]: the ids of a piece of a longer text that was cut after a line end or before a space.
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
+        """int32 [tokens]: the ids of a piece of a longer text. Pieces joined give the ids of the whole.
 
-        `previous` is the character before the piece, empty at the beginning of the text. Pieces joined give the ids of
-        the whole.
+        A text may be cut after a line end that no white space follows, and before a space that follows no white space.
+        `previous` is the character before the piece, empty at the beginning of the text; `continues` says whether the
+        text has more after the piece.
         """
 
     @abstractmethod
@@ -97,7 +154,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
-        """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`."""
+        """int32 [vocab_size]: UTF-8 bytes of text that each id stands for; 0 for control symbols and `unknown`.
+
+        Where decoding is lossy they are those of the decoded text, and their sum only comes near the original's bytes:
+        what must be exact counts the original (`dataset.json` has the bytes of each split).
+        """
 
 
 class WordCache(dict[str, bytes]):
@@ -143,9 +204,12 @@ def read_metadata(folder: Path) -> Metadata:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}: {error!s:.200}); copy the folder again") from None
-    if metadata.kind not in (SENTENCEPIECE, OPENAI):
-        raise DataError(f"{path}: kind {metadata.kind!r:.40} is not {SENTENCEPIECE} or {OPENAI}; update gpt1-ds")
-    if not all(number < metadata.vocab_size for number in asdict(metadata.special_ids).values()):
+    if metadata.kind not in ROLES:
+        raise DataError(f"{path}: kind {metadata.kind!r:.40} is not one of {', '.join(ROLES)}; update gpt1-ds")
+    present = metadata.special_ids.present()
+    if missing := [role for role in ROLES[metadata.kind] if role not in present]:
+        raise DataError(f"{path}: damaged (no id for {', '.join(missing)}); copy the folder again")
+    if not all(number < metadata.vocab_size for number in present.values()):
         raise DataError(
             f"{path}: a special id is not in the vocabulary of {metadata.vocab_size}; copy the folder again"
         )

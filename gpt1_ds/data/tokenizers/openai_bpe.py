@@ -58,7 +58,7 @@ class OpenAIBpe(Tokenizer):
         self._split: SpacyTokenizer | None = None
         self._split_words = 0
 
-    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
         """Line ends leave one newline id however many they are, and none at the beginning and the end of the text.
 
         A `<` switches ftfy's reading of `&amp;` off for the rest of the piece, where the original did it for the rest

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
 from gpt1_ds.data.tokenizers.base import (
-    FORMAT,
+    GPT2,
     METADATA,
     OPENAI,
     SENTENCEPIECE,
+    WORDPIECE,
     Metadata,
     SpecialIds,
     Tokenizer,
     read_metadata,
 )
+
+KINDS = {  # kind -> its module beside this one, and the class there
+    SENTENCEPIECE: ("sentencepiece_bpe", "SentencePieceBpe"),
+    OPENAI: ("openai_bpe", "OpenAIBpe"),
+    GPT2: ("gpt2_bpe", "Gpt2Bpe"),
+    WORDPIECE: ("wordpiece", "WordPiece"),
+}
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
@@ -33,13 +41,9 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             raise DataError(f"{folder / name}: this file of the tokenizer is missing; copy the folder again")
         if sha256_file(folder / name) != expected:
             raise DataError(f"{folder / name}: differs from the sha256 in {METADATA}; copy the folder again")
-    if metadata.kind == SENTENCEPIECE:
-        from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe
-
-        return SentencePieceBpe(folder, metadata)
-    from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
-
-    return OpenAIBpe(folder, metadata)
+    module, name = KINDS[metadata.kind]
+    kind: Callable[[Path, Metadata], Tokenizer] = getattr(import_module(f"{__package__}.{module}"), name)
+    return kind(folder, metadata)
 
 
 def publish_tokenizer(
@@ -53,7 +57,7 @@ def publish_tokenizer(
             (folder / name).write_bytes(content)
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         metadata = Metadata(kind, vocab_size, special_ids, digests)
-        write_json(folder / METADATA, {"format": FORMAT, **asdict(metadata)})
+        write_json(folder / METADATA, metadata.as_json())
         load_tokenizer(folder)  # nothing is published that could not be read back
     return load_tokenizer(out)
 

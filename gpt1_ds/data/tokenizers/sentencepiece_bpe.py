@@ -15,13 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
 
 MODEL = "tokenizer.model"
-CONTROL_SYMBOLS = {"<eod>": 1, "<start>": 2, "<delimiter>": 3, "<extract>": 4}  # `<unk>` is 0, the bytes follow
-FIRST_BYTE_ID = 5
+CONTROL_SYMBOLS = {"eod": "<eod>", "start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
+MASK_SYMBOLS = {"cls": "<cls>", "separator": "<sep>", "pad": "<pad>", "mask": "<mask>"}  # of `--masks`
 SPACE = "\u2581"
 PROBE = "A text  with\nall\t kinds: \u2581, caf\u00e9, \U0001f600."
+
+
+def special_ids(masks: bool) -> SpecialIds:
+    """`<unk>` is 0, the control symbols follow in their order, then the 256 bytes."""
+    roles = [*CONTROL_SYMBOLS, *(MASK_SYMBOLS if masks else ())]
+    return SpecialIds(unknown=0, **{role: number for number, role in enumerate(roles, start=1)})
 
 
 class SentencePieceBpe(Tokenizer):
@@ -31,6 +37,11 @@ class SentencePieceBpe(Tokenizer):
         super().__init__(metadata)
         import sentencepiece
 
+        roles = self.special_ids.present()
+        self.symbols = {
+            symbol: roles[role] for role, symbol in (CONTROL_SYMBOLS | MASK_SYMBOLS).items() if role in roles
+        }
+        self.first_byte = 1 + len(self.symbols)  # id of the byte 0
         sentencepiece.SetMinLogLevel(3)  # its C++ log would spill on the terminal
         self._model = sentencepiece.SentencePieceProcessor()
         try:
@@ -38,14 +49,14 @@ class SentencePieceBpe(Tokenizer):
             self._pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
         except (RuntimeError, UnicodeDecodeError):
             raise DataError(f"{folder / MODEL}: not a SentencePiece model; copy the folder again") from None
-        self._space_ids = [FIRST_BYTE_ID + byte for byte in SPACE.encode()]
-        self._newline = ids_as_bytes([FIRST_BYTE_ID + ord("\n")])
+        self._space_ids = [self.first_byte + byte for byte in SPACE.encode()]
+        self._newline = ids_as_bytes([self.first_byte + ord("\n")])
         self._at_line_start = WordCache(self._encode_words)
         self._after_space = WordCache(lambda word: self._encode_words(f" {word}"))
         if self.decode(self.encode(PROBE)) != PROBE:
             raise DataError(f"{folder / MODEL}: does not give a text back; make one with `gpt1-ds tokenizer train`")
 
-    def encode_part(self, text: str, previous: str) -> NDArray[np.int32]:
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
         at_line_start, after_space, newline = self._at_line_start, self._after_space.__getitem__, self._newline
         ids: list[bytes] = []
         for line in text.split("\n"):
@@ -66,7 +77,7 @@ class SentencePieceBpe(Tokenizer):
     @property
     def merged_pieces(self) -> list[str]:
         """The text of every piece after the byte ids, by id: what comes earlier is merged first."""
-        return [piece.decode() for piece in self._pieces[FIRST_BYTE_ID + 256 :]]
+        return [piece.decode() for piece in self._pieces[self.first_byte + 256 :]]
 
     def _encode_words(self, text: str) -> bytes:
         """int32 ids of a text without a line end, by SentencePiece itself."""
@@ -81,17 +92,18 @@ class SentencePieceBpe(Tokenizer):
         model = self._model
         if model.GetPieceSize() != self.vocab_size:
             raise DataError(f"{path}: has {model.GetPieceSize()} pieces, not {self.vocab_size}; copy the folder again")
-        specials = [model.PieceToId(symbol) for symbol in CONTROL_SYMBOLS]
+        first = self.first_byte
+        specials = {symbol: model.PieceToId(symbol) for symbol in self.symbols}
         bytes_at = [model.PieceToId(f"<0x{byte:02X}>") for byte in range(256)]
         pieces = [model.IdToPiece(number) for number in range(self.vocab_size)]
         if (
-            specials != list(CONTROL_SYMBOLS.values())
-            or specials != [self.eod_id, self.start_id, self.delimiter_id, self.extract_id]
-            or bytes_at != list(range(FIRST_BYTE_ID, FIRST_BYTE_ID + 256))
+            specials != self.symbols
+            or self.special_ids != special_ids(masks=self.special_ids.mask is not None)
+            or bytes_at != list(range(first, first + 256))
             or any(SPACE in piece[1:] for piece in pieces)
         ):
             raise DataError(f"{path}: not a model of this program; make one with `gpt1-ds tokenizer train`")
         texts = [piece.replace(SPACE, " ").encode() for piece in pieces]
-        texts[FIRST_BYTE_ID : FIRST_BYTE_ID + 256] = [bytes([byte]) for byte in range(256)]
-        texts[:FIRST_BYTE_ID] = [b""] * FIRST_BYTE_ID
+        texts[first : first + 256] = [bytes([byte]) for byte in range(256)]
+        texts[:first] = [b""] * first
         return texts

@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import train
+from gpt1_ds.data.tokenizers.train import train
 from tests.unit.data.corpora import sentences, write_corpus
 
 

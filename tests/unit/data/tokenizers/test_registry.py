@@ -59,8 +59,8 @@ def test_a_missing_model_file(tokenizer_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"format": 2}, "format 2 is newer"),
-        ({"kind": "wordpiece"}, "kind 'wordpiece'"),
+        ({"format": 3}, "format 3 is newer"),
+        ({"kind": "unigram"}, "kind 'unigram'"),
         ({"files": {"../secret": "0"}}, "outside the folder"),
         ({"special_ids": {"eod": 1}}, "damaged"),
         ({"vocab_size": None}, "damaged"),

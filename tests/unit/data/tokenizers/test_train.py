@@ -10,7 +10,8 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import _cut_lines, learn, reservoir, train
+from gpt1_ds.data.tokenizers.sentencepiece_train import learn
+from gpt1_ds.data.tokenizers.train import _cut_lines, reservoir, train
 from tests.unit.data.corpora import sentences
 
 
@@ -63,7 +64,7 @@ def test_corpora_that_spell_control_symbols() -> None:
 
 def test_the_terminal_stays_quiet(text: Path, tmp_path: Path) -> None:
     code = (
-        "from gpt1_ds.data.tokenizers.sentencepiece_train import train; from gpt1_ds.common.errors import DataError\n"
+        "from gpt1_ds.data.tokenizers.train import train; from gpt1_ds.common.errors import DataError\n"
         f"t = train([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
         f"try: train([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
         "except DataError: pass\n"

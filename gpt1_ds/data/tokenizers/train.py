@@ -1,0 +1,112 @@
+"""Training of a tokenizer on a corpus of any size: a uniform sample of its lines is what each kind learns from."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.data.corpus import find_inputs, plan_units
+from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.tokenizers import byte_level_train, sentencepiece_bpe, sentencepiece_train, wordpiece_train
+from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, WORDPIECE, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers.registry import publish_tokenizer
+
+Model: TypeAlias = Literal["bpe", "gpt2-bpe", "wordpiece"]
+MODELS: tuple[Model, ...] = ("bpe", "gpt2-bpe", "wordpiece")
+SAMPLE = 1_000_000  # pieces of lines to learn from; training holds about 7 bytes of memory per byte of them
+PIECE_LETTERS = 256  # longer lines are cut, at a space where there is one
+Learned: TypeAlias = tuple[str, SpecialIds, dict[str, bytes]]  # kind, roles, files
+Result = TypeVar("Result")
+
+
+def train(
+    inputs: Sequence[str | Path],
+    out: Path | str,
+    vocab_size: int = 40000,
+    unwrap: bool = False,
+    sample: int = SAMPLE,
+    show: Show = show_nothing,
+    *,
+    model: Model = "bpe",
+    masks: bool = False,
+    cased: bool = False,
+) -> Tokenizer:
+    """Learn `vocab_size` pieces from `inputs` (as for `data build`) and publish them as the tokenizer folder `out`.
+
+    `model` is a reversible SentencePiece BPE, GPT-2's byte-level BPE, or BERT's WordPiece (`cased`: capitals and
+    accents are kept). `masks` adds the symbols of masked models, which WordPiece always has. The same inputs give the
+    same bytes. Of a corpus with more than `sample` pieces of lines a uniform sample is used. Raises DataError for
+    unusable inputs, for an `out` that is there, and for a size that the text cannot support.
+    """
+    if cased and model != WORDPIECE:
+        raise DataError(f"--cased is for --model wordpiece; --model {model} always keeps capitals: leave it out")
+    lines = reservoir(_cut_lines(_read(inputs, unwrap, show)), sample)
+    if not lines:
+        raise DataError("--input holds no text to learn a vocabulary from; name files with text in them")
+    show(words=f"learning {vocab_size} pieces")
+    kind, special_ids, files = _interruptible(lambda: _learn(lines, vocab_size, model, masks, cased))
+    return publish_tokenizer(Path(out), kind, vocab_size, special_ids, files)
+
+
+def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cased: bool) -> Learned:
+    if model == "gpt2-bpe":
+        return (GPT2, *byte_level_train.learn(lines, vocab_size, masks))
+    if model == "wordpiece":
+        return (WORDPIECE, *wordpiece_train.learn(lines, vocab_size, cased))
+    files = {sentencepiece_bpe.MODEL: sentencepiece_train.learn(lines, vocab_size, masks)}
+    return SENTENCEPIECE, sentencepiece_bpe.special_ids(masks), files
+
+
+def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show) -> Iterator[str]:
+    """The text of `inputs`, block by block; says how many letters have been read."""
+    letters = 0
+    for unit in plan_units(find_inputs(inputs)):
+        for piece in read_unit(unit, unwrap):
+            letters += len(piece.text)
+            show(letters, "reading")
+            yield piece.text
+
+
+def _interruptible(work: Callable[[], Result]) -> Result:
+    """What `work` returns, done in a thread: the main one hears Ctrl-C and SIGTERM while C++ computes."""
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result.result()
+
+
+def _cut_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Lines of at most PIECE_LETTERS characters; a cut keeps the space with the word that follows it."""
+    for block in blocks:
+        for line in block.split("\n"):
+            while len(line) > PIECE_LETTERS:
+                at = line.rfind(" ", 1, PIECE_LETTERS)
+                at = at if at > 0 else PIECE_LETTERS
+                yield line[:at]
+                line = line[at:]
+            if line:
+                yield line
+
+
+def reservoir(items: Iterable[str], size: int) -> list[str]:
+    """`size` items, each with the same chance (Vitter's algorithm R); all of them when there are no more."""
+    draw = random.Random(0)
+    kept: list[str] = []
+    for seen, item in enumerate(items):
+        if seen < size:
+            kept.append(item)
+        elif (at := int(draw.random() * (seen + 1))) < size:
+            kept[at] = item
+    return kept
