@@ -186,11 +186,13 @@ def _cut_text(window: bytes, target: int, file: SourceFile, unwrap: bool) -> tup
     ends = [found.end() for found in re.finditer(b"\n", window)]
     if good := next((at for at in ends if not _is_white(window[at : at + 4], 0)), 0):
         return target + good, "\n"
-    spaces = [found.start() for found in re.finditer(b"(?<!^) ", window)]
+    spaces = [found.start() for found in re.finditer(b" ", window) if found.start()]
     if good := next((at for at in spaces if not _is_white(window[max(0, at - 4) : at], -1)), 0):
         return target + good, "x"
+    if last and (ends or spaces):  # what is left ends in white space
+        return file.size, ""
     if ends:
-        return (file.size, "") if last else (target + ends[0], "\n")
+        return target + ends[0], "\n"
     inside = (at for at in range(1, len(window)) if window[at] & 0xC0 != 0x80 and window[at - 1] != 13)
     return target + (spaces[0] if spaces else next(inside, len(window))), "x"
 

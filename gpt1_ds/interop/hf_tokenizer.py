@@ -79,6 +79,8 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
     }
+    if tokenizer.kind == WORDPIECE:
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return {"tokenizer.json": contents, "tokenizer_config.json": config}
 
 

@@ -79,10 +79,10 @@ def test_crlf_is_never_cut(tmp_path: Path) -> None:
 
 
 def test_unwrapping_prefers_blank_lines(tmp_path: Path) -> None:
-    fill(tmp_path, {"a.txt": b"one\ntwo\n \r\nthree\nfour\n"})
+    fill(tmp_path, {"a.txt": b"one\ntwo\nsix\n \r\nthree\nfour\n"})
     inputs = find_inputs([tmp_path])
     assert ranges(plan_units(inputs, unit_bytes=5, unwrap=False))[0] == [("a.txt", 0, 8)]
-    assert ranges(plan_units(inputs, unit_bytes=5, unwrap=True))[0] == [("a.txt", 0, 11)]
+    assert ranges(plan_units(inputs, unit_bytes=5, unwrap=True))[0] == [("a.txt", 0, 15)]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,22 @@ def test_texts_without_line_ends(tmp_path: Path, content: bytes, cut: int, previ
     _, second, *_ = plan_units(find_inputs([tmp_path]), unit_bytes=5)
     assert (second.segments[0].start, second.segments[0].previous) == (cut, previous)
     content[:cut].decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "cut"),
+    [
+        (b"12345\n\n\t\n67 89", 9),  # after all of the white space
+        ("12345\n\u2003\n67 89".encode(), 10),
+        (b"12345\n\n \t 67 89", 12),  # no line end stands before other text, but a space after it
+        (b"1234\n\n \t \n\n", None),
+        (b"1234   ", None),
+    ],
+)
+def test_white_space_is_not_cut_in_two(tmp_path: Path, content: bytes, cut: int | None) -> None:
+    fill(tmp_path, {"a.txt": content})
+    units = plan_units(find_inputs([tmp_path]), unit_bytes=5)
+    assert ranges(units)[0] == [("a.txt", 0, cut or len(content))]
 
 
 def test_jsonl_is_cut_at_line_ends_only(tmp_path: Path) -> None:

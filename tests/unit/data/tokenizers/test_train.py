@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.tokenizers import wordpiece_train
+from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_train import learn
-from gpt1_ds.data.tokenizers.train import _cut_lines, reservoir, train
+from gpt1_ds.data.tokenizers.train import Model, _cut_lines, reservoir, train
 from tests.unit.data.corpora import sentences
 
 
@@ -85,3 +88,58 @@ def test_a_reservoir_is_a_fair_sample() -> None:
     chosen = [int(item) for item in reservoir(map(str, range(10_000)), 1000)]
     assert len(set(chosen)) == 1000
     assert 4500 < sum(chosen) / 1000 < 5500
+
+
+@pytest.mark.parametrize("model", ["gpt2-bpe", "wordpiece"])
+def test_the_same_text_gives_the_same_bytes_in_another_process(text: Path, tmp_path: Path, model: Model) -> None:
+    here = train([text], tmp_path / "here", 360, model=model)
+    code = f"from gpt1_ds.data.tokenizers.train import train; train([{str(text)!r}], 'there', 360, model={model!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert load_tokenizer(tmp_path / "there").fingerprint == here.fingerprint
+
+
+@pytest.mark.parametrize("model", ["gpt2-bpe", "wordpiece"])
+@pytest.mark.parametrize(("size", "which"), [(100_000, "at most"), (20, "at least")])
+def test_sizes_that_the_text_cannot_support(text: Path, tmp_path: Path, model: Model, size: int, which: str) -> None:
+    with pytest.raises(DataError, match=rf"--vocab-size={size} .*{which} \d+") as caught:
+        train([text], tmp_path / "out", size, model=model)
+    named = int(re.findall(r"at \w+ (\d+)", str(caught.value))[0])
+    assert train([text], tmp_path / "out", named, model=model).vocab_size == named
+
+
+def test_symbols_of_masked_models(text: Path, tmp_path: Path) -> None:
+    tokenizer = train([text], tmp_path / "out", 400, masks=True)
+    expected = {"unknown": 0, "eod": 1, "start": 2, "delimiter": 3, "extract": 4}
+    expected |= {"cls": 5, "separator": 6, "pad": 7, "mask": 8}
+    assert tokenizer.special_ids.present() == expected
+    spelled = "<mask> <cls>\n<sep><pad>\u2581"
+    ids = tokenizer.encode(spelled)
+    assert not (ids < 9).any()
+    assert tokenizer.decode(ids) == spelled
+    assert tokenizer.token_bytes()[ids].sum() == len(spelled.encode())
+    assert json.loads((tmp_path / "out" / METADATA).read_text())["format"] == 2
+
+
+def test_without_them_the_folder_is_of_the_first_format(text: Path, tmp_path: Path) -> None:
+    train([text], tmp_path / "out", 400)
+    values = json.loads((tmp_path / "out" / METADATA).read_text())
+    assert values["format"] == 1
+    assert values["special_ids"] == {"unknown": 0, "eod": 1, "start": 2, "delimiter": 3, "extract": 4}
+
+
+def test_wordpiece_lower_cases_unless_cased(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Éa éa EA\n" * 50)
+    for cased, expected in ((False, ["##a", "##e", "a", "e"]), (True, ["##A", "##E", "##a", "##É"])):
+        folder = tmp_path / str(cased)
+        train([tmp_path / "text.txt"], folder, 15 if cased else 9, model="wordpiece", cased=cased)
+        assert set(expected) <= set((folder / "vocab.txt").read_text().split("\n"))
+
+
+def test_cased_is_of_wordpiece(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--cased is for --model wordpiece"):
+        train([text], tmp_path / "out", 400, model="gpt2-bpe", cased=True)
+
+
+def test_rare_characters_at_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wordpiece_train, "MOST_LETTERS", 3)
+    assert wordpiece_train.alphabet(["aaa bb", "cdx aÁ"], cased=False) == ["a", "b"]
