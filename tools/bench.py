@@ -42,6 +42,7 @@ ROWS = {  # number: module of tools/bench, devices
     16: ("startup", ("cpu",)),
     17: ("books", ("cpu",)),
     18: ("growth", ("cpu",)),
+    19: ("library_kinds", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
 
@@ -73,7 +74,9 @@ def _arguments() -> tuple[Options, list[int], Path]:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--text", nargs="+", default=(), metavar="PATH", help="row 15's text (default: python-docs)")
+    parser.add_argument(
+        "--text", nargs="+", default=(), metavar="PATH", help="the text of rows 15 and 19 (default: python-docs)"
+    )
     parser.add_argument("--bpe", metavar="DIR", help="the 2018 release's vocabulary and merges, for row 15")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a row's own process
     given = parser.parse_args()

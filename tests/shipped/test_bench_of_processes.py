@@ -17,7 +17,7 @@ from tools.bench.rows import Options, Row
 
 pytestmark = pytest.mark.slow
 
-ROWS = {11: "pipeline", 12: "collective", 15: "tokenization", 16: "startup", 18: "growth"}
+ROWS = {11: "pipeline", 12: "collective", 15: "tokenization", 16: "startup", 18: "growth", 19: "library_kinds"}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ class Options:
     threads: int = 2  # of every contender together, on a CPU
     rounds: int = 5
     quick: bool = False  # small sizes: shows that the row works, says nothing about speed
-    text: tuple[str, ...] = ()  # files and folders for row 15; none: the embedded corpus
+    text: tuple[str, ...] = ()  # files and folders for rows 15 and 19; none: the embedded corpus
     bpe: str | None = None  # folder of the 2018 release's vocabulary, for row 15
 
 

@@ -46,11 +46,11 @@ def measure(options: Options) -> Row:
         folder = Path(name)
         inputs = list(options.text)
         if not inputs or options.quick:
-            inputs = [_write(folder / "text.jsonl", _first(read(inputs or ["python-docs"]), options.quick))]
+            inputs = [write(folder / "text.jsonl", first(read(inputs or ["python-docs"]), options.quick))]
         texts = read(inputs)
         size = sum(map(utf8_bytes, texts))
         train(inputs, folder / "tokenizer", 1000 if options.quick else PIECES)
-        turns = _pair(folder / "tokenizer", inputs, texts, (ALONE, sentencepiece_alone), BUILT)
+        turns = pair(folder / "tokenizer", inputs, texts, (ALONE, sentencepiece_alone), BUILT)
         much = inputs * (1 if options.quick else max(1, -(-SHARED_BYTES // size)))
         for workers, contender in ((1, ONE), (2, TWO)):
             turns[contender] = partial(_build, folder / "tokenizer", much, size * len(much) // len(inputs), workers)
@@ -71,7 +71,7 @@ def measure(options: Options) -> Row:
         "documents": len(texts),
         "unit": "1e6 B",
     }
-    configuration |= {library: _version(library) for library in ("sentencepiece", "ftfy", "spacy")}
+    configuration |= {library: version_of(library) for library in ("sentencepiece", "ftfy", "spacy")}
     note = "" if OURS in series else "the 2018 vocabulary is left out: it needs --bpe, ftfy and spaCy"
     checks = {"ids": "identical, document by document"}
     return Row(15, "text to packed shards, one core", "MB/s", series, ratios, configuration, checks, note)
@@ -79,15 +79,15 @@ def measure(options: Options) -> Row:
 
 def _of_2018(options: Options, folder: Path, texts: list[str]) -> dict[str, Callable[[], float]]:
     """Its two contenders, on the first documents; none where its files or libraries are missing."""
-    if options.bpe is None or not (_version("ftfy") and _version("spacy")):
+    if options.bpe is None or not (version_of("ftfy") and version_of("spacy")):
         return {}
     source, tokenizer = Path(options.bpe), folder / "2018"
     import_openai(source / VOCABULARY, source / MERGES, tokenizer)
-    few = _first(texts, options.quick, SLOW_BYTES)
-    return _pair(tokenizer, [_write(folder / "2018.jsonl", few)], few, (PUBLISHED, spacy_alone), OURS)
+    few = first(texts, options.quick, SLOW_BYTES)
+    return pair(tokenizer, [write(folder / "2018.jsonl", few)], few, (PUBLISHED, spacy_alone), OURS)
 
 
-def _pair(
+def pair(
     tokenizer: Path, inputs: Sequence[str], texts: list[str], peer: tuple[str, Alone], built: str
 ) -> dict[str, Callable[[], float]]:
     """A library alone and our build of the same text: two contenders that must find the same ids."""
@@ -116,7 +116,7 @@ def _build(tokenizer: Path, inputs: Sequence[str], size: int, workers: int, expe
     return size / seconds / 1e6
 
 
-def _first(texts: list[str], quick: bool, most: int | None = None) -> list[str]:
+def first(texts: list[str], quick: bool, most: int | None = None) -> list[str]:
     """Documents from the beginning until there are `most` bytes."""
     most, kept = QUICK_BYTES if quick else most, []
     for text in texts:
@@ -126,12 +126,12 @@ def _first(texts: list[str], quick: bool, most: int | None = None) -> list[str]:
     return kept
 
 
-def _write(path: Path, texts: list[str]) -> str:
+def write(path: Path, texts: list[str]) -> str:
     path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), "utf-8")
     return str(path)
 
 
-def _version(library: str) -> str | None:
+def version_of(library: str) -> str | None:
     try:
         return version(library)
     except PackageNotFoundError:
