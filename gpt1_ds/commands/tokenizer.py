@@ -61,10 +61,12 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--openai-gpt", action="store_true", help="GPT-1's own BPE of 2018")
     kind.add_argument("--gpt2", action="store_true", help="GPT-2's encoder.json and vocab.bpe, or RoBERTa's")
-    kind.add_argument("--wordpiece", metavar="vocab.txt", help="BERT's vocabulary")
-    kind.add_argument("--hf", metavar="DIR", help="a Hugging Face folder with GPT-2's, RoBERTa's or BERT's kind")
-    parser.add_argument("--vocab", metavar="encoder.json", help="its pieces and their numbers")
-    parser.add_argument("--merges", metavar="vocab.bpe", help="its merges, in their order")
+    kind.add_argument("--wordpiece", metavar="vocab.txt", help="BERT's vocabulary (default: none)")
+    hf = "a Hugging Face folder with the tokenizer of GPT-2, RoBERTa or BERT (default: none)"
+    kind.add_argument("--hf", metavar="DIR", help=hf)
+    both = "which --openai-gpt and --gpt2 need (default: none)"
+    parser.add_argument("--vocab", metavar="encoder.json", help=f"the pieces and their numbers, {both}")
+    parser.add_argument("--merges", metavar="vocab.bpe", help=f"the merges, in their order, {both}")
     parser.add_argument("--cased", action="store_true", help="of --wordpiece: keep capitals and accents")
     symbols = "of --gpt2: append <start> <delimiter> <extract>, which fine-tuning as GPT-1 does needs"
     parser.add_argument("--task-symbols", action="store_true", help=symbols)
