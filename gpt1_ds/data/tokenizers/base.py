@@ -43,7 +43,7 @@ _MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
 _TASK_WAY_OUT = "train one, or import GPT-2's with --task-symbols"
 _MASK_WAY_OUT = "train one with --masks, or import WordPiece"
 _WAYS_OUT = {
-    "unknown": "only byte-level ones lack it, which know every text",
+    "unknown": "byte-level ones know every text; use WordPiece or SentencePiece here",
     **dict.fromkeys(("start", "delimiter", "extract"), _TASK_WAY_OUT),
     **dict.fromkeys(("cls", "separator", "pad", "mask"), _MASK_WAY_OUT),
 }
@@ -114,7 +114,7 @@ class Tokenizer(ABC):
 
     @property
     def unknown_id(self) -> int:
-        return self.special_ids.require("unknown", "a symbol for what a vocabulary lacks")
+        return self.special_ids.require("unknown", "this use")
 
     @property
     def start_id(self) -> int:

@@ -67,8 +67,8 @@ class Gpt2Bpe(Tokenizer):
         self.merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes(), self.vocabulary)
         names = {number: piece for piece, number in self.vocabulary.items()}
         roles = metadata.special_ids.present()
-        appended = sorted({number for number in roles.values() if number not in names})
-        if appended != list(range(len(names), self.vocab_size)):
+        appended = {number for number in roles.values() if number not in names}  # ids below vocab_size, as was checked
+        if len(names) + len(appended) != self.vocab_size:
             raise DataError(f"{path}: has {len(names)} ids, not {self.vocab_size}; copy the folder again")
         # name -> id of every control symbol
         self.symbols = {names.get(number, OWN_SYMBOLS.get(role, f"<{role}>")): number for role, number in roles.items()}

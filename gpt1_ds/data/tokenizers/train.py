@@ -18,7 +18,6 @@ from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, WORDPIECE, Special
 from gpt1_ds.data.tokenizers.registry import publish_tokenizer
 
 Model: TypeAlias = Literal["bpe", "gpt2-bpe", "wordpiece"]
-MODELS: tuple[Model, ...] = ("bpe", "gpt2-bpe", "wordpiece")
 SAMPLE = 1_000_000  # pieces of lines to learn from; training holds about 7 bytes of memory per byte of them
 PIECE_LETTERS = 256  # longer lines are cut, at a space where there is one
 Learned: TypeAlias = tuple[str, SpecialIds, dict[str, bytes]]  # kind, roles, files

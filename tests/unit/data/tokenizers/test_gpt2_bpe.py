@@ -124,6 +124,8 @@ def test_encode_gives_writable_int32(gpt2: Tokenizer) -> None:
 def test_a_folder_that_does_not_fit_its_metadata(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     values = json.loads((copy / METADATA).read_text())
-    (copy / METADATA).write_text(json.dumps({**values, "vocab_size": 602}))
-    with pytest.raises(DataError, match=r"has 600 ids, not 602"):
-        load_tokenizer(copy)
+    for size in (599, 602, 2**31 - 1):  # nothing of that size is made
+        roles = {"eod": 596, "mask": size - 1}
+        (copy / METADATA).write_text(json.dumps({**values, "vocab_size": size, "special_ids": roles}))
+        with pytest.raises(DataError, match=rf"has 600 ids, not {size}"):
+            load_tokenizer(copy)

@@ -37,6 +37,14 @@ def test_the_fingerprint_is_that_of_the_ids_not_of_the_place(tokenizer_folder: P
     assert len(here.fingerprint) == 64
 
 
+def test_the_fingerprint_of_an_old_folder_is_what_it_was() -> None:
+    step = Path(__file__).parents[3] / "golden" / "format-1" / "step-00000003"
+    recorded = json.loads((step / "manifest.json").read_text())["hashes"]["tokenizer"]
+    tokenizer = load_tokenizer(step / "tokenizer")
+    assert tokenizer.fingerprint == recorded
+    assert tokenizer.special_ids.mask is None
+
+
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a tokenizer folder .* `gpt1-ds tokenizer train`"):
         load_tokenizer(tmp_path)
