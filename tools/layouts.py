@@ -1,6 +1,6 @@
 """Train the same tiny model on many layouts and compare every one with one process.
 
-    python tools/layouts.py [--steps 20] [--only NAME ...] [--plot FILE]
+    python tools/layouts.py [--family gpt1] [--steps 20] [--only NAME ...] [--plot FILE]
 
 Prints a table: largest difference in loss, gradient norm (relative) and in the weights after the last step (relative to
 how far training moved them), and whether the batches were the same. tests/parallel/test_layouts.py asserts the bounds.
@@ -32,6 +32,16 @@ RECIPE = [
     *("train.global_batch=16", "train.micro_batch=4", "optimizer.lr=1e-3", "optimizer.clip=0.5"),
     *("schedule.kind=constant", "schedule.warmup_steps=5"),
 ]
+
+
+# What makes the recipe's model one of another family. Pairs need sentences: --family bert is on windows of text
+_ENCODER = ["model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"]
+FAMILIES = {
+    "gpt1": [],
+    "gpt2": ["model.norm=pre", "model.init=residual"],
+    "bert": [*_ENCODER, "model.norm_eps=1e-12", "objective.kind=masked", "objective.copies=0"],
+    "roberta": [*_ENCODER, "objective.kind=masked", "objective.whole_words=true"],
+}
 
 
 @dataclass(frozen=True)
@@ -228,8 +238,8 @@ def sequence_parallel_on_cpu() -> Iterator[None]:
         torch.cuda.current_device = real
 
 
-def make_data(folder: Path) -> Path:
-    """A small dataset from the corpus inside Python."""
+def make_data(folder: Path, masks: bool = False) -> Path:
+    """A small dataset from the corpus inside Python; with `masks` its tokenizer has what a masked model needs."""
     from gpt1_ds.data.build import build
     from gpt1_ds.data.python_docs import documents
     from gpt1_ds.data.tokenizers.train import train
@@ -238,7 +248,7 @@ def make_data(folder: Path) -> Path:
         (folder / "text").mkdir(parents=True, exist_ok=True)
         for number, document in zip(range(40), documents(), strict=False):
             (folder / "text" / f"{number:02d}.txt").write_text(document[:20000])
-        train([folder / "text"], folder / "tokenizer", 500)
+        train([folder / "text"], folder / "tokenizer", 500, masks=masks)
         build([folder / "text"], folder / "tokenizer", folder / "data", workers=1, validation=0.1)
     return folder / "data"
 
@@ -246,24 +256,26 @@ def make_data(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--family", choices=FAMILIES, default="gpt1")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    family = FAMILIES[options.family]
     with tempfile.TemporaryDirectory() as folder:
-        data = make_data(Path(folder))
+        data = make_data(Path(folder), masks="objective.kind=masked" in family)
         if options.plot:
             plot_precisions(data, options.steps, options.plot)
             return
-        one = trace(ONE, data, options.steps)
+        one = trace(ONE, data, options.steps, family)
         print(f"{'layout':32} {'ranks':>5} {'loss':>9} {'norm':>9} {'weights':>9} {'batches':>8} {'seconds':>8}")
         for layout in LAYOUTS:
             if options.only and layout.name not in options.only:
                 continue
             if options.precision != "fp32" and "zero0" in layout.name:
                 continue
-            other = trace(layout, data, options.steps, [f"train.precision={options.precision}"])
+            other = trace(layout, data, options.steps, [*family, f"train.precision={options.precision}"])
             apart = compare(one, other)
             print(
                 f"{layout.name:32} {layout.ranks:5} {apart.loss:9.1e} {apart.norm:9.1e} {apart.weights:9.1e} "

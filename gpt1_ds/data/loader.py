@@ -64,8 +64,10 @@ class TrainingData:
         unique_tokens: int | None = None,
         moving: bool = False,
         whole: bool = False,
+        copies: int = 0,
     ) -> None:
-        self.streams, self.weights, self.context, self.whole = list(streams), list(weights), context, whole
+        self.streams, self.weights, self.context = list(streams), list(weights), context
+        self.whole, self.copies = whole, copies
         self.orders = []
         for stream, data_hash in zip(streams, hashes, strict=True):
             windows = count_windows(stream, context)
@@ -85,9 +87,23 @@ class TrainingData:
         for rows in shape.rows():
             number_B = (step - 1) * shape.global_batch + rows
             tokens_BT = self.windows(number_B)
-            micro_batches.append(_rows(tokens_BT, rows, number_B, lengths_G))
+            micro_batches.append(_rows(tokens_BT, rows, self._versions(number_B), lengths_G))
             total += fingerprint(tokens_BT, rows)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
+
+    def _versions(self, sequence: Int64s) -> Int64s:
+        """What the masks of these sequences depend on: their number in the run, or, where there are `copies` of each
+        window, which window it is and which of its copies.
+        """
+        if not self.copies:
+            return sequence
+        source, number = blend(sequence, self.weights)
+        version = np.empty_like(sequence)
+        for at, order in enumerate(self.orders):
+            here = source == at
+            copy = number[here] // order.used % self.copies
+            version[here] = (order.at(number[here]) * self.copies + copy) * len(self.orders) + at
+        return version
 
     def documents(self, number: int, rows: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
         """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""

@@ -57,6 +57,8 @@ def open_data(config: Config) -> Data:
         config.data.unique_tokens,
         config.data.offsets == "epoch",
         whole,
+        config.objective.copies,
+        config.objective.copies,
     )
     held_out = None
     if "validation" in first.splits:

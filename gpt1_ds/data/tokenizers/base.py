@@ -160,6 +160,21 @@ class Tokenizer(ABC):
         what must be exact counts the original (`dataset.json` has the bytes of each split).
         """
 
+    def begins_word(self) -> NDArray[np.bool_]:
+        """bool [vocab_size]: whether a word begins with this id, for what masks whole words. Raises ConfigError where
+        an id alone does not tell.
+        """
+        raise ConfigError(
+            f"objective.whole_words=true: ids of the kind {self.kind} do not tell where words begin; leave it out"
+        )
+
+
+def words_begin(pieces: Sequence[bytes]) -> list[bool]:
+    """Of kinds whose pieces hold the space before a word: white space and signs begin one, too; control symbols, whose
+    pieces are empty, do.
+    """
+    return [not (piece[:1].isalnum() or piece[:1] >= b"\x80") for piece in pieces]
+
 
 class WordCache(dict[str, bytes]):
     """Maps a word to its int32 ids as bytes, calling `encode` for words it does not hold.

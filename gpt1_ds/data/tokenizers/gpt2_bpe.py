@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, words_begin
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -96,6 +96,9 @@ class Gpt2Bpe(Tokenizer):
 
     def token_bytes(self) -> NDArray[np.int32]:
         return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
+
+    def begins_word(self) -> NDArray[np.bool_]:
+        return np.array(words_begin(self._pieces))
 
     def _encode_block(self, block: str) -> bytes:
         """int32 ids of a block; the words of a plain one are remembered, too."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, words_begin
 
 MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"eod": "<eod>", "start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
@@ -73,6 +73,9 @@ class SentencePieceBpe(Tokenizer):
 
     def token_bytes(self) -> NDArray[np.int32]:
         return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
+
+    def begins_word(self) -> NDArray[np.bool_]:
+        return np.array(words_begin(self._pieces))
 
     @property
     def merged_pieces(self) -> list[str]:

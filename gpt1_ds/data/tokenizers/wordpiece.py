@@ -66,6 +66,11 @@ class WordPiece(Tokenizer):
                 sizes[number] = len(text.encode()) + (text == piece and text[0].isalnum())
         return sizes
 
+    def begins_word(self) -> NDArray[np.bool_]:
+        begins = np.ones(self.vocab_size, dtype=np.bool_)
+        begins[[number for piece, number in self.vocabulary.items() if piece.startswith(CONTINUES)]] = False
+        return begins
+
 
 def backend(vocabulary: dict[str, int], lower_case: bool) -> Any:
     """The library's tokenizer, without control symbols: their names in a text are ordinary text."""

@@ -92,3 +92,17 @@ def test_too_little_data_for_the_context(tiny_data: Path) -> None:
 def test_a_model_smaller_than_the_tokenizer(tiny_data: Path) -> None:
     with pytest.raises(ConfigError, match=r"model.vocab_size=100 is smaller than the tokenizer's 500"):
         open_data(load([], [f"data.path={tiny_data}", "model.vocab_size=100"]))
+
+
+def test_whole_rows_repeat_their_masks_by_window(dataset: Dataset) -> None:
+    """With copies, pass p of a window has version p % copies; without, every sequence its own."""
+    arguments = ([dataset.split("train")], [dataset.data_hash], [1.0], 32, 1)
+    copies, anew = (TrainingData(*arguments, whole=True, copies=count) for count in (2, 0))
+    windows = copies.orders[0].used
+    versions = [copies._versions(np.arange(windows) + windows * number) for number in range(4)]
+    assert sorted(versions[0]) == sorted(versions[2])
+    assert not {*versions[0]} & {*versions[1]}
+    assert len({*versions[0]}) == windows
+    assert np.array_equal(anew._versions(np.arange(5)), np.arange(5))
+    first, again = (part.tokens_BS for data in (copies, anew) for part in data.batch(1, BatchShape(4, 4)).micro_batches)
+    assert np.array_equal(first, again)
