@@ -58,7 +58,6 @@ def open_data(config: Config) -> Data:
         config.data.offsets == "epoch",
         whole,
         config.objective.copies,
-        config.objective.copies,
     )
     held_out = None
     if "validation" in first.splits:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt1_ds.model import dropout, residual
+from gpt1_ds.model import cuda_ops, dropout
 from gpt1_ds.model.kernels import residual_norm
 from tests.helpers import reference
 
@@ -43,10 +43,10 @@ def both(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, grads: tuple[Tensor, Tensor | None], mask: tuple[object, ...]
 ) -> list[Tensor]:
     """Results and gradients of the kernels."""
-    made = residual._shapes(x)
+    made = cuda_ops._norm_shapes(x)
     residual_norm.forward(x, y, weight, bias, *mask, EPS, made)  # type: ignore[arg-type]
     out, total, stats = made
-    back = residual._gradient_shapes(grads[0], grads[1], total)
+    back = cuda_ops._norm_gradient_shapes(grads[0], grads[1], total)
     residual_norm.backward(*grads, total, stats, weight, *mask, back)  # type: ignore[arg-type]
     return [out, total, *back[:2], *back[2].sum(0)]
 

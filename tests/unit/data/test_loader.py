@@ -94,8 +94,9 @@ def test_a_model_smaller_than_the_tokenizer(tiny_data: Path) -> None:
         open_data(load([], [f"data.path={tiny_data}", "model.vocab_size=100"]))
 
 
-def test_whole_rows_repeat_their_masks_by_window(dataset: Dataset) -> None:
+def test_whole_rows_repeat_their_masks_by_window(tiny_data: Path) -> None:
     """With copies, pass p of a window has version p % copies; without, every sequence its own."""
+    dataset = Dataset(tiny_data)
     arguments = ([dataset.split("train")], [dataset.data_hash], [1.0], 32, 1)
     copies, anew = (TrainingData(*arguments, whole=True, copies=count) for count in (2, 0))
     windows = copies.orders[0].used

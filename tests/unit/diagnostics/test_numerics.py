@@ -75,13 +75,13 @@ def test_a_block_that_is_wrong(precision: str, part: float, way: str, monkeypatc
     """One kernel of the device off by a little, or not finite: in its result, or in a gradient alone."""
     group, right, calls = connect_alone(), attention.exact, []
 
-    def off(q, k, v, mask):  # type: ignore[no-untyped-def]
+    def off(q, k, v, *rest):  # type: ignore[no-untyped-def]
         calls.append(q)
         if len(calls) == 1:  # the reference
-            return right(q, k, v, mask)
+            return right(q, k, v, *rest)
         if way == "forward":
-            return right(q, k, v, mask) * (1 + part)
-        return right(q, k, v + (part * (v - v.detach())), mask)
+            return right(q, k, v, *rest) * (1 + part)
+        return right(q, k, v + (part * (v - v.detach())), *rest)
 
     monkeypatch.setattr(blocks.attention, "exact", off)
     record = numerics.block(CPU, model(), group, precision, "exact")
