@@ -97,7 +97,8 @@ class Plain:
     def _copy(self, ours: Ours) -> None:
         import torch
 
-        from gpt1_ds.interop.conversion import their_name, to_theirs
+        from gpt1_ds.interop.families.openai_gpt import FAMILY
+        from gpt1_ds.interop.families.rules import Facts
         from gpt1_ds.model import names
 
         weights = {}
@@ -107,9 +108,9 @@ class Plain:
         with torch.no_grad():
             self.head.weight.copy_(weights.pop("head.weight"))
             self.head.bias.copy_(weights.pop("head.bias"))
-        heads = self.config.n_head
-        state = {their_name(name): to_theirs(name, value, heads) for name, value in weights.items()}
-        state = {name.removeprefix("transformer."): value for name, value in state.items()}
+        facts, state = Facts(self.config.n_head), {}
+        for name, value in weights.items():
+            state.update(FAMILY.to_theirs(name, value, facts))
         unread = self.body.load_state_dict(state, strict=False)  # their causal masks are buffers in some versions
         assert not unread.unexpected_keys, unread
         assert not set(unread.missing_keys) & {name for name, _ in self.body.named_parameters()}, unread

@@ -7,26 +7,27 @@ from typing import Any
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
-from gpt1_ds.interop.hf_task import FineTuned
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.hf_task import FineTuned, last_norm
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 
 _LANGUAGE_MODEL = """---
 library_name: transformers
 pipeline_tag: text-generation
-tags: [gpt1, openai-gpt]
+tags: [{tags}]
 ---
 
-# GPT-1, {parameters:,} parameters
+# {family.title}, {parameters:,} parameters
 
 Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps ({facts[tokens]} tokens):
 {model.layers} layers, width {model.width}, {model.heads} heads, context {model.context} tokens,
 {model.vocab_size} token ids, fp32. Its logits are the checkpoint's, to rounding.
 
 ```python
-from transformers import AutoTokenizer, OpenAIGPTLMHeadModel
+from transformers import AutoTokenizer, {name}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = OpenAIGPTLMHeadModel.from_pretrained(".")
+model = {name}.from_pretrained(".")
 inputs = tokenizer("It was", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True))
 ```
@@ -44,10 +45,10 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=Fal
 _FINE_TUNED = """---
 library_name: transformers
 pipeline_tag: {tag}
-tags: [gpt1, openai-gpt]
+tags: [{tags}]
 ---
 
-# GPT-1, fine-tuned on {tuned.task.name}
+# {family.title}, fine-tuned on {tuned.task.name}
 
 Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} steps of fine-tuning:
 {model.layers} layers, width {model.width}, {model.heads} heads, fp32.
@@ -99,19 +100,59 @@ _TEXT = "Blanks around a text are to be stripped."
 _CUT = """Longer texts were cut to {half} tokens each{questions}; `truncation=True` cuts the longer
   one, which differs only for those."""
 _CUT_QUESTION = " (a question and its choices to {quarter}, the document to what they leave)"
-_BIAS = """The head's bias is in the last LayerNorm's, `transformer.h.{last}.ln_2.bias`, because `score` has none: the
+_BIAS = """The head's bias is in the last LayerNorm's, `{norm}`, because `score` has none: the
   outputs are as they should be, but this folder is not to be loaded as a language model."""
 _ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
   is half an answer, and each of them holds half of the head's bias."""
 _SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
 
 
-def model_card(model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], folder: str) -> str:
-    """Markdown; `facts` is the checkpoint's manifest, `folder` where our tokenizer lies in the export."""
+_MASKED = """---
+library_name: transformers
+pipeline_tag: fill-mask
+tags: [{tags}]
+---
+
+# {family.title}, {parameters:,} parameters
+
+Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps ({facts[tokens]} tokens):
+{model.layers} layers, width {model.width}, {model.heads} heads, context {model.context} tokens,
+{model.vocab_size} token ids, fp32. Its logits are the checkpoint's, to rounding.
+
+```python
+from transformers import AutoTokenizer, {name}
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = {name}.from_pretrained(".").eval()
+inputs = tokenizer("It was read.", return_tensors="pt")
+print(model(**inputs)[0].shape)
+```
+
+* A text may be at most {model.context} tokens long, control symbols included; pad on the right only.
+* {text}
+
+`gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
+`{folder}/` is the tokenizer that it uses.
+"""
+
+
+def model_card(
+    family: Family, name: str, model: ModelConfig, tokenizer: Tokenizer, facts: dict[str, Any], folder: str
+) -> str:
+    """Markdown; `name` is the class, `facts` the checkpoint's manifest, `folder` that of our tokenizer there."""
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     total, text = parameters(model, model.vocab_size), _about(tokenizer)
-    return _LANGUAGE_MODEL.format(
-        model=model, tokenizer=tokenizer, facts=facts, folder=folder, parameters=total, text=text
+    card = _LANGUAGE_MODEL if model.mask == "causal" else _MASKED
+    return card.format(
+        family=family,
+        name=name,
+        tags=_tags(family),
+        model=model,
+        tokenizer=tokenizer,
+        facts=facts,
+        folder=folder,
+        parameters=total,
+        text=text,
     )
 
 
@@ -119,6 +160,8 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
     """Markdown; `facts` is the checkpoint's manifest."""
     alone = tuned.task.layout == "single"
     return _FINE_TUNED.format(
+        family=tuned.family,
+        tags=_tags(tuned.family),
         model=model,
         tuned=tuned,
         tokenizer=tokenizer,
@@ -131,6 +174,10 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         head=_head(tuned, model),
         text=_about(tokenizer),
     )
+
+
+def _tags(family: Family) -> str:
+    return family.model_type if family.model_type != "openai-gpt" else "gpt1, openai-gpt"
 
 
 def _about(tokenizer: Tokenizer) -> str:
@@ -165,4 +212,5 @@ def _head(tuned: FineTuned, model: ModelConfig) -> str:
     if tuned.head.choice:
         trained = "" if tuned.head.lm_coefficient else ", which was not trained with the choices"
         return f"`mc_logits` are the choices' scores; `logits` those of the language model{trained}."
-    return _BIAS.format(last=model.layers - 1)
+    (norm,) = tuned.family.their_names(last_norm(model))
+    return _BIAS.format(norm=tuned.family.full(norm))

@@ -1,9 +1,11 @@
 """A fine-tuned model as the classes of transformers that have a head.
 
-    classification, similarity, regression   OpenAIGPTForSequenceClassification, read at the last token that is no pad
-    choice                                   OpenAIGPTDoubleHeadsModel, read at mc_token_ids
+    classification, similarity, regression   ...ForSequenceClassification
+    choice                                   ...DoubleHeadsModel, read at mc_token_ids
 
-**The bias of a classifier's head.** `score` has none. It is the only reader of the last block's output, which a
+GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa's at the first.
+
+**The bias of a GPT classifier's head.** `score` has none. It is the only reader of the last block's output, which a
 LayerNorm ends: `score(g x + b)`. So b moves by the shortest d with W d = bias, and every output is as it should be; the
 rest of the weights stay as they are. Where sequences are added (similarity reads both orders), each has its share.
 
@@ -22,42 +24,56 @@ from torch import Tensor
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, ModelConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.tasks.base import Task
 
-CLASSIFIER, CHOICES = "OpenAIGPTForSequenceClassification", "OpenAIGPTDoubleHeadsModel"
 TOLERANCE = 1e-6  # of a bias that was moved
-_TOKENS, _TIED = "transformer.tokens_embed.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class FineTuned:
     """What an export tells of the task. `limit` is in tokens of a sequence."""
 
+    family: Family
     head: HeadSpec
     task: Task
     limit: int
 
     @classmethod
-    def of(cls, folder: Path, facts: dict[str, Any], config: Config) -> FineTuned | None:
-        """None for a language model. Raises CheckpointError."""
+    def of(cls, folder: Path, facts: dict[str, Any], config: Config, family: Family) -> FineTuned | None:
+        """None for a language model. Raises CheckpointError, also for a head that the family does not have."""
         head = head_of(folder, facts)
         if head is None or config.task is None:
             return None
+        if head.choice and family.choices is None:
+            raise CheckpointError(
+                f"{folder}: fine-tuned on choices: a {family.stem} with a head for them cannot be exported; "
+                "`gpt1-ds predict` runs it"
+            )
+        if head.kind != family.classifier:
+            raise CheckpointError(
+                f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "
+                f"{family.classifier}; `gpt1-ds predict` runs it"
+            )
         try:
             task = Task.of(facts["task"])
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
-        return cls(head, task, config.task.max_length or config.model.context)
+        return cls(family, head, task, config.task.max_length or config.model.context)
 
     @property
     def architecture(self) -> str:
-        return CHOICES if self.head.choice else CLASSIFIER
+        choices = self.family.choices if self.head.choice else None
+        return choices or f"{self.family.stem}ForSequenceClassification"
 
     def config(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """What `config.json` says besides the model's shape."""
-        pad = {"architectures": [self.architecture], "pad_token_id": tokenizer.unknown_id}
+        pad: dict[str, Any] = {"pad_token_id": padding_id(tokenizer)}
+        if self.head.kind != "linear":
+            pad["classifier_dropout"] = self.head.dropout
         if self.head.choice:
             summary = {"summary_type": "cls_index", "summary_use_proj": True, "summary_proj_to_labels": True}
             dropout = {"summary_activation": None, "summary_first_dropout": self.head.dropout}
@@ -68,15 +84,28 @@ class FineTuned:
         return {**pad, "id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}
 
 
-def to_their_head(tensors: dict[str, Tensor], weight_OD: Tensor, bias_O: Tensor, tuned: FineTuned, layers: int) -> None:
-    """Put the head among the `tensors` of a language model under transformers' names. Raises CheckpointError."""
+def to_their_head(
+    tensors: dict[str, Tensor], weight_OD: Tensor, bias_O: Tensor, tuned: FineTuned, model: ModelConfig
+) -> None:
+    """Put a linear head among the `tensors` of a language model, all under transformers' short names. Raises
+    CheckpointError.
+    """
     if tuned.head.choice:
-        tensors[_TIED] = tensors.pop(_TOKENS)  # the name that transformers saves, and reads, for this class
+        for (
+            copy,
+            original,
+        ) in tuned.family.copies.items():  # the name that transformers saves, and reads, for this class
+            tensors[copy] = tensors.pop(original)
         tensors.update({"multiple_choice_head.summary.weight": weight_OD, "multiple_choice_head.summary.bias": bias_O})
         return
-    norm = f"transformer.h.{layers - 1}.ln_2.bias"
+    (norm,) = tuned.family.their_names(last_norm(model))
     tensors[norm] = move_bias(tensors[norm], weight_OD, bias_O / tuned.head.sequences)
     tensors["score.weight"] = weight_OD
+
+
+def last_norm(model: ModelConfig) -> str:
+    """The bias of the LayerNorm that a linear head reads."""
+    return "final_norm.bias" if model.norm == "pre" else f"blocks.{model.layers - 1}.mlp_norm.bias"
 
 
 def move_bias(norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor) -> Tensor:
@@ -90,8 +119,8 @@ def move_bias(norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor) -> Tensor:
     error = (weight @ (moved_D.double() - norm_D.double()) - bias).abs().max()
     if not error <= TOLERANCE * max(1.0, float(bias.abs().max())):
         raise CheckpointError(
-            f"{CLASSIFIER} has no bias, and this head's cannot go elsewhere (off by {error:.1e}): the weights of its "
-            "classes depend on one another"
+            f"ForSequenceClassification has no bias, and this head's cannot go elsewhere (off by {error:.1e}): the "
+            "weights of its classes depend on one another"
         )
     return moved_D
 
@@ -113,6 +142,6 @@ def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer) -> None:
         "pair": [start, first, delimiter, second, extract],
         "special_tokens": {symbols[n]: {"id": symbols[n], "ids": [n], "tokens": [symbols[n]]} for n in used},
     }
-    settings["pad_token"] = symbols[tokenizer.unknown_id]  # the extract token ends a sequence, so no text is mistaken
+    settings["pad_token"] = symbols[padding_id(tokenizer)]  # the extract token ends a sequence, so no text is mistaken
     settings["padding_side"] = "right"
     settings["model_input_names"] = ["input_ids", "attention_mask"]  # GPT-1 would add token types to its embeddings

@@ -1,10 +1,10 @@
-"""`checkpoint export --to hf` and `checkpoint import --from hf`: folders of transformers' OpenAIGPTLMHeadModel, or of a
-class with a head for a fine-tuned checkpoint (interop/hf_task.py).
+"""`checkpoint export --to hf` and `checkpoint import --from hf`: folders of transformers' models (interop/families),
+with a head for a fine-tuned checkpoint (interop/hf_task.py).
 
-Neither needs transformers. An export holds `model.safetensors` (fp32), `config.json`, `generation_config.json` (greedy
-text is then that of `gpt1-ds sample --temperature 0`), the tokenizer in transformers' form, our own one beside it, and
-a README.md. An import also reads folders that transformers wrote, of the language model or with the multiple-choice
-head, whole or in shards; weights come back bit for bit.
+Neither needs transformers. An export holds `model.safetensors` (fp32), `config.json`, of a causal model
+`generation_config.json` (greedy text is then that of `gpt1-ds sample --temperature 0`), the tokenizer in transformers'
+form, our own one beside it, and a README.md. An import also reads folders that transformers wrote, whole or in shards;
+weights come back bit for bit.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external, manifest
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.checkpoint.verify import check_size, verify_files
+from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.interop.cards import model_card, task_card
-from gpt1_ds.interop.conversion import check_shapes, our_weights, their_name, to_theirs
-from gpt1_ds.interop.hf_config import CONFIG, generation_config, model_config, their_config
+from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.registry import family_of_model, read_config
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
+from gpt1_ds.interop.hf_config import CONFIG, generation_config, their_config
 from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, to_their_head
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from gpt1_ds.interop.imported import Imported, free_place
@@ -37,18 +43,15 @@ from gpt1_ds.model.names import ParameterInfo
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
-PREFIX = "transformer."
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 _BUFFERS = (".attn.bias", ".attn.masked_bias", "position_ids")  # older versions saved causal masks and positions
-_CHOICE_HEAD = ("multiple_choice_head.summary.bias", "multiple_choice_head.summary.weight")
-_HEAD, _ROWS = "lm_head.weight", "tokens_embed.weight"
 
 
 def export(checkpoint: Path, out: Path) -> Path:
     """Write CKPT, verified first, as the folder `out` for transformers; the checkpoint that was read.
 
-    Raises CheckpointError for a damaged checkpoint, for a model that OpenAIGPT cannot express, and when `out` is taken.
+    Raises CheckpointError for a damaged checkpoint, for a model that no family can express, and when `out` is taken.
     """
     source = find(checkpoint)
     facts = manifest.read(source)
@@ -56,25 +59,23 @@ def export(checkpoint: Path, out: Path) -> Path:
     out = free_place(out)
     config = load_carried(source / "config.yaml")
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
-    if model.kind == "lstm":
-        raise CheckpointError(f"{source}: model.kind=lstm: transformers has no such model; `gpt1-ds predict` runs it")
-    if model.ffn_width != 4 * model.width:
-        raise CheckpointError(
-            f"{source}: model.ffn={model.ffn}: transformers' OpenAIGPT knows only 4 * model.width = {4 * model.width}"
-        )
-    tuned = FineTuned.of(source, facts, config)
-    check_size(source, facts, model, tuned.head if tuned else None)
-    assert model.vocab_size is not None, "saved configurations name the vocabulary size"
-    settings = their_config(model, tokenizer)
+    family = family_of_model(source, model)
+    head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
+    check_size(source, facts, model, head)
     files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
     if tuned:
-        settings.update(tuned.config(tokenizer))
-        lay_out_inputs(files, tokenizer)
+        settings = {**their_config(family, model, tokenizer, tuned.architecture), **tuned.config(tokenizer)}
+        if head is not None and head.kind == "linear":
+            lay_out_inputs(files, tokenizer)
         card = task_card(model, tuned, tokenizer, facts)
     else:
-        files["generation_config.json"] = generation_config(tokenizer)
-        card = model_card(model, tokenizer, facts, TOKENIZER)
-    tensors = _their_tensors(source, model, tuned)
+        name = _language_model(source, family, head)
+        settings = their_config(family, model, tokenizer, name)
+        if model.mask == "causal":
+            files["generation_config.json"] = generation_config(tokenizer)
+        card = model_card(family, name, model, tokenizer, facts, TOKENIZER)
+    first_position = family.first_position(Settings(out / CONFIG, settings, family.title))
+    tensors = _their_tensors(source, family, model, head, Facts(model.heads, first_position), tuned)
     with published_folder(out) as folder:
         write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
         for name, value in {CONFIG: settings, **files}.items():
@@ -85,20 +86,33 @@ def export(checkpoint: Path, out: Path) -> Path:
     return source
 
 
-def _their_tensors(source: Path, model: ModelConfig, tuned: FineTuned | None) -> dict[str, Tensor]:
+def _language_model(source: Path, family: Family, head: HeadSpec | None) -> str:
+    """The class for a checkpoint of pre-training."""
+    if head is None:
+        return family.language_model
+    if family.pairs is None:
+        raise CheckpointError(f"{source}: objective.next_sentence=true: transformers' {family.stem} has no head for it")
+    return family.pairs
+
+
+def _their_tensors(
+    source: Path, family: Family, model: ModelConfig, head: HeadSpec | None, facts: Facts, tuned: FineTuned | None
+) -> dict[str, Tensor]:
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
-    reader, tensors, head = StateReader(source), {}, {}
-    for name, shape in architecture(model, model.vocab_size, tuned.head if tuned else None).shapes.items():
+    reader, tensors, linear = StateReader(source), dict[str, Tensor](), dict[str, Tensor]()
+    for name, shape in architecture(model, model.vocab_size, head).shapes.items():
+        if tuned and name.startswith("masked."):
+            continue  # no class has both heads
         stored = reader.index.get(name)
         dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
         value = reader.whole("master", ParameterInfo(name, shape, dim))
-        if name.startswith("head."):
-            head[name] = value
+        if tuned and tuned.head.kind == "linear" and name.startswith("head."):
+            linear[name] = value
         else:
-            tensors[PREFIX + their_name(name)] = to_theirs(name, value, model.heads)
-    if tuned:
-        to_their_head(tensors, head["head.weight"], head["head.bias"], tuned, model.layers)
-    return tensors
+            tensors.update(family.to_theirs(name, value, facts))
+    if tuned and linear:
+        to_their_head(tensors, linear["head.weight"], linear["head.bias"], tuned, model)
+    return {family.full(name): value for name, value in tensors.items()}
 
 
 def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Imported, Path]:
@@ -112,18 +126,30 @@ def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Imported,
             external.refuse_pickle(source)
         raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}")
     files = _weight_files(source)
-    model = model_config(external.inside(source, CONFIG))
-    tokenizer = tokenizer or _carried_tokenizer(source, scratch)
+    family, model, facts = read_config(external.inside(source, CONFIG))
+    tokenizer = tokenizer or _carried_tokenizer(source, family, scratch)
     headers = {file: _header(source, file, expected) for file, expected in files.items()}
-    left_out = sorted(name for header in headers.values() for name in header if name in _CHOICE_HEAD)
+    remarks, wanted = _left_out(family, headers)
+    parts = present_parts(family, model, {family.short(name) for header in wanted.values() for name in header})
+    _check(source, wanted, family, parts, facts)
+    weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
+    return Imported("hf", source, model, weights, (*remarks, *parts.remarks), parts.head), tokenizer
+
+
+def _left_out(
+    family: Family, headers: dict[str, dict[str, TensorFacts]]
+) -> tuple[list[str], dict[str, dict[str, TensorFacts]]]:
+    """Remarks on what an import does not take over, and the headers without it and without buffers."""
+    remarks = []
+    for beginning, why in family.left_out.items():
+        names = sorted(n for header in headers.values() for n in header if family.short(n).startswith(beginning))
+        remarks += [f"{', '.join(names)} left out: {why}"] if names else []
+    unread = tuple(family.left_out)
     wanted = {
-        file: {name: x for name, x in header.items() if name not in _CHOICE_HEAD and not name.endswith(_BUFFERS)}
+        file: {n: x for n, x in header.items() if not (family.short(n).startswith(unread) or n.endswith(_BUFFERS))}
         for file, header in headers.items()
     }
-    _check(source, wanted, model)
-    weights = our_weights(_tensors(source, wanted), model)
-    remarks = (f"{', '.join(left_out)} left out: a multiple-choice head is made anew by fine-tuning",)
-    return Imported("hf", source, model, weights, remarks if left_out else ()), tokenizer
+    return remarks, wanted
 
 
 def _weight_files(source: Path) -> dict[str, set[str] | None]:
@@ -155,37 +181,39 @@ def _header(source: Path, file: str, expected: set[str] | None) -> dict[str, Ten
     return header
 
 
-def _check(source: Path, headers: dict[str, dict[str, TensorFacts]], model: ModelConfig) -> None:
-    """Raise CheckpointError unless the headers list exactly the parameters of `model`, the head being tied."""
+def _check(
+    source: Path, headers: dict[str, dict[str, TensorFacts]], family: Family, parts: Parts, facts: Facts
+) -> None:
+    """Raise CheckpointError unless the headers list exactly the parameters of the model, some of them twice."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file, header in headers.items():
-        for name, facts in header.items():
-            short = name.removeprefix(PREFIX)
+        for name, tensor in header.items():
+            short = family.short(name)
             if short in shapes:
                 raise CheckpointError(f"{source / file}: {name!r:.80} is there twice; download the folder again")
-            shapes[short] = facts.shape
-    head = shapes.pop(_HEAD, None)
-    if head is not None and shapes.setdefault(_ROWS, head) != head:
-        raise CheckpointError(f"{source}: {_HEAD} {list(head)} is not tied to {_ROWS} {list(shapes[_ROWS])}")
-    check_shapes(shapes, model, str(source))
+            shapes[short] = tensor.shape
+    for copy, original in family.copies.items():
+        shape = shapes.pop(copy, None)
+        if shape is not None and shapes.setdefault(original, shape) != shape:
+            raise CheckpointError(f"{source}: {copy} {list(shape)} is not tied to {original} {list(shapes[original])}")
+    check_shapes(family, shapes, parts.shapes, facts, str(source))
 
 
-def _tensors(source: Path, headers: dict[str, dict[str, TensorFacts]]) -> dict[str, Tensor]:
-    """Weights under transformers' names without prefix. Token rows are saved as the embedding, as the head (with the
-    multiple-choice head), or as both; GPT-1 has them once.
-    """
+def _tensors(source: Path, headers: dict[str, dict[str, TensorFacts]], family: Family) -> dict[str, Tensor]:
+    """Weights under transformers' short names. Some may be saved under either of two names, or under both."""
     found = {
-        name.removeprefix(PREFIX): value
+        family.short(name): value
         for file, header in headers.items()
         for name, value in external.read_weights(external.inside(source, file), header)
     }
-    head = found.pop(_HEAD, None)
-    if head is not None and not torch.equal(head, found.setdefault(_ROWS, head)):
-        raise CheckpointError(f"{source}: {_HEAD} differs from {_ROWS}; GPT-1's head is its embedding")
+    for copy, original in family.copies.items():
+        value = found.pop(copy, None)
+        if value is not None and not torch.equal(value, found.setdefault(original, value)):
+            raise CheckpointError(f"{source}: {copy} differs from {original}; in {family.title} they are one")
     return found
 
 
-def _carried_tokenizer(source: Path, scratch: Path) -> Path:
+def _carried_tokenizer(source: Path, family: Family, scratch: Path) -> Path:
     """The tokenizer folder inside an export of ours, its files checked to lie there, or the 2018 BPE."""
     folder = source / TOKENIZER
     if not folder.exists() and (source / VOCABULARY).exists() and (source / MERGES).exists():

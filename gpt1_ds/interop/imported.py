@@ -6,13 +6,15 @@ It holds masters but no moments, step 0 and no data hash, so `checkpoint.init_fr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.manager import Contents, complete
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.checkpoint.shard import write_shard
@@ -20,6 +22,7 @@ from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import is_taken, published_folder
 from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
+from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -30,6 +33,7 @@ from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.objectives.pretraining import pretraining_objective
 
 TENSORS = "state/rank-00000.safetensors"
+VOCABULARY_ROWS = ("tokens.weight", "masked.bias")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Imported:
     model: ModelConfig
     weights: dict[str, Tensor]
     remarks: tuple[str, ...] = ()  # what a person should know about this import, one line each
+    head: HeadSpec | None = None  # besides the language model's
 
 
 def free_place(out: Path) -> Path:
@@ -62,9 +67,9 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     refused.
     """
     tokenizer = load_tokenizer(tokenizer_folder)
-    config = Config(run=RunConfig(name=re.sub(r"[^A-Za-z0-9._-]", "-", out.name)), model=found.model)
+    config = _config(found, re.sub(r"[^A-Za-z0-9._-]", "-", out.name))
     config, weights, remarks = fit_vocabulary(config, found, tokenizer)
-    model = whole_model(config, lambda info: weights[info.name])
+    model = whole_model(config, lambda info: weights[info.name], found.head)
     example = probe_batch(pretraining_objective(config), config.model)
     with torch.no_grad():
         loss = float(model(*example.inputs, *example.labels))
@@ -82,6 +87,8 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
         "probe": {"loss": loss, "precision": "fp32"},
         "imported": found.origin,
     }
+    if found.head is not None:
+        facts["head"] = asdict(found.head)
     infos = [names.info(parameter) for parameter in model.parameters()]  # labelled as a single rank labels them
     fragments = [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
     with published_folder(out) as folder:
@@ -89,6 +96,16 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
         contents = Contents(0, facts, to_carried_yaml(config), tokenizer_folder)
         complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
     return [*found.remarks, *remarks]
+
+
+def _config(found: Imported, name: str) -> Config:
+    """What continues the pre-training of the model."""
+    config = Config(run=RunConfig(name=name), model=found.model)
+    if found.model.mask == "causal":
+        return config
+    pairs = found.head is not None
+    objective = ObjectiveConfig(kind="masked", next_sentence=pairs)
+    return replace(config, objective=objective, data=replace(config.data, text="pairs" if pairs else "windows"))
 
 
 def fit_vocabulary(
@@ -120,9 +137,11 @@ def fit_vocabulary(
     config = replace(config, model=replace(config.model, vocab_size=ids))
     if not missing:
         return config, found.weights, []
-    shape = (ids, config.model.width)
-    fresh = initial_value(ParameterInfo("tokens.weight", shape), config.run.seed)[rows:]
-    weights = {**found.weights, "tokens.weight": torch.cat([found.weights["tokens.weight"], fresh])}
+    weights = dict(found.weights)
+    for name, one in architecture(config.model, ids, found.head).parameters.items():
+        if name in VOCABULARY_ROWS:
+            fresh = initial_value(ParameterInfo.whole(one), config.run.seed)[rows:]
+            weights[name] = torch.cat([weights[name], fresh])
     added = ", ".join(f"{number} ({symbols[number]})" for number in missing)
     remarks = [f"token ids {added} had no rows; theirs begin untrained, as in a new model"]
     first = min(symbols)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.checkpoint import external
 from gpt1_ds.checkpoint.external import Floats
 from gpt1_ds.common.errors import CheckpointError
@@ -25,6 +26,8 @@ from gpt1_ds.data.tokenizers.base import OPENAI, read_metadata
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, TEXT_IDS, VOCABULARY
 from gpt1_ds.data.tokenizers.registry import import_openai
 from gpt1_ds.interop.conversion import check_shapes, our_weights
+from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.imported import Imported
 
 PIECES = tuple(f"params_{number}.npy" for number in range(10))
@@ -93,7 +96,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, unverified: bool =
         _check_listed_shapes(paths[SHAPES], arrays)
     remarks = _verify(paths, unverified)
     tokenizer = _tokenizer(tokenizer, paths, scratch)
-    weights = our_weights(_split(source, pieces, arrays), MODEL)
+    weights = our_weights(FAMILY, _split(source, pieces, arrays), _shapes(), Facts(MODEL.heads))
     return Imported("openai", source, MODEL, weights, tuple(remarks)), tokenizer
 
 
@@ -132,8 +135,13 @@ def _split(source: Path, pieces: list[Floats], arrays: Arrays) -> dict[str, Tens
         name: part.view(shape[1:] if len(shape) == 3 else shape)
         for (name, shape), part in zip(arrays, parts, strict=True)
     }
-    check_shapes({name: tuple(value.shape) for name, value in theirs.items()}, MODEL, str(source))
+    shapes = {name: tuple(value.shape) for name, value in theirs.items()}
+    check_shapes(FAMILY, shapes, _shapes(), Facts(MODEL.heads), str(source))
     return theirs
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    return architecture(MODEL, TEXT_IDS).shapes
 
 
 def _tokenizer(given: Path | None, paths: dict[str, Path], scratch: Path) -> Path:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, ModelConfig
-from gpt1_ds.interop.conversion import their_name, to_theirs
+from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from tools.bench.ours import Ours, initial_weights
 
 
@@ -41,7 +42,9 @@ class Transformers(nn.Module):
         )
         self.model: Any = OpenAIGPTLMHeadModel(settings)
         weights = initial_weights(config)
-        state = {"transformer." + their_name(name): to_theirs(name, weights[name], model.heads) for name in weights}
+        facts, state = Facts(model.heads), {}
+        for name, value in weights.items():
+            state.update({FAMILY.full(short): part for short, part in FAMILY.to_theirs(name, value, facts).items()})
         unread = self.model.load_state_dict(state, strict=False)
         assert not unread.unexpected_keys, unread
         assert set(unread.missing_keys) <= {"lm_head.weight"}, unread  # tied

@@ -18,7 +18,8 @@ from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.interop import huggingface, imported
-from gpt1_ds.interop.conversion import from_theirs, to_theirs
+from gpt1_ds.interop.families.openai_gpt import FAMILY
+from gpt1_ds.interop.families.rules import Facts
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights
 
 Tensors = dict[str, torch.Tensor]
@@ -62,15 +63,15 @@ def assert_refused(source: Path, tmp_path: Path, message: str) -> None:
 
 def test_every_parameter_goes_there_and_back() -> None:
     for name, value in random_weights(SMALL, 50).items():
-        theirs = to_theirs(name, value, SMALL.heads)
-        assert theirs.is_contiguous()
-        assert torch.equal(from_theirs(name, theirs, SMALL.heads), value), name
+        theirs = FAMILY.to_theirs(name, value, Facts(SMALL.heads))
+        assert all(part.is_contiguous() for part in theirs.values())
+        assert torch.equal(FAMILY.from_theirs(name, theirs, Facts(SMALL.heads)), value), name
 
 
 def test_queries_keys_and_values_are_thirds() -> None:
     """Head n's query rows are rows 3 H n .. of ours and columns H n .. of theirs."""
     ours = torch.arange(24.0).view(24, 1).expand(24, 8)  # 2 heads of width 4
-    theirs = to_theirs("blocks.0.attention.qkv.weight", ours, 2)
+    (theirs,) = FAMILY.to_theirs("blocks.0.attention.qkv.weight", ours, Facts(2)).values()
     assert theirs.shape == (8, 24)
     assert theirs[0].tolist() == [
         *range(4),
@@ -125,7 +126,8 @@ def test_weights_that_are_not_gpt1s(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' is not GPT-1's"),
+        ({"model_type": "gptj"}, "model_type 'gptj' is not known here; openai-gpt or gpt2 or bert or roberta is"),
+        ({"model_type": ["gpt2"]}, r"model_type \['gpt2'\] is not known here"),
         ({"afn": "relu"}, "afn 'relu' is not GPT-1's; gelu or gelu_new is"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon 1e-06"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is off"),

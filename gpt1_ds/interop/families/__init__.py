@@ -1,0 +1,1 @@
+"""Models as transformers has them: one file per `model_type`."""

@@ -1,0 +1,47 @@
+"""The families, and which one a `config.json` or a model of ours belongs to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpt1_ds.checkpoint.external import read_object
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.interop.families import bert, gpt2, openai_gpt, roberta
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.settings import Settings
+
+FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, bert.FAMILY, roberta.FAMILY)
+
+
+def family_of_model(source: Path, model: ModelConfig) -> Family:
+    """The one that expresses the model of the checkpoint `source`. Raises CheckpointError, naming what the nearest one
+    cannot express.
+    """
+    if model.kind != "gpt":
+        raise CheckpointError(
+            f"{source}: model.kind={model.kind}: transformers has no such model; `gpt1-ds predict` runs it"
+        )
+    problems = {family.model_type: list(family.problems(model)) for family in FAMILIES}
+    nearest = min(FAMILIES, key=lambda family: len(problems[family.model_type]))
+    for problem in problems[nearest.model_type]:
+        raise CheckpointError(f"{source}: {problem}")
+    return nearest
+
+
+def read_config(path: Path) -> tuple[Family, ModelConfig, Facts]:
+    """The family and the shape of the model that a `config.json` describes. Raises CheckpointError for another
+    architecture or absurd numbers.
+    """
+    values = read_object(path)
+    known = {family.model_type: family for family in FAMILIES}
+    found = values.get("model_type")
+    family = known.get(found) if isinstance(found, str) else None
+    if family is None:
+        raise CheckpointError(f"{path}: model_type {found!r:.60} is not known here; {' or '.join(known)} is")
+    settings = Settings(path, values, family.title)
+    model = family.read_config(settings)
+    for problem in model.problems():
+        raise CheckpointError(f"{path}: {problem}")
+    return family, model, Facts(model.heads, family.first_position(settings))

@@ -1,0 +1,60 @@
+"""RoBERTa as transformers has it: BERT without segments, and with positions that begin after the id of padding.
+
+Its `token_type_embeddings` have one row, which every token has: an import adds it to the positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, one_dropout, sizes, their_sizes
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.rules import SAME, SHIFTED, Rule, same
+from gpt1_ds.interop.families.settings import Settings
+
+
+def _first_position(settings: Settings) -> int:
+    return settings.number("pad", "pad_token_id", 1, least=0) + 1
+
+
+def _read(settings: Settings) -> ModelConfig:
+    settings.one_of("type_vocab_size", 1)
+    return ModelConfig(**sizes(settings, vocab_size=50265, unused_positions=_first_position(settings)))
+
+
+def _write(model: ModelConfig, pad: int) -> dict[str, Any]:
+    return {**their_sizes(model, unused_positions=pad + 1), "type_vocab_size": 1}
+
+
+FAMILY = Family(
+    model_type="roberta",
+    title="RoBERTa",
+    stem="Roberta",
+    language_model="RobertaForMaskedLM",
+    classifier="dense",
+    prefix="roberta.",
+    outside=("lm_head.", "classifier."),
+    needs={"mask": "bidirectional", "norm": "post", "embedding_norm": True, "segments": 0, "head": "masked"},
+    limits=one_dropout,
+    read_config=_read,
+    write_config=_write,
+    first_position=_first_position,
+    rules=(
+        *ENCODER_RULES,
+        Rule(
+            "positions.weight",
+            ("embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"),
+            SHIFTED,
+        ),
+        *same("masked.dense", "lm_head.dense"),
+        *same("masked.norm", "lm_head.layer_norm"),
+        Rule("masked.bias", ("lm_head.bias",), SAME),
+        *same("pooler.dense", "classifier.dense"),
+        *same("head", "classifier.out_proj"),
+    ),
+    copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
+    renamed=RENAMED,
+    left_out={"pooler.dense.": "RoBERTa was trained without a pooler"},
+    fresh=("masked.",),
+)
