@@ -1,0 +1,118 @@
+"""A model of transformers with random weights, the same one as a model of ours, and one batch for both.
+
+Shapes: B rows, S positions, M positions that are predicted, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.checkpoint.whole import whole_model
+from gpt1_ds.config import Config, load
+from gpt1_ds.interop.conversion import our_weights
+from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.registry import FAMILIES
+from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.model import names
+from gpt1_ds.model.build import DenseModel
+from gpt1_ds.objectives.base import row_facts
+
+NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "attention")]
+VOCABULARY = 1000
+PAD = 1
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same model twice."""
+
+    theirs: Any
+    ours: DenseModel
+    family: Family
+    facts: Facts
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def in_our_shape(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors under their names, such as gradients, under ours."""
+        short = {self.family.short(name): value for name, value in theirs.items()}
+        return our_weights(self.family, short, self.shapes, self.facts)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        return {names.info(parameter).name: parameter for parameter in self.ours.parameters()}
+
+
+def pair(name: str, preset: str, head: HeadSpec | None = None, layers: int | None = 2) -> Pair:
+    """transformers' class `name` at the width of our `preset`, and DenseModel; `layers` None: at full size."""
+    overrides = [*NO_DROPOUT, *([f"model.layers={layers}", f"model.vocab_size={VOCABULARY}"] if layers else [])]
+    config: Config = load([f"model/{preset}"], overrides)
+    model = config.model
+    assert model.vocab_size is not None
+    family = next(one for one in FAMILIES if not list(one.problems(model)))
+    settings = {**family.write_config(model, PAD), "pad_token_id": PAD, "attn_implementation": "eager"}
+    torch.manual_seed(0)
+    number = {} if head is None else {"num_labels": head.outputs}
+    theirs: Any = getattr(transformers, name)(
+        getattr(transformers, f"{family.stem}Config")(**settings, **number, classifier_dropout=0.0)
+    ).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():  # biases and gains away from 0 and 1, so that each one matters
+            parameter.add_(torch.randn_like(parameter) * 0.02)
+    facts = Facts(model.heads, PAD + 1 if family.model_type == "roberta" else 0)
+    shapes = architecture(model, model.vocab_size, head).shapes
+    if head is not None and head.kind == "linear":
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith("head.")}
+    elif head is not None and not head.lm_coefficient:
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith("masked.")}
+    state = {family.short(name): value for name, value in theirs.state_dict().items()}
+    weights = our_weights(family, state, shapes, facts)
+    return Pair(theirs, whole_model(config, lambda info: weights[info.name], head), family, facts, shapes)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Token ids of short and full rows; some of them in two segments."""
+
+    tokens_BS: Tensor
+    length_B: Tensor
+    second_B: Tensor
+
+    @property
+    def real_BS(self) -> Tensor:
+        return torch.arange(self.tokens_BS.shape[1]) < self.length_B[:, None]
+
+    def theirs(self, segments: bool) -> dict[str, Tensor]:
+        second_BS = torch.arange(self.tokens_BS.shape[1]) >= self.second_B[:, None]
+        kinds = {"token_type_ids": (second_BS & self.real_BS).long()} if segments else {}
+        padded_BS = torch.where(self.real_BS, self.tokens_BS, PAD)
+        return {"input_ids": padded_BS, "attention_mask": self.real_BS.long(), **kinds}
+
+    def ours(self) -> tuple[Tensor, Tensor]:
+        """(token ids [S, B], facts [B, 3])."""
+        keys_B = np.zeros(len(self.length_B), dtype=np.int64)
+        facts_B3 = torch.from_numpy(row_facts(keys_B, (self.length_B.numpy(), self.second_B.numpy())))
+        return self.tokens_BS.T.contiguous(), facts_B3
+
+
+def rows(positions: int = 40) -> Rows:
+    draw = np.random.default_rng(0)
+    tokens_BS = torch.from_numpy(draw.integers(PAD + 1, VOCABULARY, (3, positions)))
+    length_B = torch.tensor([positions, positions * 2 // 3, positions // 2])
+    return Rows(tokens_BS, length_B, torch.tensor([positions // 2, positions // 3, positions // 2]))
+
+
+def masked_labels(batch: Rows, each: int = 5) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """(their labels [B, S], -100 where nothing is predicted; ours: places, ids and weights [M, B])."""
+    draw = np.random.default_rng(1)
+    at_BM = torch.stack([torch.from_numpy(draw.permutation(int(length))[:each]) for length in batch.length_B])
+    ids_BM = torch.from_numpy(draw.integers(PAD + 1, VOCABULARY, at_BM.shape))
+    labels_BS = torch.full_like(batch.tokens_BS, -100).scatter(1, at_BM, ids_BM)
+    return labels_BS, (at_BM.T.contiguous(), ids_BM.T.contiguous(), torch.full(at_BM.T.shape, 1 / at_BM.numel()))
