@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
@@ -16,6 +17,8 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
     held_out = "part of the documents that is held out (default: %(default)s)"
     parser.add_argument("--validation", type=float, default=0.01, metavar="F", help=held_out)
     shared.unwrap(parser)
+    sentences = "also note where sentences begin, for data.text=full_sentences and data.text=pairs"
+    parser.add_argument("--sentences", action="store_true", help=sentences)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -26,7 +29,7 @@ def _build(options: argparse.Namespace) -> int:
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
         with progress.bar(unit=byte_size) as show:
-            dataset = build(*arguments, show)
+            dataset = build(*arguments, show, split_sentences=options.sentences)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)
@@ -37,7 +40,17 @@ def _build(options: argparse.Namespace) -> int:
             f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text"
             + fraction
         )
+        _say_sentences(options.out, name, split.sentence_counts)
     return 0
+
+
+def _say_sentences(folder: str, name: str, counts: Mapping[str, int]) -> None:
+    """Nothing for a dataset without sentence borders."""
+    if counts:
+        print(
+            f"{folder}: {name}: {counts['sentences']} sentences; {counts['one_sentence_documents']} documents have one "
+            f"sentence, too few for a pair, and {counts['empty_documents']} have none"
+        )
 
 
 def _dataset(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +67,7 @@ def _verify(options: argparse.Namespace) -> int:
     for name in dataset.splits:
         split = dataset.split(name)
         print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
+        _say_sentences(options.folder, shown(name), split.sentence_counts)
     return 0
 
 

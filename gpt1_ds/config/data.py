@@ -34,5 +34,9 @@ class DataConfig:
             yield f"data.unique_tokens={self.unique_tokens} must be at least 1; leave it out to use all"
         if self.unique_tokens is not None and self.offsets == "epoch":
             yield "data.unique_tokens takes whole windows, data.offsets=epoch cuts others in each pass; leave one out"
+        if self.text != "windows" and self.offsets == "epoch":
+            yield f"data.offsets=epoch moves windows; data.text={self.text} has whole sentences: leave data.offsets out"
+        if self.text == "pairs" and self.unique_tokens is not None:
+            yield "data.unique_tokens cannot cap data.text=pairs, which differ in each pass; build a smaller dataset"
         if self.epochs_limit is not None and not self.epochs_limit > 0:
             yield f"data.epochs_limit={self.epochs_limit} must be above 0; leave it out for no limit"

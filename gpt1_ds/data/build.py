@@ -29,10 +29,12 @@ from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.common.units import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, Input, Unit, find_inputs, plan_units
-from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, TOKENIZER, Dataset, hash_data
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
+from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
+from gpt1_ds.data.splitter import SPLITTER, SPLITTER_VERSION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
@@ -40,7 +42,7 @@ PARTS = ".parts"
 UNITS = 2  # the version of how inputs are cut into units: parts of an older one are made again
 SHARD_TOKENS = 1 << 30
 _OWN_FILE = re.compile(
-    rf"({TRAIN}|{VALIDATION})-\d{{5}}\.(bin|idx|lengths\.tmp)|{TOKENIZER}|\.({TOKENIZER}|{DESCRIPTION})\.\w+\.tmp"
+    rf"({TRAIN}|{VALIDATION})-\d{{5}}\.(bin|idx|(lengths|borders)\.tmp)|{TOKENIZER}|\.({TOKENIZER}|{DESCRIPTION})\.\w+\.tmp"
 )
 
 
@@ -52,6 +54,14 @@ class Options:
     unwrap: bool
     unit_bytes: int = UNIT_BYTES
     shard_tokens: int = SHARD_TOKENS
+    split_sentences: bool = False
+
+    def described(self) -> dict[str, Any]:
+        """As datasets without sentence borders have always said it."""
+        options = asdict(self)
+        if not options.pop("split_sentences"):
+            return options
+        return {**options, "split_sentences": {"splitter": SPLITTER, "version": SPLITTER_VERSION}}
 
 
 def build(
@@ -63,13 +73,15 @@ def build(
     unwrap: bool = False,
     show: Show = show_nothing,
     *,
+    split_sentences: bool = False,
     unit_bytes: int = UNIT_BYTES,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Dataset:
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
     `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
-    last one, as that share of all tokens). A build that was interrupted continues; a finished one with the same inputs
+    last one, as that share of all tokens). With `split_sentences` the index holds where each sentence
+    begins; the tokens are the same. A build that was interrupted continues; a finished one with the same inputs
     and options is left as it is. `show` is told the bytes of input done (a compressed file counts as it lies on the
     disk, python-docs 0) and the tokens so far. Raises DataError for unusable inputs, for a finished `out` of other
     inputs, and when there is too little text.
@@ -85,7 +97,7 @@ def build(
         raise DataError(f"--out={out} holds the tokenizer itself; choose another --out")
     found = find_inputs(inputs)
     tokenizer = load_tokenizer(tokenizer_folder)
-    options = Options(validation, unwrap, unit_bytes, shard_tokens)
+    options = Options(validation, unwrap, unit_bytes, shard_tokens, split_sentences)
     job = _Build(found, tokenizer, tokenizer_folder, out, options)
     out.mkdir(parents=True, exist_ok=True)
     with _only_writer(out):
@@ -107,7 +119,7 @@ class _Build:
     def key(self) -> str:
         """Names inputs (by name, size and time of change), tokenizer and options."""
         files = [[(file.name, file.size, file.modified_ns) for file in one.files] for one in self.inputs]
-        parts = [FORMAT, [one.name for one in self.inputs], files, self.tokenizer.fingerprint, asdict(self.options)]
+        parts = [FORMAT, [one.name for one in self.inputs], files, self.tokenizer.fingerprint, self.options.described()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
@@ -164,7 +176,8 @@ class _Build:
         bytes_done = total - sum(unit.size for unit in missing)
         tokens = sum(part.tokens + part.open_tokens for part in done.values())
         show(bytes_done, f"{count(tokens)} tokens", total)
-        task = PartTask(self.tokenizer_folder.resolve(), self.parts.resolve(), self.options.unwrap)
+        options = self.options
+        task = PartTask(self.tokenizer_folder.resolve(), self.parts.resolve(), options.unwrap, options.split_sentences)
         with contextlib.closing(pool.run(task, missing, workers)) as results:
             for unit, part in results:
                 done[unit.number] = part
@@ -181,11 +194,16 @@ class _Build:
         train, validation = (
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)
         )
-        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes())
+        split_sentences = self.options.split_sentences
+        splits = Splits(train, validation, rule, self.tokenizer.eod_id, self.tokenizer.token_bytes(), split_sentences)
         added = splits.join(self.parts, summaries)
         expected = sum(part.tokens + part.open_tokens for part in summaries) + added
         assert train.tokens + validation.tokens == expected, f"{self.out}: joining lost some of {expected} tokens"
         entries = {TRAIN: train.finish(), VALIDATION: validation.finish()}
+        if split_sentences:
+            for name, entry in entries.items():
+                stream = TokenStream(self.out, name, entry, dtype.name, self.tokenizer.vocab_size)
+                entry[SENTENCE_COUNTS] = count_sentences(stream)
         return {name: entry for name, entry in entries.items() if name == TRAIN or entry["tokens"]}
 
     def _describe(
@@ -206,7 +224,7 @@ class _Build:
                 "eod_id": tokenizer.eod_id,
                 "fingerprint": tokenizer.fingerprint,
             },
-            "options": asdict(self.options),
+            "options": self.options.described(),
             "inputs": [
                 {"name": one.name, "files": len(one.files), "size": size, "documents": int(number)}
                 for one, number in zip(self.inputs, documents, strict=True)

@@ -23,6 +23,8 @@ TOKENIZER = "tokenizer"
 FORMAT = 1
 MOST_MEMORY = 128 << 20  # bytes that its description may take: of tens of thousands of shards
 SPLITS = ("train", "validation")
+SENTENCE_COUNTS = "sentences"  # in the entry of a split
+COUNTED = ("sentences", "one_sentence_documents", "empty_documents")
 OPEN_SHARDS = 100  # of a split; each takes a few file descriptors
 _BUILD = "make one with `gpt1-ds data build`"
 _AGAIN = "build the dataset again in another folder"
@@ -36,6 +38,9 @@ class TokenStream:
         self.tokens = _count(entry["tokens"])
         self.documents = _count(entry["documents"])
         self.bytes = _count(entry["bytes"])  # UTF-8 bytes of the text
+        counts = entry.get(SENTENCE_COUNTS)  # only where each sentence is a sequence
+        self.split_sentences = counts is not None
+        self.sentence_counts = {name: _count(counts[name]) for name in COUNTED} if counts is not None else {}
         self.shards: list[dict[str, Any]] = list(entry["shards"])
         self.dtype = {str(known): known for known in DTYPE_CODES}[dtype]
         self._starts = [0]  # first token of each shard, and the count of all
@@ -109,7 +114,7 @@ class TokenStream:
         if not 0 <= token < self.tokens:
             raise ValueError(f"token {token} is not within the {self.tokens} of {self.folder} {self.name}")
         number = self._shard_at(token)
-        return self._first_documents[number] + self.shard(number).sequence_at(token - self._starts[number])
+        return self._first_documents[number] + self.shard(number).document_at(token - self._starts[number])
 
 
 class Dataset:
@@ -142,6 +147,7 @@ class Dataset:
             self._streams = {
                 name: TokenStream(self.folder, name, entry, dtype, self.vocab_size) for name, entry in splits.items()
             }
+            self.split_sentences = all(stream.split_sentences for stream in self._streams.values())
             self.splits = list(self._streams)  # train, and validation unless the dataset was built without
             files = [
                 (f"{shard['name']}.{kind}", int(shard[f"{kind}_size"]))

@@ -137,12 +137,18 @@ class HeldOutData:
         windows = count_windows(stream, context)
         self.order = WindowOrder(windows, windows, data_hash, seed=0)
 
-    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Rows]]:
-        """This rank's micro-batches of the first `limit` global batches (0: all); the last is filled up with row -1."""
+    @property
+    def rows(self) -> int:
+        return self.order.windows
+
+    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Any]]:
+        """This rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows; the last is filled
+        up with row -1.
+        """
         total = math.ceil(self.order.windows / shape.global_batch)
         return [self._batch(number, shape) for number in range(min(limit or total, total))]
 
-    def _batch(self, number: int, shape: BatchShape) -> list[Rows]:
+    def _batch(self, number: int, shape: BatchShape) -> list[Any]:
         micro_batches = []
         all_rows = number * shape.global_batch + np.arange(shape.global_batch)
         lengths_G = np.where(all_rows < self.order.windows, self.context, 0) if self.whole else None

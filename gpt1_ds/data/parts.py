@@ -2,7 +2,7 @@
 
 `tokens.bin` holds ids, `<eod>` after each document; `documents.bin` int64 [documents, 2] of tokens (with `<eod>`) and
 UTF-8 bytes of each document that ends in this part; `part.json` the totals. What follows the last `<eod>` continues
-in the next part.
+in the next part. Where sentences are split, `sentences.bin` holds int64 [sentences], the token that each begins at.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gpt1_ds.common.files import published_folder, write_json
 from gpt1_ds.data.corpus import Unit
 from gpt1_ds.data.pool import parent_is_alive
 from gpt1_ds.data.reading import read_unit
-from gpt1_ds.data.shards import token_dtype
+from gpt1_ds.data.shards import Int64s, token_dtype
+from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
-TOKENS, DOCUMENTS, SUMMARY = "tokens.bin", "documents.bin", "part.json"
+TOKENS, DOCUMENTS, SENTENCES, SUMMARY = "tokens.bin", "documents.bin", "sentences.bin", "part.json"
 FLUSH_TOKENS = 1 << 20
 
 
@@ -36,13 +37,15 @@ class PartSummary:
     bytes: int
     open_tokens: int
     open_bytes: int
+    sentences: int = 0
 
 
 class PartTask:
     """Tokenizes units into part folders; made in one process and called in others."""
 
-    def __init__(self, tokenizer_folder: Path, parts: Path, unwrapped: bool) -> None:
+    def __init__(self, tokenizer_folder: Path, parts: Path, unwrapped: bool, split_sentences: bool = False) -> None:
         self.tokenizer_folder, self.parts, self.unwrapped = tokenizer_folder, parts, unwrapped
+        self.split_sentences = split_sentences
         self._tokenizer: Tokenizer | None = None
 
     def __call__(self, unit: Unit) -> PartSummary:
@@ -51,7 +54,7 @@ class PartTask:
         place = part_folder(self.parts, unit.number)
         try:
             with published_folder(place) as folder:
-                summary = write_part(folder, unit, self._tokenizer, self.unwrapped)
+                summary = write_part(folder, unit, self._tokenizer, self.unwrapped, self.split_sentences)
                 write_json(folder / SUMMARY, asdict(summary))
         except OSError:  # a worker of a killed build may have published the same part a moment ago
             finished = finished_part(self.parts, unit.number, token_dtype(self._tokenizer.vocab_size))
@@ -71,30 +74,51 @@ def finished_part(parts: Path, number: int, dtype: np.dtype[np.integer]) -> Part
     try:
         summary = PartSummary(**json.loads((folder / SUMMARY).read_bytes()))
         tokens, documents = (folder / TOKENS).stat().st_size, (folder / DOCUMENTS).stat().st_size
+        sentences_size = (folder / SENTENCES).stat().st_size if summary.sentences else 0
     except (OSError, ValueError, TypeError):
         return None
     whole = tokens == (summary.tokens + summary.open_tokens) * dtype.itemsize and documents == 16 * summary.documents
-    return summary if whole else None
+    return summary if whole and sentences_size == 8 * summary.sentences else None
 
 
-def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) -> PartSummary:
+def sentence_starts(folder: Path, summary: PartSummary) -> Int64s:
+    """int64 [sentences]: the token of a part that each begins at."""
+    if not summary.sentences:  # an empty file cannot be mapped
+        return np.empty(0, dtype=np.int64)
+    return np.memmap(folder / SENTENCES, "<i8", "r", shape=(summary.sentences,)).view(np.ndarray)
+
+
+def write_part(
+    folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool = False
+) -> PartSummary:
     """Tokenize `unit` into the files of `folder`, in large blocks, so that many short documents cost few writes."""
     dtype, eod = token_dtype(tokenizer.vocab_size), np.array([tokenizer.eod_id], dtype=np.int32)
     ids: list[NDArray[np.int32]] = []
     rows: list[tuple[int, int]] = []
-    gathered = open_tokens = open_bytes = 0
+    starts: list[int] = []
+    gathered = open_tokens = open_bytes = count = 0
     total = np.zeros(3, dtype=np.int64)  # documents, tokens, bytes
-    with open(folder / TOKENS, "wb") as tokens, open(folder / DOCUMENTS, "wb") as documents:
+    with (
+        open(folder / TOKENS, "wb") as tokens,
+        open(folder / DOCUMENTS, "wb") as documents,
+        open(folder / SENTENCES, "wb") as sentence_file,
+    ):
 
         def flush() -> None:
             if ids:
                 tokens.write(np.concatenate(ids).astype(dtype).data)
             documents.write(np.array(rows, dtype="<i8").tobytes())
+            sentence_file.write(np.array(starts, dtype="<i8").tobytes())
             ids.clear()
             rows.clear()
+            starts.clear()
 
-        for piece in read_unit(unit, unwrapped):
+        pieces = read_unit(unit, unwrapped)
+        for piece in sentences(pieces) if split_sentences else pieces:
             ids.append(tokenizer.encode_part(piece.text, piece.previous, not piece.ends_document))
+            if split_sentences and len(ids[-1]):
+                starts.append(int(total[1]) + open_tokens)
+                count += 1
             open_tokens += len(ids[-1])
             open_bytes += utf8_bytes(piece.text)
             gathered += len(ids[-1]) + 1
@@ -109,11 +133,11 @@ def write_part(folder: Path, unit: Unit, tokenizer: Tokenizer, unwrapped: bool) 
                 if not parent_is_alive():
                     raise SystemExit("the build that this worker belonged to is gone")
         flush()
-        for file in (tokens, documents):
+        for file in (tokens, documents, sentence_file):
             file.flush()
             os.fsync(file.fileno())
     ended, size, text_bytes = (int(number) for number in total)
-    return PartSummary(ended, size, text_bytes, open_tokens, open_bytes)
+    return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count)
 
 
 def utf8_bytes(text: str) -> int:

@@ -2,8 +2,8 @@
 
 The index is little-endian: 9 bytes of magic, int64 version, one byte of dtype code, int64 counts of sequences S and of
 document borders D, then int32 [S] lengths in tokens, int64 [S] byte offsets into the .bin, int64 [D] sequence numbers
-at which documents begin, and S at the end. This program writes one sequence per document; a document that does not fit
-a shard continues in the next.
+at which documents begin, and S at the end. This program writes one sequence per document, or with sentence borders one
+per sentence; what does not fit a shard continues in the next, as another sequence of another document.
 """
 
 from __future__ import annotations
@@ -61,14 +61,23 @@ class ShardWriter:
         self.prefix, self.dtype = prefix, dtype
         self.tokens = 0
         self.sequences = 0
+        self.documents = 0  # that have ended
         self._open_tokens = 0  # of the sequence that has not ended yet
+        self._open_document = False
         self._hash = hashlib.sha256()
-        self.bin_path, self.idx_path, self.lengths_path = (_beside(prefix, x) for x in (".bin", ".idx", ".lengths.tmp"))
+        self.bin_path, self.idx_path = _beside(prefix, ".bin"), _beside(prefix, ".idx")
+        self.lengths_path, self.borders_path = _beside(prefix, ".lengths.tmp"), _beside(prefix, ".borders.tmp")
         self._bin = open(self.bin_path, "wb")  # noqa: SIM115 - lives as long as the writer
         self._lengths = open(self.lengths_path, "w+b")  # noqa: SIM115
+        self._borders = open(self.borders_path, "w+b")  # noqa: SIM115
 
-    def write(self, tokens: Tokens, ends: Int64s) -> None:
-        """Append tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends."""
+    def write(self, tokens: Tokens, ends: Int64s, document_ends: Int64s | None = None) -> None:
+        """Append tokens. `ends` are the places in `tokens`, ascending, after which a sequence ends; `document_ends`
+        those of them after which a document does (None: each).
+        """
+        closed = ends if document_ends is None else document_ends
+        self._add_borders(self.sequences + 1 + np.searchsorted(ends, closed))
+        self._open_document = bool(len(tokens) > closed[-1]) if len(closed) else self._open_document or len(tokens) > 0
         data = np.ascontiguousarray(tokens, dtype=self.dtype)
         self._bin.write(data.data)
         self._hash.update(data.data)
@@ -83,6 +92,8 @@ class ShardWriter:
         """Write the index and flush both files to the disk. Tokens after the last end become a last sequence."""
         if self._open_tokens:
             self._add_lengths(np.array([self._open_tokens]))
+        if self._open_document:
+            self._add_borders(np.array([self.sequences]))
         with open(self.idx_path, "wb") as file:
             self._write_index(file)
             _flush(file)
@@ -107,15 +118,21 @@ class ShardWriter:
     def _discard(self) -> None:
         self._bin.close()
         self._lengths.close()
+        self._borders.close()
         self.lengths_path.unlink(missing_ok=True)
+        self.borders_path.unlink(missing_ok=True)
 
     def _add_lengths(self, lengths: Int64s) -> None:
         assert lengths.max() < 2**31, f"{self.prefix}: a sequence of {lengths.max()} tokens does not fit the index"
         self._lengths.write(lengths.astype("<i4").tobytes())
         self.sequences += len(lengths)
 
+    def _add_borders(self, borders: Int64s) -> None:
+        self._borders.write(borders.astype("<i8").tobytes())
+        self.documents += len(borders)
+
     def _write_index(self, file: BinaryIO) -> None:
-        file.write(HEADER.pack(MAGIC, VERSION, DTYPE_CODES[self.dtype], self.sequences, self.sequences + 1))
+        file.write(HEADER.pack(MAGIC, VERSION, DTYPE_CODES[self.dtype], self.sequences, self.documents + 1))
         self._lengths.seek(0)
         shutil.copyfileobj(self._lengths, file, BLOCK)
         self._lengths.seek(0)
@@ -124,8 +141,9 @@ class ShardWriter:
             ends = offset + np.cumsum(np.frombuffer(block, "<i4").astype(np.int64) * self.dtype.itemsize)
             file.write(np.concatenate([[offset], ends[:-1]]).astype("<i8").tobytes())
             offset = int(ends[-1])
-        for first in range(0, self.sequences + 1, BLOCK):
-            file.write(np.arange(first, min(first + BLOCK, self.sequences + 1), dtype="<i8").tobytes())
+        file.write(np.zeros(1, dtype="<i8").tobytes())
+        self._borders.seek(0)
+        shutil.copyfileobj(self._borders, file, BLOCK)
 
 
 class Shard:
@@ -179,9 +197,34 @@ class Shard:
         """int64 [last - first]: the token after the last one of each of sequences first to last - 1."""
         return np.array(self._offsets[first:last]) // self.dtype.itemsize + self.lengths[first:last]
 
+    def at(self, sequences: Int64s) -> tuple[Int64s, Int64s]:
+        """int64 [len(sequences)] each: the first token of these sequences, and the one after their last."""
+        first = self._offsets[sequences] // self.dtype.itemsize
+        return first, first + self.lengths[sequences]
+
+    def document_ends(self, first: int, last: int) -> Int64s:
+        """int64 [last - first]: the token after the last one of each of documents first to last - 1."""
+        return self.at(self.documents[first + 1 : last + 1] - 1)[1]
+
+    def check_documents(self) -> None:
+        """Raises DataError where documents do not lie one after the other in the shard."""
+        borders, last = self.documents, 0
+        for first in range(0, len(borders), BLOCK):
+            block = borders[first : first + BLOCK]
+            if block[0] < last or (np.diff(block) < 0).any():
+                last = -1
+                break
+            last = int(block[-1])
+        if last != self.sequences or borders[0] != 0:
+            raise DataError(f"{self.idx_path}: its documents do not follow one another; build the dataset again")
+
     def sequence_at(self, token: int) -> int:
         """The sequence that holds a token."""
         return bisect_right(self._offsets, token * self.dtype.itemsize) - 1
+
+    def document_at(self, token: int) -> int:
+        """The document that holds a token."""
+        return bisect_right(self.documents, self.sequence_at(token)) - 1
 
     def _read_header(self) -> tuple[np.dtype[np.integer], int, int]:
         path, size = self.idx_path, self.idx_path.stat().st_size

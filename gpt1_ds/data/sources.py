@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,21 +13,27 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import DESCRIPTION, Dataset
+from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.loader import HeldOutData, TrainingData
+from gpt1_ds.data.pairs import Pairs
+from gpt1_ds.data.sentence_data import SentenceHeldOut, SentenceTraining, Text
+from gpt1_ds.data.sentences import Sentences
+from gpt1_ds.data.spans import SpecialTokens
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
 EMBEDDED_FOLDER = Path("data") / EMBEDDED
 EMBEDDED_VOCAB_SIZE = 4096
+LEAST_CONTEXT = 5  # three special tokens, and one of each text
 
 
 @dataclass(frozen=True)
 class Data:
     """The datasets of a run, opened; `held_out` is None where no source has a validation split."""
 
-    training: TrainingData
-    held_out: HeldOutData | None
+    training: TrainingData | SentenceTraining
+    held_out: HeldOutData | SentenceHeldOut | None
     tokenizer: Tokenizer
     tokenizer_folder: Path
     tokenizer_hash: str
@@ -47,7 +55,13 @@ def open_data(config: Config) -> Data:
             f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
             f"{first.folder}; leave model.vocab_size out"
         )
-    whole = config.objective.kind != "causal"
+    training, held_out = (_windows if config.data.text == "windows" else _sentences)(config, datasets, tokenizer)
+    data_hash = "+".join(dataset.data_hash for dataset in datasets)
+    return Data(training, held_out, tokenizer, first.tokenizer_folder, first.tokenizer_fingerprint, data_hash)
+
+
+def _windows(config: Config, datasets: Sequence[Dataset], _: Tokenizer) -> tuple[TrainingData, HeldOutData | None]:
+    whole, first, held_out = config.objective.kind != "causal", datasets[0], None
     training = TrainingData(
         [dataset.split("train") for dataset in datasets],
         [dataset.data_hash for dataset in datasets],
@@ -59,11 +73,40 @@ def open_data(config: Config) -> Data:
         whole,
         config.objective.copies,
     )
-    held_out = None
     if "validation" in first.splits:
         held_out = HeldOutData(first.split("validation"), first.data_hash, config.model.context, whole)
-    data_hash = "+".join(dataset.data_hash for dataset in datasets)
-    return Data(training, held_out, tokenizer, first.tokenizer_folder, first.tokenizer_fingerprint, data_hash)
+    return training, held_out
+
+
+def _sentences(
+    config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer
+) -> tuple[SentenceTraining, SentenceHeldOut | None]:
+    text, context, first, held_out = f"data.text={config.data.text}", config.model.context, datasets[0], None
+    ConfigError.raise_all(
+        f"{text}: {dataset.folder} has no sentence borders; build it again with --sentences"
+        for dataset in datasets
+        if not dataset.split_sentences
+    )
+    if context < LEAST_CONTEXT:
+        raise ConfigError(f"model.context={context} is too short for {text}; it takes at least {LEAST_CONTEXT}")
+    ids = tokenizer.special_ids
+    cls, separator, pad = (ids.require(role, text) for role in ("cls", "separator", "pad"))
+    special = SpecialTokens(cls, separator, pad, tokenizer.eod_id)
+    texts = [_text(config, dataset, "train", config.run.seed) for dataset in datasets]
+    training = SentenceTraining(texts, [source.weight for source in config.data.path], context, special)
+    if "validation" in first.splits:
+        held_out = SentenceHeldOut(_text(config, first, "validation", 0), context, special)
+    return training, held_out
+
+
+def _text(config: Config, dataset: Dataset, split: str, seed: int) -> Text:
+    sentences, context = Sentences(dataset.split(split)), config.model.context
+    if config.data.text == "pairs":
+        return Pairs(sentences, context, dataset.data_hash, seed)
+    used = None
+    if split == "train" and config.data.unique_tokens is not None:
+        used = math.ceil(config.data.unique_tokens / context)
+    return FullSentences(sentences, context, dataset.data_hash, seed, used)
 
 
 def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.data.parts import DOCUMENTS, TOKENS, PartSummary, part_folder
+from gpt1_ds.data.parts import DOCUMENTS, TOKENS, PartSummary, part_folder, sentence_starts
 from gpt1_ds.data.shards import Int64s, ShardWriter, Tokens
 
 TRAIN, VALIDATION = "train", "validation"
@@ -30,8 +30,11 @@ class SplitWriter:
         self._writer: ShardWriter | None = None
         self._ended = 0  # documents that end in the open shard
 
-    def write(self, tokens: Tokens, ends: Int64s) -> None:
-        """Append tokens; `ends` are the places after which a document ends, ascending."""
+    def write(self, tokens: Tokens, ends: Int64s, sentence_ends: Int64s | None = None) -> None:
+        """Append tokens; `ends` are the places after which a document ends, ascending, `sentence_ends` more of them
+        after which a sentence does (None: a document is one sequence).
+        """
+        all_ends = ends if sentence_ends is None else np.union1d(ends, sentence_ends)
         self.tokens += len(tokens)
         self.documents += len(ends)
         while len(tokens):
@@ -39,9 +42,10 @@ class SplitWriter:
                 self._writer = ShardWriter(self.out / f"{self.name}-{len(self.shards):05d}", self.dtype)
             take = min(self.shard_tokens - self._writer.tokens, len(tokens))
             here = ends[: np.searchsorted(ends, take, side="right")]
-            self._writer.write(tokens[:take], here)
+            all_here = all_ends[: np.searchsorted(all_ends, take, side="right")]
+            self._writer.write(tokens[:take], all_here, here)
             self._ended += len(here)
-            tokens, ends = tokens[take:], ends[len(here) :] - take
+            tokens, ends, all_ends = tokens[take:], ends[len(here) :] - take, all_ends[len(all_here) :] - take
             if self._writer.tokens == self.shard_tokens:
                 self._close_shard()
 
@@ -107,6 +111,7 @@ class Splits:
     rule: SplitRule
     eod_id: int
     bytes_per_token: NDArray[np.int32]
+    split_sentences: bool = False
 
     def join(self, parts: Path, summaries: Sequence[PartSummary]) -> int:
         """Copy the parts in order; the number of tokens that were added: an `<eod>` where a document is cut."""
@@ -118,7 +123,7 @@ class Splits:
                 return 1
         document = 0
         for number, summary in enumerate(summaries):
-            with open(part_folder(parts, number) / TOKENS, "rb") as tokens:
+            with self._part(parts, number, summary) as tokens:
                 for block in _document_blocks(part_folder(parts, number), summary):
                     self._copy(tokens, document, block)
                     document += len(block)
@@ -131,40 +136,77 @@ class Splits:
     def _writer(self, held_out: bool) -> SplitWriter:
         return self.validation if held_out else self.train
 
-    def _copy(self, file: Any, first: int, block: Int64s) -> None:
+    def _part(self, parts: Path, number: int, summary: PartSummary) -> _PartTokens:
+        return _PartTokens(part_folder(parts, number), self.train.dtype, summary, self.split_sentences)
+
+    def _copy(self, part: _PartTokens, first: int, block: Int64s) -> None:
         """Copy the documents `block` [documents, 2] (tokens, bytes), in runs of documents of the same split."""
         held_out = self.rule.held_out(first, len(block))
         borders = np.flatnonzero(np.diff(held_out)) + 1
         for begin, end in zip([0, *borders.tolist()], [*borders.tolist(), len(block)], strict=True):
             ends = np.cumsum(block[begin:end, 0])
             writer = self._writer(bool(held_out[begin]))
-            self._copy_run(file, writer, ends, int(ends[-1]))
+            self._copy_run(part, writer, ends, int(ends[-1]))
             writer.bytes += int(block[begin:end, 1].sum())
 
-    def _copy_run(self, file: Any, writer: SplitWriter, ends: Int64s, tokens: int) -> None:
+    def _copy_run(self, part: _PartTokens, writer: SplitWriter, ends: Int64s, tokens: int) -> None:
         """Copy the next `tokens` tokens of a part, in which documents end after `ends`."""
         for start in range(0, tokens, COPY_TOKENS):
-            block = np.fromfile(file, writer.dtype, min(COPY_TOKENS, tokens - start))
+            block, sentence_ends = part.read(min(COPY_TOKENS, tokens - start))
             low, high = np.searchsorted(ends, [start, start + len(block)], side="right")
-            writer.write(block, ends[low:high] - start)
+            writer.write(block, ends[low:high] - start, sentence_ends)
 
     def _cut_last(self, parts: Path, summaries: Sequence[PartSummary], ends: Int64s, tail: int) -> None:
         """The last `tail` tokens and the last `<eod>` are held out; what is cut off is closed by an `<eod>`, too."""
         cut, start = int(ends[-1]) - 1 - tail, 0
         text_bytes = sum(one.bytes + one.open_bytes for one in summaries)
-        for number in range(len(summaries)):
-            with open(part_folder(parts, number) / TOKENS, "rb") as file:
-                while len(block := np.fromfile(file, self.train.dtype, COPY_TOKENS)):
+        for number, summary in enumerate(summaries):
+            with self._part(parts, number, summary) as part:
+                while len((read := part.read(COPY_TOKENS))[0]):
+                    block, sentence_ends = read
                     left = min(max(0, cut - start), len(block))
                     low, high = np.searchsorted(ends, [start, start + left], side="right")
-                    self.train.write(block[:left], ends[low:high] - start)
+                    before = after = None
+                    if sentence_ends is not None:
+                        before = sentence_ends[(sentence_ends <= left) & (sentence_ends < cut - start)]
+                        after = sentence_ends[sentence_ends > left] - left
+                    self.train.write(block[:left], ends[low:high] - start, before)
                     held_out = block[left:]
-                    self.validation.write(held_out, np.flatnonzero(held_out == self.eod_id) + 1)
+                    self.validation.write(held_out, np.flatnonzero(held_out == self.eod_id) + 1, after)
                     self.validation.bytes += int(self.bytes_per_token[held_out].sum())
                     start += len(block)
-        self.train.write(np.array([self.eod_id]), np.ones(1, dtype=np.int64))
+        last = np.ones(1, dtype=np.int64)
+        self.train.write(np.array([self.eod_id]), last, last if self.split_sentences else None)
         self.validation.bytes = min(self.validation.bytes, text_bytes)
         self.train.bytes = text_bytes - self.validation.bytes
+
+
+class _PartTokens:
+    """The tokens of a part, read once from its beginning, with the places after which sentences end."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[np.integer], summary: PartSummary, split_sentences: bool) -> None:
+        self.dtype, self.total = dtype, summary.tokens + summary.open_tokens
+        self._file = open(folder / TOKENS, "rb")  # noqa: SIM115 - closed by `with`
+        self._starts = sentence_starts(folder, summary) if split_sentences else None
+        self._at = 0
+
+    def read(self, tokens: int) -> tuple[Tokens, Int64s | None]:
+        """(the next tokens, the places in them after which a sentence ends; None where sentences are not split). A part
+        ends with the end of one.
+        """
+        block = np.fromfile(self._file, self.dtype, tokens)
+        begin, self._at = self._at, self._at + len(block)
+        if self._starts is None:
+            return block, None
+        low, high = np.searchsorted(self._starts, [begin, self._at], side="right")
+        at_end = [self._at] if self._at == self.total else []
+        return block, np.concatenate([self._starts[low:high], np.array(at_end, dtype=np.int64)]) - begin
+
+    def __enter__(self) -> _PartTokens:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def _ends(parts: Path, summaries: Sequence[PartSummary]) -> Int64s:

@@ -12,6 +12,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
+from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 
@@ -36,6 +37,8 @@ def verify(folder: Path | str, show: Show = show_nothing) -> Dataset:
             show(seen, name, shards)
             _verify_shard(stream, number, dataset.vocab_size, tokenizer.eod_id)
             seen += 1
+        if stream.split_sentences and dict(stream.sentence_counts) != count_sentences(stream):
+            raise DataError(f"{dataset.path}: {name} lists {dict(stream.sentence_counts)} as its sentences; {_AGAIN}")
         for what, total in (("tokens", stream.tokens), ("documents", stream.documents)):
             listed = sum(shard[what] for shard in stream.shards)
             if listed != total:
@@ -70,13 +73,14 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
     _compare(shard.bin_path, _verify_tokens(shard, vocab_size), entry["bin_sha256"])
     _compare(shard.idx_path, sha256_file(shard.idx_path), entry["idx_sha256"])
     _verify_index(shard)
-    goes_on = shard.sequences - entry["documents"]  # of a document that the next shard continues
+    documents = len(shard.documents) - 1
+    goes_on = documents - entry["documents"]  # of a document that the next shard continues
     if goes_on not in (0, 1) or (goes_on and number == len(stream.shards) - 1):
         raise DataError(
-            f"{shard.idx_path}: {shard.sequences} documents, but dataset.json expects {entry['documents']}; {_AGAIN}"
+            f"{shard.idx_path}: {documents} documents, but dataset.json expects {entry['documents']}; {_AGAIN}"
         )
     for first in range(0, entry["documents"], BLOCK_TOKENS):
-        ends = shard.ends(first, min(first + BLOCK_TOKENS, entry["documents"])) - 1
+        ends = shard.document_ends(first, min(first + BLOCK_TOKENS, entry["documents"])) - 1
         wrong = np.flatnonzero(shard.tokens[ends] != eod_id)
         if len(wrong):
             offset = int(ends[wrong[0]]) * shard.dtype.itemsize
@@ -86,7 +90,7 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
 
 
 def _verify_index(shard: Shard) -> None:
-    """Every sequence begins where the one before it ends, and the documents are the sequences."""
+    """Every sequence begins where the one before it ends, and documents begin where a sequence does."""
     reached = 0
     for first in range(0, shard.sequences, BLOCK_TOKENS):
         last = min(first + BLOCK_TOKENS, shard.sequences)
@@ -94,6 +98,7 @@ def _verify_index(shard: Shard) -> None:
         if starts[0] != reached or (starts[1:] != ends[:-1]).any() or (ends < starts).any():
             raise DataError(f"{shard.idx_path}: its sequences do not follow one another; {_AGAIN}")
         reached = int(ends[-1])
+    shard.check_documents()
     if reached != len(shard.tokens):
         raise DataError(f"{shard.idx_path}: ends at token {reached} of {len(shard.tokens)}; {_AGAIN}")
 

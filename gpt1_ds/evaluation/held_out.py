@@ -32,7 +32,7 @@ def held_out_loss(
     layout. `objective` is the one for held-out text.
     """
     assert data.held_out is not None, "the caller checks that there is a validation split"
-    total, predicted, left = 0.0, 0, data.held_out.order.windows
+    total, predicted, left = 0.0, 0, data.held_out.rows
     batches = data.held_out.batches(shape, limit)
     for done, rows in enumerate(batches):
         show(done, total=len(batches))

@@ -1,0 +1,101 @@
+"""Batches of rows that are made of whole sentences, for one data-parallel rank: FULL-SENTENCES or pairs.
+
+Sequence n of a run is one row of one source, whatever the layout; every rank knows the lengths of all rows of a global
+batch, and reads the tokens of its own.
+
+Shapes: G rows of the global batch, R rows that are asked for, B rows of a micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.data.dataset import TokenStream
+from gpt1_ds.data.full_sentences import FullSentences
+from gpt1_ds.data.loader import Batch, BatchShape
+from gpt1_ds.data.pairs import Pairs
+from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.spans import GlobalBatch, Spans, SpecialTokens
+from gpt1_ds.data.windows import Int64s, blend, fingerprint
+
+Text = FullSentences | Pairs
+
+
+class SentenceTraining:
+    """Random access to the global batches of a run over one or several datasets, as TrainingData gives it."""
+
+    def __init__(self, texts: Sequence[Text], weights: Sequence[float], context: int, special: SpecialTokens) -> None:
+        self.texts, self.weights, self.context, self.special = list(texts), list(weights), context, special
+
+    @property
+    def streams(self) -> list[TokenStream]:
+        return [text.stream for text in self.texts]
+
+    @property
+    def tokens_per_epoch(self) -> int:
+        """Positions of all rows of all sources, padding counted: as many as a run counts for them."""
+        return sum(text.rows_per_pass for text in self.texts) * self.context
+
+    def batch(self, step: int, shape: BatchShape) -> Batch:
+        """The rank's part of the batch of optimizer step `step` (1 is the first)."""
+        batch = self._global(step, shape.global_batch)
+        micro_batches = [batch.rows(row_B) for row_B in shape.rows()]
+        total = sum(fingerprint(rows.tokens_BS, rows.row_B) for rows in micro_batches)
+        return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
+
+    def documents(self, number: int, rows: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
+        """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
+        batch = self._global(number, global_batch)
+        found = []
+        for row in rows:
+            stream = batch.stream_G[row]
+            assert stream is not None, "every row of a training batch has text"
+            ranges = zip(batch.spans_G.start_RT[row].tolist(), batch.spans_G.stop_RT[row].tolist(), strict=True)
+            documents = [document for at, stop in ranges for document in stream.documents_of(at, stop - at)]
+            found.append({"row": int(row), "data": str(stream.folder), "documents": documents})
+        return found
+
+    def _global(self, step: int, global_batch: int) -> GlobalBatch:
+        number_G = (step - 1) * global_batch + np.arange(global_batch)
+        source_G, place_G = blend(number_G, self.weights)
+        spans_G = Spans.empty(global_batch)
+        for at, text in enumerate(self.texts):
+            here = np.flatnonzero(source_G == at)
+            spans_G.put(here, text.spans(place_G[here]))
+        streams = [self.texts[source].stream for source in source_G]
+        return GlobalBatch(spans_G, streams, number_G, self.special, self.context)
+
+
+class SentenceHeldOut:
+    """The rows of the validation split's first pass in one fixed order; the same for every run."""
+
+    def __init__(self, text: Text, context: int, special: SpecialTokens) -> None:
+        self.text, self.context, self.special = text, context, special
+
+    @property
+    def stream(self) -> TokenStream:
+        return self.text.stream
+
+    @property
+    def rows(self) -> int:
+        return self.text.rows_per_pass
+
+    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Any]]:
+        """This rank's micro-batches of the first `limit` global batches (0: all), each a TextRows; the last is
+        filled up with row -1.
+        """
+        total = math.ceil(self.rows / shape.global_batch)
+        return [self._batch(number, shape) for number in range(min(limit or total, total))]
+
+    def _batch(self, number: int, shape: BatchShape) -> list[TextRows]:
+        number_G: Int64s = number * shape.global_batch + np.arange(shape.global_batch)
+        real = np.flatnonzero(number_G < self.rows)
+        spans_G = Spans.empty(shape.global_batch)
+        spans_G.put(real, self.text.spans(number_G[real]))
+        streams = [self.text.stream if n < self.rows else None for n in number_G]
+        batch = GlobalBatch(spans_G, streams, number_G, self.special, self.context)
+        return [batch.rows(row_B) for row_B in shape.rows()]

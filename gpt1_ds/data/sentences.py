@@ -1,0 +1,126 @@
+"""The sentences of one split, by number: where each begins and ends, and which are a document's.
+
+Shapes: D documents that hold text, N sentences that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.dataset import COUNTED, TokenStream
+from gpt1_ds.data.windows import Int64s
+
+BLOCK_SENTENCES = 1 << 20
+_NONE = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive sentences with text; those from `inside` on belong to later blocks."""
+
+    number_N: Int64s
+    start_N: Int64s  # the first token
+    end_N: Int64s  # the token after the last, <eod> not counted
+    left_N: Int64s  # sentences of the document from this one on
+    inside: int
+
+
+def follow(next_N: Int64s, begin: int, inside: int) -> tuple[Int64s, int]:
+    """(`begin`, what comes next after it, and so on, as long as it is below `inside`; what comes after these)."""
+    following, found = next_N[:inside].tolist(), []
+    while begin < inside:
+        found.append(begin)
+        begin = following[begin]
+    return np.array(found, dtype=np.int64), begin
+
+
+class Sentences:
+    """Only what each document needs is in memory (24 bytes); sentences are looked up in the index on the disk.
+
+    Raises DataError for an index that cannot be right.
+    """
+
+    def __init__(self, stream: TokenStream) -> None:
+        self.stream = stream
+        bases, tokens, ends_D, eods_D = [0], [0], [_NONE], [_NONE]
+        for number, entry in enumerate(stream.shards):
+            shard, documents = stream.shard(number), entry["documents"]
+            shard.check_documents()
+            if documents not in (len(shard.documents) - 1, len(shard.documents) - 2):
+                raise DataError(f"{shard.idx_path}: {len(shard.documents) - 1} documents, but {documents} were written")
+            ends_D.append(shard.documents[1 : documents + 1] + bases[-1])
+            eods_D.append(shard.document_ends(0, documents) - 1 + tokens[-1])
+            bases.append(bases[-1] + shard.sequences)
+            tokens.append(tokens[-1] + entry["tokens"])
+        self.count = bases[-1]
+        self._bases, self._tokens = np.array(bases), np.array(tokens)  # first sentence and token of each shard
+        stop_D, eod_D = np.concatenate(ends_D), np.concatenate(eods_D)
+        first_D = np.concatenate([_NONE, [0], stop_D])[: len(stop_D)]
+        stop_D = stop_D - (self._look_up(stop_D - 1)[0] == eod_D)  # <eod> may be a sequence of its own
+        has_text_D = stop_D > first_D
+        self.first_D, self.stop_D, self.eod_D = first_D[has_text_D], stop_D[has_text_D], eod_D[has_text_D]
+        """int64 [D] each: the first sentence of a document, the one after its last, and its `<eod>`'s token."""
+        self.documents = len(self.first_D)
+        if not self.documents:
+            raise DataError(f"{stream.folder}: its {stream.name} split has no text; build it of other text")
+
+    def document(self, sentence_N: Int64s) -> Int64s:
+        """The document, of those with text, that holds each sentence."""
+        return np.searchsorted(self.first_D, sentence_N, side="right") - 1
+
+    def spans(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
+        """(first token of each sentence, the token after its last one, `<eod>` not counted)."""
+        start_N, end_N = self._look_up(sentence_N)
+        eod_N = self.eod_D[self.document(sentence_N)]
+        return start_N, np.where(start_N <= eod_N, np.minimum(end_N, eod_N), end_N)
+
+    def blocks(self, ahead: int) -> Iterator[Block]:
+        """All sentences with text, in order, some at a time, and of what follows a block at least `ahead` tokens."""
+        for first in range(0, self.count, BLOCK_SENTENCES):
+            stop = first + BLOCK_SENTENCES
+            number_N = np.arange(first, min(stop + ahead + 1, self.count))
+            start_N, end_N = self._look_up(number_N)
+            if (start_N[1:] != end_N[:-1]).any():
+                where = f"{self.stream.folder}: sentences of {self.stream.name}"
+                raise DataError(f"{where} do not follow one another; build the dataset again")
+            document_N = self.document(number_N)
+            has_text_N = (document_N >= 0) & (number_N < self.stop_D[document_N])
+            number_N, document_N = number_N[has_text_N], document_N[has_text_N]
+            end_N = np.minimum(end_N[has_text_N], self.eod_D[document_N])
+            inside = int(np.searchsorted(number_N, stop))
+            yield Block(number_N, start_N[has_text_N], end_N, self.stop_D[document_N] - number_N, inside)
+
+    def end_at(self, token: int) -> int:
+        """The token after the sentence that holds `token`, `<eod>` counted."""
+        number = int(np.searchsorted(self._tokens, token, side="right")) - 1
+        shard, base = self.stream.shard(number), int(self._tokens[number])
+        sequence = shard.sequence_at(token - base)
+        return base + int(shard.ends(sequence, sequence + 1)[0])
+
+    def _look_up(self, sentence_N: Int64s) -> tuple[Int64s, Int64s]:
+        """As the index has them, checked."""
+        start_N, end_N = np.empty_like(sentence_N), np.empty_like(sentence_N)
+        shard_N = np.searchsorted(self._bases, sentence_N, side="right") - 1
+        for number in np.unique(shard_N):
+            here, shard = shard_N == number, self.stream.shard(int(number))
+            start, end = shard.at(sentence_N[here] - self._bases[number])
+            if (
+                (start < 0).any()
+                or (end < start).any()
+                or (end > self._tokens[number + 1] - self._tokens[number]).any()
+            ):
+                raise DataError(f"{shard.idx_path}: a sentence lies outside the shard; build the dataset again")
+            start_N[here], end_N[here] = start + self._tokens[number], end + self._tokens[number]
+        return start_N, end_N
+
+
+def count_sentences(stream: TokenStream) -> dict[str, int]:
+    """Sentences, and of how few documents consist: a pair of texts takes two of one document."""
+    found = Sentences(stream)
+    sentences_D = found.stop_D - found.first_D
+    counts = (int(sentences_D.sum()), int((sentences_D == 1).sum()), stream.documents - found.documents)
+    return dict(zip(COUNTED, counts, strict=True))
