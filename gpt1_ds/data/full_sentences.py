@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.sentences import Sentences, follow
 from gpt1_ds.data.spans import Spans
 from gpt1_ds.data.windows import Int64s, WindowOrder
 
 
 class FullSentences:
-    """Every row of one split. Making it reads the index once: 1 s for a million sentences."""
+    """Every row of one split. Making it reads the index once: 1 s for a million sentences. Raises DataError for a split
+    without text.
+    """
 
     def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int, used: int | None = None) -> None:
         self.stream = sentences.stream
+        if not sentences.documents:
+            raise DataError(f"{self.stream.folder}: its {self.stream.name} split has no text; build it of other text")
         self._start, self._stop = _rows(sentences, context - 2)
         rows = len(self._start)
-        assert rows, f"{sentences.stream.folder}: a split without text; its Sentences refuse it"
         self._order = WindowOrder(rows, rows if used is None else min(used, rows), data_hash, seed)
 
     @property

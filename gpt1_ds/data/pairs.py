@@ -80,7 +80,9 @@ class _Table:
 
 
 class Pairs:
-    """Every pair of one split. A version's table takes a pass over the index: 1 s for a million sentences."""
+    """Every pair of one split. A version's table takes a pass over the index: 1 s for a million sentences. Raises
+    DataError for a split with less than two documents.
+    """
 
     def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int) -> None:
         self.stream, self._sentences = sentences.stream, sentences
@@ -88,9 +90,10 @@ class Pairs:
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._ends = [0]  # of each version's pass, in sequences
         if sentences.documents < 2:
+            where = f"data.text=pairs: {self.stream.folder}: its {self.stream.name} split"
             raise DataError(
-                f"data.text=pairs: {self.stream.folder}: its {self.stream.name} split has one document, and the second "
-                "text of a pair comes from another; build it again of more documents, or with a larger --validation"
+                f"{where} has fewer than two documents with text, and the second text of a pair comes from another; "
+                "build it again of more documents, or with a larger --validation"
             )
         self._locate(np.zeros(1, dtype=np.int64))
 

@@ -65,8 +65,6 @@ class Sentences:
         self.first_D, self.stop_D, self.eod_D = first_D[has_text_D], stop_D[has_text_D], eod_D[has_text_D]
         """int64 [D] each: the first sentence of a document, the one after its last, and its `<eod>`'s token."""
         self.documents = len(self.first_D)
-        if not self.documents:
-            raise DataError(f"{stream.folder}: its {stream.name} split has no text; build it of other text")
 
     def document(self, sentence_N: Int64s) -> Int64s:
         """The document, of those with text, that holds each sentence."""

@@ -23,7 +23,7 @@ FOLLOWS_B = torch.tensor([0, 1, 0])  # transformers' labels: 0 where the second 
 
 
 def causal_losses(both: Pair, batch: Rows) -> Losses:
-    counted_BS = batch.real_BS[:, 1:]
+    counted_BS = batch.is_real[:, 1:]
     labels_BS = torch.where(counted_BS, batch.tokens_BS[:, 1:], -100)
     tokens_SB, facts_B3 = batch.ours()
     weights_SB = (counted_BS / counted_BS.sum()).T.contiguous()
@@ -86,7 +86,7 @@ def both_logits(both: Pair, batch: Rows) -> tuple[Tensor, Tensor]:
         output = both.theirs(**batch.theirs(segments=_segments(both)))
         theirs_BSV = output.get("logits", output.get("prediction_logits"))
         ours_BSV = both.ours.logits(*batch.ours()).transpose(0, 1)[..., : theirs_BSV.shape[-1]]
-    return theirs_BSV[batch.real_BS], ours_BSV[batch.real_BS]
+    return theirs_BSV[batch.is_real], ours_BSV[batch.is_real]
 
 
 def compare(name: str, layers: int | None) -> None:

@@ -86,14 +86,14 @@ class Rows:
     second_B: Tensor
 
     @property
-    def real_BS(self) -> Tensor:
+    def is_real(self) -> Tensor:
         return torch.arange(self.tokens_BS.shape[1]) < self.length_B[:, None]
 
     def theirs(self, segments: bool) -> dict[str, Tensor]:
         second_BS = torch.arange(self.tokens_BS.shape[1]) >= self.second_B[:, None]
-        kinds = {"token_type_ids": (second_BS & self.real_BS).long()} if segments else {}
-        padded_BS = torch.where(self.real_BS, self.tokens_BS, PAD)
-        return {"input_ids": padded_BS, "attention_mask": self.real_BS.long(), **kinds}
+        kinds = {"token_type_ids": (second_BS & self.is_real).long()} if segments else {}
+        padded_BS = torch.where(self.is_real, self.tokens_BS, PAD)
+        return {"input_ids": padded_BS, "attention_mask": self.is_real.long(), **kinds}
 
     def ours(self) -> tuple[Tensor, Tensor]:
         """(token ids [S, B], facts [B, 3])."""
