@@ -97,10 +97,13 @@ def check_full(documents: Documents, folder: Path, context: int, shard_tokens: i
         too_long = [size for document in documents for size in document if size > context - 2]
         if not too_long and shard_tokens > found.stream.tokens:
             assert all(int(row[0]) in borders and int(row[-1]) + 1 in borders for row in rows)
+            documents_at = {FIRST + int(at) for at in np.cumsum([sum(document) for document in documents])}
             in_order = sorted(rows, key=lambda row: int(row[0]))
             for row, following in pairwise(in_order):  # one sentence more would not fit
                 end = min(at for at in borders if at > following[0])
-                assert len(row) + end - following[0] > context - 2 - sum(not document for document in documents)
+                separators = int(following[0]) in documents_at  # a row across documents has one more
+                empty = sum(not document for document in documents)
+                assert len(row) + separators + end - following[0] > context - 2 - empty
 
 
 def test_full_sentences_of_books(tmp_path: Path) -> None:
