@@ -16,6 +16,7 @@ from gpt1_ds.commands import (
     data,
     doctor,
     evaluate,
+    fill,
     finetune,
     guide,
     plan,
@@ -40,7 +41,14 @@ GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
     "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune.STUDY),
-    "trained models": (sample.COMMAND, evaluate.COMMAND, predict.COMMAND, checkpoint.COMMAND, report.COMMAND),
+    "trained models": (
+        sample.COMMAND,
+        fill.COMMAND,
+        evaluate.COMMAND,
+        predict.COMMAND,
+        checkpoint.COMMAND,
+        report.COMMAND,
+    ),
     "clusters and many runs": (slurm.COMMAND, scaling.COMMAND, tracking.COMMAND),
 }
 EXAMPLES = """examples:

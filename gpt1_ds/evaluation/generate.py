@@ -8,14 +8,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import Sampling
 
 
 @torch.no_grad()
 def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
-    """A continuation of `prompt` (not repeated), ended early by the end of a document."""
+    """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
+    that does not continue text.
+    """
+    if loaded.config.model.mask == "bidirectional":
+        raise ConfigError(
+            f"sample: {loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
+            "continue text; use gpt1-ds fill"
+        )
     tokenizer, context = loaded.tokenizer, loaded.config.model.context
     device = next(loaded.model.parameters()).device
     generator = torch.Generator().manual_seed(sampling.seed)
