@@ -3,11 +3,12 @@
 A step of GPT-1 on few tokens is bound by memory: on 500 tokens these passes were 40 % of it. Gradients are written as
 fp32 once instead of zeroed and added to, dropped instead of zeroed, clipped inside the fused update instead of before
 it, not reduced over a single rank, and on a CPU new weights are rounded to bf16 while they are still in its cache. On
-CUDA the update decides on the device what DeepSpeed reads the norm for.
+CUDA the update decides on the device what DeepSpeed reads the norm for, and a rank reads its own partition for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import MethodType
 from typing import Any
 
@@ -17,7 +18,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.utils import all_gather_dp_groups
 from torch import Tensor
 
-from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, square_sum
+from gpt1_ds.engine.gradient_norm import clip_in_update, decides_on_device, divisor, square_sum
 
 
 def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
@@ -25,7 +26,9 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
     optimizer = engine.optimizer
     if not isinstance(optimizer, BF16_Optimizer):
         return
-    optimizer._update_hp_grad = MethodType(_update_hp_grad, optimizer)
+    optimizer.summed_ranks = 1  # see expect_sums
+    optimizer.take_over = MethodType(_take_over, optimizer)
+    optimizer.update_hp_grads = MethodType(_update_hp_grads, optimizer)
     optimizer.clear_hp_grads = MethodType(_clear_hp_grads, optimizer)
     optimizer.clear_lp_grads = MethodType(_clear_lp_grads, optimizer)
     optimizer.get_grads_for_norm = MethodType(_gradients_for_norm, optimizer)
@@ -37,6 +40,15 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
         engine.buffered_allreduce_fallback = _nobody_else
 
 
+def expect_sums(optimizer: Any, ranks: int) -> None:
+    """From now on the reduction leaves sums over `ranks`: the norm and the update divide by them as they read the
+    gradients. Where `ranks` is a power of two the bits are those of a division before.
+    """
+    optimizer.summed_ranks = ranks
+    device = optimizer.fp32_groups_flat_partition[0].device
+    optimizer.optimizer.grad_scale = torch.full((), float(ranks), device=device)
+
+
 @torch.no_grad()
 def _step(optimizer: Any) -> None:
     """DeepSpeed's step without its reads of the norm, each of which would wait for the device."""
@@ -46,7 +58,7 @@ def _step(optimizer: Any) -> None:
         square = norm.square()
         dist.all_reduce(square, group=group)
         norm = square.sqrt()
-    optimizer._global_grad_norm = clip_in_update(optimizer.optimizer, norm, optimizer.clip_grad)
+    optimizer._global_grad_norm = clip_in_update(optimizer.optimizer, norm, optimizer.clip_grad, optimizer.summed_ranks)
     partitions = zip(optimizer.fp32_groups_flat_partition, optimizer.fp32_groups_gradient_flat_partition, strict=True)
     for master, gradient in partitions:
         master.grad = gradient
@@ -56,20 +68,29 @@ def _step(optimizer: Any) -> None:
     optimizer.clear_hp_grads()
 
 
+def _update_hp_grads(optimizer: Any, clear_lp_grads: bool = False) -> None:
+    for number, parameters in enumerate(optimizer.bf16_groups):
+        optimizer.take_over(number, range(len(parameters)))
+
+
 @torch.no_grad()
-def _update_hp_grad(optimizer: Any, lp: torch.nn.Parameter, group: int, index: int, clear_lp_grads: bool) -> None:
-    """Take a micro-batch's gradient over into fp32: written if it is the step's first, else added."""
-    if lp.grad is None:
-        return
-    hp_grad = optimizer.fp32_groups_gradients[group][index]
-    gradient = lp.grad.view(hp_grad.shape)
-    if optimizer.fp32_groups_has_gradients[group][index]:
-        hp_grad.add_(gradient)
-    else:
-        hp_grad.copy_(gradient)
-    lp._hp_grad = hp_grad  # type: ignore[attr-defined]
-    optimizer.fp32_groups_has_gradients[group][index] = True
-    lp.grad = None
+def _take_over(optimizer: Any, group: int, indices: Iterable[int]) -> None:
+    """Take a micro-batch's gradients over into fp32, in one launch where a GPU can: written if they are the step's
+    first, else added.
+    """
+    written = optimizer.fp32_groups_has_gradients[group]
+    for run, known in ((torch._foreach_copy_, False), (torch._foreach_add_, True)):
+        into: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for index in indices:
+            parameter, hp_grad = optimizer.bf16_groups[group][index], optimizer.fp32_groups_gradients[group][index]
+            if parameter.grad is None or written[index] != known:
+                continue
+            into.append(hp_grad)
+            gradients.append(parameter.grad.view(hp_grad.shape))
+            parameter._hp_grad, parameter.grad, written[index] = hp_grad, None, True
+        if into:
+            run(into, gradients)
 
 
 def _clear_hp_grads(optimizer: Any) -> None:
@@ -88,6 +109,8 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
     """DeepSpeed asks twice in a step: for the norm's gradients, and for those that it then multiplies to clip them. The
     first time one number is given, their norm. The second time none are: the fused update divides by `grad_scale` as it
     reads them.
+
+    Where this rank counts all of its gradients and `reads_partition` says so, it reads its own partition of them.
     """
     if not for_clipping:
         for group, gradients in enumerate(optimizer.fp32_groups_gradients):
@@ -97,13 +120,24 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
         found, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
         if not found:  # a pipeline stage that holds the tied head alone owns none
             return [torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)], experts
-        if found[0].is_cuda and len(found) == sum(map(len, optimizer.fp32_groups_gradients)):
-            found = optimizer.fp32_groups_actual_gradients_flat  # all of them, as few long tensors
-        return [square_sum(found).sqrt()], experts
+        if reads_partition(found[0].device) and len(found) == sum(map(len, optimizer.fp32_groups_gradients)):
+            square = square_sum(optimizer.fp32_groups_gradient_flat_partition)
+            if optimizer.dp_process_group.size() > 1:
+                dist.all_reduce(square, group=optimizer.dp_process_group)
+        else:
+            square = square_sum(found)
+        return [square.sqrt() / optimizer.summed_ranks], experts
     norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
-    scale = ((norm + 1e-6) / optimizer.clip_grad).clamp(min=1.0)  # DeepSpeed's and torch's eps
+    scale = divisor(norm, optimizer.clip_grad, optimizer.summed_ranks)
     optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)
     return []
+
+
+def reads_partition(device: torch.device) -> bool:
+    """Whether the norm is put together from those of the ranks' partitions: the whole gradient is a long read for a
+    GPU. A last bit may differ.
+    """
+    return device.type == "cuda"
 
 
 def _round_in_update(optimizer: Any) -> None:

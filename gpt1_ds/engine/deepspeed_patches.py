@@ -31,12 +31,12 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         (
-            *("_update_hp_grad", "clear_hp_grads", "clear_lp_grads", "get_grads_for_norm", "update_lp_params"),
+            *("update_hp_grads", "clear_hp_grads", "clear_lp_grads", "get_grads_for_norm", "update_lp_params"),
             *("fp32_groups_gradients", "fp32_groups_has_gradients", "fp32_groups_gradients_flat", "_global_grad_norm"),
             *("bf16_groups", "bf16_groups_flat", "bf16_partitioned_groups", "fp32_groups_flat_partition", "clip_grad"),
             *("real_dp_process_group", "nccl_start_alignment_factor", "allgather_bucket_size"),
             *("fp32_groups_gradient_flat_partition", "_lazy_init_hp_params_optimizer_state"),
-            *("fp32_groups_actual_gradients_flat", "mpu"),
+            *("dp_process_group", "mpu"),
         ),
         "engine/bf16_optimizer_patch.py",
         "redundant passes over the gradients are removed",
@@ -65,7 +65,7 @@ RELIED_ON = (
     ),
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
-        ("bf16_groups", "fp32_groups_gradients_flat", "_update_hp_grad"),
+        ("bf16_groups", "fp32_groups_gradients_flat"),
         "engine/overlap.py",
         "gradients are reduced while the backward pass computes others",
         "tests/parallel/test_overlapped_steps.py",

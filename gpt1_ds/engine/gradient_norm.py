@@ -61,11 +61,20 @@ def decides_on_device(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def clip_in_update(optimizer: Any, norm: Tensor, clip: float) -> Tensor:
-    """Let the fused update itself divide gradients by what scales them to `clip`, and do nothing where the norm is not
-    finite: the host need not know it. Gives the norm, infinite for such a step.
+def clip_in_update(optimizer: Any, norm: Tensor, clip: float, summed: int = 1) -> Tensor:
+    """Let the fused update itself divide gradients, which are sums over `summed` ranks, by what makes them means of a
+    norm of at most `clip` (0: any), and do nothing where the norm is not finite: the host need not know it. Gives the
+    norm, infinite for such a step.
     """
     finite = (norm >= 0) & (norm < torch.inf)  # DeepSpeed marks a norm that is not finite by -1
     optimizer.found_inf = (~finite).float()
-    optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else None  # DeepSpeed's and torch's eps
+    if clip:
+        optimizer.grad_scale = divisor(norm, clip, summed)
+    elif summed == 1:
+        optimizer.grad_scale = None
     return torch.where(finite, norm, torch.inf)
+
+
+def divisor(norm: Tensor, clip: float, summed: int = 1) -> Tensor:
+    """Of sums over `summed` ranks whose means have this norm."""
+    return ((norm + 1e-6) / clip).clamp(min=1.0) * summed  # DeepSpeed's and torch's eps

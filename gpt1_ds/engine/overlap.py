@@ -3,15 +3,15 @@
 DeepSpeed does that by itself under ZeRO 2 and 3 and, outside pipelines, under ZeRO 1 in fp32 and fp16
 (zero_patches.py). BF16_Optimizer and ZeRO 0 reduce after the backward pass: here a bucket is summed as soon as the last
 micro-batch has written all of its gradients. The sums are those of DeepSpeed, in other messages: equal to the bit on
-two ranks; on more, NCCL's order of additions depends on where an element lies in its message.
+two ranks; on more, NCCL's order of additions depends on where an element lies in its message. (Its ReduceOp.AVG would
+give means, but not within NVLink's switches.)
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +24,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
 
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
+from gpt1_ds.engine.bf16_optimizer_patch import expect_sums
 from gpt1_ds.engine.zero_patches import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
 
 
@@ -90,31 +91,30 @@ class OverlappedReduction(ABC):
             bucket.missing = len(bucket.parameters)
 
     def finish(self, **_: Any) -> None:
-        """All gradients are means over the ranks now: in the order of the device's work, the host does not wait."""
+        """All buckets are sums over the ranks now: in the order of the device's work, the host does not wait."""
         for bucket in self.buckets:
             if bucket.work is None:  # not early, or nothing flowed into one of its parameters
                 self._reduce(bucket)
         for bucket in self.buckets:
             bucket.work.wait()
             bucket.work, bucket.missing = None, 0
-            assert bucket.values is not None, "it is reduced"
-            bucket.values.mul_(1.0 / self.group.size())
 
     def forget(self) -> None:
         """The backward pass ended with an error."""
         for bucket in self.buckets:
             bucket.work, bucket.missing = None, 0
 
-    def _watch(self, parameter: Parameter, bucket: _Bucket, take: Callable[[], None]) -> None:
+    def _watch(self, bucket: _Bucket) -> None:
         def written(_: Tensor) -> None:
             if bucket.missing == 0:
                 return
-            take()
             bucket.missing -= 1
             if bucket.missing == 0 and bucket.early:
                 self._reduce(bucket)
 
-        parameter.register_post_accumulate_grad_hook(written)
+        for parameter in bucket.parameters:
+            parameter.register_post_accumulate_grad_hook(written)
+        self.buckets.append(bucket)
 
     def _reduce(self, bucket: _Bucket) -> None:
         bucket.values = self._values(bucket)
@@ -126,23 +126,27 @@ class OverlappedReduction(ABC):
 
 
 class FlatReduction(OverlappedReduction):
-    """BF16_Optimizer's: buckets are slices of its flat gradients, so nothing is copied to be reduced."""
+    """BF16_Optimizer's: buckets are slices of its flat gradients, so nothing is copied to be reduced. They stay sums:
+    the update divides.
+    """
 
     def __init__(self, optimizer: Any, group: dist.ProcessGroup, elements: int, held: Collection[int]) -> None:
         super().__init__(group)
+        expect_sums(optimizer, group.size())
+        self.take_over = optimizer.take_over
+        self.places: dict[int, tuple[int, range]] = {}  # of a bucket: its group, its parameters' numbers there
         flats = zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients_flat, strict=True)
         for number, (parameters, flat) in enumerate(flats):
             alone = {index for index, parameter in enumerate(parameters) if id(parameter) in held}
             starts = cuts([parameter.numel() for parameter in parameters], elements, alone)
             for (first, start), (last, stop) in zip(starts, [*starts[1:], (len(parameters), len(flat))], strict=True):
                 bucket = _Bucket(parameters[first:last], flat[start:stop], first not in alone)
-                self.buckets.append(bucket)
-                for index in range(first, last):
-                    take = partial(optimizer._update_hp_grad, parameters[index], number, index, clear_lp_grads=False)
-                    self._watch(parameters[index], bucket, take)
+                self.places[id(bucket)] = number, range(first, last)
+                self._watch(bucket)
 
     def _values(self, bucket: _Bucket) -> Tensor:
         assert bucket.values is not None, "a slice"
+        self.take_over(*self.places[id(bucket)])
         return bucket.values
 
 
@@ -154,14 +158,13 @@ class GradientReduction(OverlappedReduction):
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad][::-1]
         starts = [first for first, _ in cuts([parameter.numel() for parameter in parameters], elements)]
         for first, last in zip(starts, [*starts[1:], len(parameters)], strict=True):
-            bucket = _Bucket(parameters[first:last])
-            self.buckets.append(bucket)
-            for parameter in bucket.parameters:
-                self._watch(parameter, bucket, _stays)
+            self._watch(_Bucket(parameters[first:last]))
 
     def finish(self, **_: Any) -> None:
         super().finish()
         for bucket in self.buckets:
+            assert bucket.values is not None, "it is reduced"
+            bucket.values.mul_(1.0 / self.group.size())
             bucket.values = None  # the gradients keep it
 
     def _values(self, bucket: _Bucket) -> Tensor:
@@ -170,10 +173,6 @@ class GradientReduction(OverlappedReduction):
         for parameter, gradient in zip(bucket.parameters, _unflatten_dense_tensors(values, gradients), strict=True):
             parameter.grad = gradient
         return values
-
-
-def _stays() -> None:
-    """A gradient that is reduced where autograd writes it."""
 
 
 def cuts(sizes: list[int], elements: int, alone: Collection[int] = ()) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ MODEL = ["model.layers=4", "model.width=32", "model.heads=2", "model.context=16"
 
 def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) -> Any:
     """Norms, masters and first moments after steps of two micro-batches each. `how`: `theirs` is DeepSpeed's own,
-    `device` what runs on CUDA, where step 3 has gradients that are not finite.
+    `device` what runs on CUDA, where step 3 has gradients that are not finite; `partitions` also the norm as there.
     """
     from dataclasses import replace
 
@@ -46,7 +46,9 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
             norms.append(engine.step(batches, 1e-3).grad_norm)
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
-    if how == "device":
+    if how == "partitions":
+        bf16_optimizer_patch.reads_partition = lambda _: True
+    if how in ("device", "partitions"):
         bf16_optimizer_patch.decides_on_device = base.decides_on_device = overlap.overlaps = lambda _: True
         overlap.BUCKET_ELEMENTS = 1000
     if how == "theirs":
@@ -75,6 +77,37 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
                     np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-9, err_msg=info.name)
                 else:
                     assert np.array_equal(values, expected), info.name
+
+
+@pytest.mark.parametrize("clip", [0, 0.1])
+@pytest.mark.parametrize("layout", ["dp2", "pp2-dp2"])
+def test_sums_that_the_update_divides_are_the_means_of_before(layout: str, clip: float, tiny_data: Path) -> None:
+    ranks, words = LAYOUTS[layout]
+    batch = ["train.global_batch=8", "train.micro_batch=2"]
+    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
+    device, ours = (
+        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 3, how), ranks)
+        for how in ("device", "ours")
+    )
+    for mine, other in zip(device, ours, strict=True):
+        assert mine[0] == other[0]
+        for part in (1, 2):
+            for (info, _, values), (_, _, expected) in zip(mine[part], other[part], strict=True):
+                assert np.array_equal(values, expected), info.name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_norm_of_partitions_is_that_of_all_gradients(layout: str, tiny_data: Path) -> None:
+    ranks, words = LAYOUTS[layout]
+    batch = ["train.global_batch=8", f"train.micro_batch={2 if 'dp2' in layout else 4}"]
+    overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}"]
+    partitions, ours = (
+        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 1, how), ranks)
+        for how in ("partitions", "ours")
+    )
+    for mine, other in zip(partitions, ours, strict=True):
+        assert mine[0] == pytest.approx(other[0], rel=1e-6)
+        assert mine[0] == partitions[0][0], "all ranks have the same"
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam2018"])

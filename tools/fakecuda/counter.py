@@ -214,11 +214,13 @@ def _kernel(
     reads = [tensor for tensor in inputs if tensor.device.type == "cuda"]
     if name in ("fill_", "zero_", "copy_"):
         reads = reads[1:]
+    if name == "_foreach_copy_":
+        reads = reads[len(args[0]) :]
     read = sum(map(_bytes, reads)) - sum(_bytes(value) for key, value in kwargs.items() if key == "out")
     if name == "embedding":
         read = sum(map(_bytes, written)) + _bytes(args[1])
     flops = causal_flops(name, written) if func.namespace == "gpt1_ds" else flops_of(name, args, kwargs, result)
-    launches = foreach_launches(args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
+    launches = foreach_launches(name, args) if name.startswith(("_foreach", "_fused")) else KERNELS.get(name, 1)
     return Kernel(name, launches, read, sum(map(_bytes, written)), flops, "", *where)
 
 

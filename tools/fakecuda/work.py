@@ -28,9 +28,12 @@ def causal_flops(name: str, outputs: list[Tensor]) -> int:
     return CAUSAL_PRODUCTS[name] * groups * positions**2 * width
 
 
-def foreach_launches(args: Any) -> int:
+def foreach_launches(name: str, args: Any) -> int:
+    """Of many tensors together; one after another where their types differ, but for a copy."""
     lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
     tensors = lists[0] if lists else []
+    if name != "_foreach_copy_" and len({tensor.dtype for one in lists for tensor in one}) > 1:
+        return len(tensors)
     chunks = sum(-(-tensor.numel() // FOREACH_CHUNK) for tensor in tensors)
     limit = FOREACH_LISTS.get(max(1, len(lists)), 30)
     return max(1, -(-len(tensors) // limit), -(-chunks // FOREACH_BLOCKS))

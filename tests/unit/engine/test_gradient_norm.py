@@ -31,6 +31,13 @@ def test_the_update_is_told_what_clips(norm: float, scale: float) -> None:
     assert float(optimizer.found_inf) == 0.0
 
 
+@pytest.mark.parametrize("norm", [0.25, 8.0])
+def test_the_update_is_told_what_makes_means_of_sums(norm: float) -> None:
+    alone, summed = SimpleNamespace(), SimpleNamespace()
+    assert clip_in_update(alone, torch.tensor(norm), 1.0) == clip_in_update(summed, torch.tensor(norm), 1.0, 8)
+    assert float(summed.grad_scale) == 8 * float(alone.grad_scale)
+
+
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -1.0])
 def test_the_update_is_told_of_a_norm_that_is_not_finite(norm: float) -> None:
     optimizer = SimpleNamespace()
