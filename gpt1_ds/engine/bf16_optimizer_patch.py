@@ -110,7 +110,7 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
     first time one number is given, their norm. The second time none are: the fused update divides by `grad_scale` as it
     reads them.
 
-    Where this rank counts all of its gradients and `reads_partition` says so, it reads its own partition of them.
+    Where `reads_partition` says so a rank reads its own partition alone for the norm.
     """
     if not for_clipping:
         for group, gradients in enumerate(optimizer.fp32_groups_gradients):
@@ -120,17 +120,35 @@ def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
         found, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
         if not found:  # a pipeline stage that holds the tied head alone owns none
             return [torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)], experts
-        if reads_partition(found[0].device) and len(found) == sum(map(len, optimizer.fp32_groups_gradients)):
-            square = square_sum(optimizer.fp32_groups_gradient_flat_partition)
+        if reads_partition(found[0].device):
+            fragments = _in_partition(optimizer, found)
+            square = square_sum(fragments) if fragments else torch.zeros((), device=found[0].device)
             if optimizer.dp_process_group.size() > 1:
                 dist.all_reduce(square, group=optimizer.dp_process_group)
         else:
             square = square_sum(found)
-        return [square.sqrt() / optimizer.summed_ranks], experts
+        norm, summed = square.sqrt(), optimizer.summed_ranks
+        return [norm if summed == 1 else norm / summed], experts
     norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
     scale = divisor(norm, optimizer.clip_grad, optimizer.summed_ranks)
     optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)
     return []
+
+
+def _in_partition(optimizer: Any, gradients: list[Tensor]) -> list[Tensor]:
+    """What lies of these gradients in this rank's partition; all of it in few long tensors."""
+    partitions: list[Tensor] = optimizer.fp32_groups_gradient_flat_partition
+    if len(gradients) == sum(map(len, optimizer.fp32_groups_gradients)):
+        return partitions
+    wanted, found = set(map(id, gradients)), []
+    for parameters, all_here, partition in zip(
+        optimizer.bf16_groups, optimizer.fp32_groups_gradients, partitions, strict=True
+    ):
+        for parameter, gradient in zip(parameters, all_here, strict=True):
+            if id(gradient) in wanted and parameter._hp_mapping is not None:  # None: all of it is in other partitions
+                there = parameter._hp_mapping.hp_fragment_address
+                found.append(partition.narrow(0, there.start, there.numel))
+    return found
 
 
 def reads_partition(device: torch.device) -> bool:

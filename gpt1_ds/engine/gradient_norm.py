@@ -77,4 +77,5 @@ def clip_in_update(optimizer: Any, norm: Tensor, clip: float, summed: int = 1) -
 
 def divisor(norm: Tensor, clip: float, summed: int = 1) -> Tensor:
     """Of sums over `summed` ranks whose means have this norm."""
-    return ((norm + 1e-6) / clip).clamp(min=1.0) * summed  # DeepSpeed's and torch's eps
+    scale = ((norm + 1e-6) / clip).clamp(min=1.0)  # DeepSpeed's and torch's eps
+    return scale if summed == 1 else scale * summed
