@@ -3,7 +3,7 @@
 #   bash tools/fakecuda.sh              make .venv-fakecuda if it is not there, then run tests/fakecuda
 #   bash tools/fakecuda.sh --made       only say whether it is there
 #   bash tools/fakecuda.sh WORDS...     WORDS go to pytest in the place of tests/fakecuda
-# Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run.
+# Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run. A failure in CI (tools/test.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,6 +41,7 @@ if [ ! -e "$stamp" ]; then
   rm -f "$venv"/.gpt1-ds-*
   touch "$stamp"
 fi
-[ $# -gt 0 ] || set -- tests/fakecuda
+cores=$(OMP_NUM_THREADS="" nproc)
+[ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) tests/fakecuda
 export OMP_NUM_THREADS=1 PYTHONPATH=$PWD
 exec "$venv/bin/python" -m pytest "$@"

@@ -17,7 +17,7 @@ set -- -n $((cores < 8 ? cores + 1 : 8)) tests
 [ -n "${CI:-}" ] || set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
 .venv/bin/python -m pytest "$@"
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
-  bash tools/fakecuda.sh || [ $? -eq 69 ] # no CUDA build of torch, or no disk for it, is to be had here; it said so
+  bash tools/fakecuda.sh # with CI=true a machine that cannot make the environment fails; it says why
 else
   echo "tests/fakecuda was not run: bash tools/fakecuda.sh makes its environment (5 GB)" >&2
 fi
