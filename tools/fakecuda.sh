@@ -42,6 +42,6 @@ if [ ! -e "$stamp" ]; then
   touch "$stamp"
 fi
 cores=$(OMP_NUM_THREADS="" nproc)
-[ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) tests/fakecuda
+[ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) --dist loadgroup tests/fakecuda
 export OMP_NUM_THREADS=1 PYTHONPATH=$PWD
 exec "$venv/bin/python" -m pytest "$@"

@@ -1,8 +1,8 @@
 """The planner's counts of plan/cuda.py are within 10 % of what a step of GPT-1 launches and moves on the fake GPU, and
 its buckets those of DeepSpeed.
 
-Unproven: attention=fused, for the fake device gets torch's attention in single operations; large micro-batches, where
-the compiler splits a few more reductions. A CUDA graph's copies of its inputs are not the plan's business.
+Unproven: attention=fused, whose kernels are torch's own; large micro-batches, where the compiler splits a few more
+reductions. A CUDA graph's copies of its inputs are not the plan's business.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ EAGER, COMPILED = "train.compile=off", "train.compile=on"
 AGAIN, PRE = "train.recompute=block", "model.norm=pre"
 NO_DROPOUT = tuple(f"model.{name}_dropout=0" for name in ("residual", "attention", "embedding"))
 CASES = [(mode, *more) for mode in (EAGER, COMPILED) for more in ((), (AGAIN,), NO_DROPOUT, (PRE,))]
+pytestmark = pytest.mark.xdist_group("plan")  # counts are shared
 ONCE = [case for case in CASES if AGAIN not in case]
 
 

@@ -38,6 +38,9 @@ REDUCTIONS_AHEAD = 1
 # gather, on the stream of the gathers alone, before each weight of either pass that is not kept whole. (Here all are
 # cut; DeepSpeed keeps those of up to 100,000 elements.)
 GATHERS_AHEAD = 52
+# One rank has nobody to gather from. DeepSpeed waits for the stream all the same, where it gathers at the end of a
+# step the weights that are kept whole.
+GATHERS_ALONE = 1
 
 
 def check(step: Step, syncs: int = ONCE) -> None:
@@ -54,6 +57,12 @@ def test_a_step_waits_once_and_copies_once(layout: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("layout", PIPELINE, ids=" ".join)
 def test_every_stage_of_a_pipeline_waits_once(layout: tuple[str, ...], rank: int) -> None:
     check(ranks.run(steps.step, [*RECIPE, *layout], 2, rank=rank, world=2))
+
+
+@pytest.mark.parametrize("layout", ZERO_3, ids=" ".join)
+def test_zero_3_on_one_rank(layout: tuple[str, ...]) -> None:
+    step = ranks.run(steps.step, [*RECIPE, *layout, "train.micro_batch=4"], 1)
+    check(step, ONCE + REDUCTIONS_AHEAD + GATHERS_ALONE)
 
 
 @pytest.mark.parametrize("layout", ZERO_3, ids=" ".join)

@@ -42,6 +42,8 @@ def install() -> None:
     config.force_disable_caches = True
     config.compile_threads = 1  # no process is started
     config.joint_graph_constant_folding = False  # it computes on the device
+    torch._dynamo.config.automatic_dynamic_shapes = False  # bytes of symbols are none: each shape gets a graph
+    torch._dynamo.config.recompile_limit = 1000  # of one function, called with so many shapes
     compile_fx.get_input_idxs_to_check = lambda *_: ()  # whether their addresses are aligned: they have none
     GraphLowering.compile_to_module = _module  # type: ignore[method-assign]
 

@@ -203,7 +203,7 @@ def launch(func: Any, args: Any, kwargs: Any, result: Any, where: Where) -> Laun
     """Of a call that a compiled graph makes: of an operation of torch's, ours, or a collective."""
     name = func.__name__.partition(".")[0]
     if func.namespace == "_c10d_functional":
-        return collective(name, args, kwargs, where)
+        return collective(name, args, kwargs, where, result)
     written = _leaves(result) or _written(func, args, kwargs)
     return _kernel(func, name, args, kwargs, _leaves((args, kwargs)), written, result, where)
 
@@ -224,8 +224,9 @@ def _kernel(
     return Kernel(name, launches, read, sum(map(_bytes, written)), flops, "", *where)
 
 
-def collective(name: str, args: Any, kwargs: Any, where: Where) -> Collective:
-    parts = [_leaves(value) for value in (*args, *kwargs.values())]
+def collective(name: str, args: Any, kwargs: Any, where: Where, result: Any = ()) -> Collective:
+    """`result` where the call makes its output itself."""
+    parts = [_leaves(value) for value in (*args, *kwargs.values(), result)]
     largest = max(parts, key=lambda tensors: sum(map(_bytes, tensors)))  # of inputs and outputs
     ranks = tuple(dist.get_process_group_ranks(group := _group(args, kwargs)))
     kind = name.strip("_")

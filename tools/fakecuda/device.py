@@ -24,6 +24,7 @@ from tools.fakecuda.values import value_of
 
 NAME, DEVICES, MEMORY = "NVIDIA H100 80GB HBM3", 8, 80 << 30
 SHIM = "FAKECUDA_SHIM"  # names the compiled shim where it lies outside the environment
+REAL_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 PROPERTIES = SimpleNamespace(
     **{"name": NAME, "major": 9, "minor": 0, "total_memory": MEMORY, "multi_processor_count": 132, "warp_size": 32},
     **{"max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536, "L2_cache_size": 50 << 20},
@@ -101,6 +102,7 @@ def install() -> None:
     torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment]  # it takes no fake stream
     fake_tensor.FakeTensor.tolist = _tolist  # type: ignore[assignment]
     torch.Tensor.to = _to(torch.Tensor.to)  # type: ignore[method-assign]
+    torch.nn.functional.scaled_dot_product_attention = _flash  # type: ignore[assignment]
 
 
 def _answer_for_cuda() -> None:
@@ -130,6 +132,7 @@ def _answer_for_cuda() -> None:
     torch.cuda.current_device = lambda: current[0]
     torch.cuda.synchronize = synchronize  # type: ignore[assignment]
     torch.cuda.get_rng_state = lambda *_: torch.zeros(16, dtype=torch.uint8)  # type: ignore[assignment]
+    torch.cuda.default_generators = (Nothing(),) * DEVICES  # type: ignore[assignment]
     for name in ("Stream", "Event", "stream", "device"):
         setattr(torch.cuda, name, Nothing)
     for name in ("current_stream", "default_stream"):
@@ -158,6 +161,14 @@ def _to(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return real(self, *map(current, args), **named)
 
     return to
+
+
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **named: Any) -> torch.Tensor:
+    """What an H100 takes for attention in half precision; torch asks the driver, and has single operations here."""
+    dropout, causal = named.get("dropout_p", 0.0), named.get("is_causal", False)
+    if named.get("attn_mask") is not None or q.dtype == torch.float32 or q.device.type != "cuda":
+        return REAL_ATTENTION(q, k, v, **named)
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, causal)[0]  # type: ignore[no-any-return]
 
 
 def _apply(self: torch.nn.Module, change: Any, recurse: bool = True) -> torch.nn.Module:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpt1_ds.plan import cuda
 from tools.fakecuda.counter import Kernel
+from tools.fakecuda.work import FLASH, FLASH_BACKWARD
 
 BANDWIDTH = 3.35e12 * 0.85  # bytes/s that large kernels reach
 PRODUCTS = 989.4e12 * 0.68  # FLOP/s that large matrix products in bf16 reach
@@ -51,7 +52,7 @@ def category(kernel: Kernel) -> str:
     """By the functions of this package that issued it; autograd's own backward pass shows none. What a compiler has
     fused does everything between two products.
     """
-    if kernel.name in ("attention", "attention_backward"):
+    if kernel.name in ("attention", "attention_backward", FLASH, FLASH_BACKWARD):
         return ATTENTION
     if kernel.name.startswith("triton_"):
         return ELEMENTWISE

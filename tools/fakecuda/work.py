@@ -10,14 +10,17 @@ from torch.utils.flop_counter import flop_registry
 
 FOREACH_LISTS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}  # tensors of one launch of torch's multi_tensor_apply, by lists
 FOREACH_CHUNK, FOREACH_BLOCKS = 65536, 320  # elements of a block, blocks of a launch
-KERNELS = {"attention_backward": 2}  # launches of our own operations that take more than one
+FLASH, FLASH_BACKWARD = "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"
+CAUSAL = {FLASH: 4, FLASH_BACKWARD: 11}  # the place of `is_causal` among the arguments
+KERNELS = {"attention_backward": 2, FLASH_BACKWARD: 3}  # launches of operations that take more than one
 CAUSAL_PRODUCTS = {"attention": 2, "attention_backward": 7}  # that the kernels compute: three for q, four for k and v
 
 
 def flops_of(name: str, args: Any, kwargs: Any, result: Any) -> int:
-    """As torch counts them, also of products that add to a tensor in place."""
+    """As torch counts them, also of products that add to a tensor in place; causal attention is half of its own."""
     count = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))
-    return int(count(*args, **kwargs, out_val=result)) if count else 0
+    flops = int(count(*args, **kwargs, out_val=result)) if count else 0
+    return flops // 2 if name in CAUSAL and args[CAUSAL[name]] else flops
 
 
 def causal_flops(name: str, outputs: list[Tensor]) -> int:
