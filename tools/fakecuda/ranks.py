@@ -51,7 +51,7 @@ def run(action: Callable[..., T], *arguments: Any, rank: int = 0, world: int = 1
 
 
 def _in_rank(answer: Connection, action: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world: int) -> None:
-    gc.freeze()  # DeepSpeed collects garbage six times: only among what is new, for it takes a third of a rank's time
+    gc.freeze()  # DeepSpeed collects garbage six times, for half a second of a rank's two: only among what is new
     try:
         _become(rank, world)
         answer.send((True, action(*arguments)))
