@@ -63,7 +63,7 @@ def refuse_pickle(path: Path) -> None:
     if path.suffix in PICKLES:
         raise CheckpointError(
             f"{path}: may hold pickled objects, which run code when they are read, and is never opened; convert it "
-            "where you trust it: OpenAIGPTLMHeadModel.from_pretrained(FOLDER).save_pretrained(NEW) writes safetensors"
+            "where you trust it: the from_pretrained(FOLDER).save_pretrained(NEW) of its class writes safetensors"
         )
 
 
@@ -98,7 +98,7 @@ def safetensors_header(path: Path) -> dict[str, TensorFacts]:
     except (ValueError, AttributeError):
         raise CheckpointError(f"{path}: damaged: its header is not readable; download it again") from None
     if len(entries) > MAX_TENSORS:
-        raise CheckpointError(f"{path}: {len(entries)} tensors are not a GPT-1 (at most {MAX_TENSORS})")
+        raise CheckpointError(f"{path}: {len(entries)} tensors are no model known here (at most {MAX_TENSORS})")
     return {name: _checked(path, name, entry, 8 + length, size) for name, entry in entries.items()}
 
 

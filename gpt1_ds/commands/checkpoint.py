@@ -73,7 +73,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
-    origins = "hf: a folder of OpenAIGPTLMHeadModel or OpenAIGPTDoubleHeadsModel; openai: the release of 2018"
+    origins = "hf: a folder of a GPT-1, GPT-2, BERT or RoBERTa of transformers; openai: the release of 2018"
     parser.add_argument("--from", dest="origin", choices=("hf", "openai"), required=True, help=origins)
     parser.add_argument("--source", required=True, metavar="DIR", help="the folder that holds the weights")
     parser.add_argument("--out", required=True, metavar="CKPT", help="a new folder for the checkpoint")

@@ -8,6 +8,7 @@ from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.interop.hf_task import FineTuned, last_norm
 from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 
@@ -64,15 +65,18 @@ model = {tuned.architecture}.from_pretrained(".").eval()
 ```
 
 * {inputs}
-* The tokenizer lays them out by itself: {layout}, with the token ids
-  {tokenizer.start_id} (start), {tokenizer.delimiter_id} (delimiter) and {tokenizer.extract_id} (extract).
-  The text of a control symbol is ordinary text.
+{layout}
 * A sequence has at most {tuned.limit} tokens. {cut}
-* Pad on the right only, with id {tokenizer.unknown_id} (`pad_token_id`); what is read is the extract
-  token, which ends a sequence.
-* {head}
-* {text}
+{padding}
+{head}* {text}
 """
+_GPT_LAYOUT = """* The tokenizer lays them out by itself: {parts}, with the token ids
+  {tokenizer.start_id} (start), {tokenizer.delimiter_id} (delimiter) and {tokenizer.extract_id} (extract).
+  The text of a control symbol is ordinary text."""
+_GPT_PADDING = """* Pad on the right only, with id {pad} (`pad_token_id`); what is read is the extract
+  token, which ends a sequence."""
+_ENCODER_LAYOUT = """* The tokenizer lays them out by itself. The text of a control symbol is ordinary text."""
+_ENCODER_PADDING = """* Pad on the right only, with id {pad} (`pad_token_id`); what is read is the first token."""
 _ARGUMENTS = 'padding=True, truncation=True, return_tensors="pt"'
 _ONE = f"""inputs = tokenizer(["It was read by many."], {_ARGUMENTS})
 with torch.no_grad():
@@ -158,7 +162,11 @@ def model_card(
 
 def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
     """Markdown; `facts` is the checkpoint's manifest."""
-    alone = tuned.task.layout == "single"
+    parts = "start, text, extract"
+    if tuned.task.layout != "single":
+        parts = "start, first text, delimiter, second text, extract"
+    is_gpt = tuned.head.kind == "linear"
+    layout, padding = (_GPT_LAYOUT, _GPT_PADDING) if is_gpt else (_ENCODER_LAYOUT, _ENCODER_PADDING)
     return _FINE_TUNED.format(
         family=tuned.family,
         tags=_tags(tuned.family),
@@ -169,9 +177,10 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         tag="multiple-choice" if tuned.head.choice else "text-classification",
         example=_example(tuned),
         inputs=_inputs(tuned),
-        layout="start, text, extract" if alone else "start, first text, delimiter, second text, extract",
+        layout=layout.format(tokenizer=tokenizer, parts=parts),
+        padding=padding.format(pad=padding_id(tokenizer)),
         cut=_cut(tuned),
-        head=_head(tuned, model),
+        head=f"* {_head(tuned, model)}\n" if is_gpt else "",
         text=_about(tokenizer),
     )
 

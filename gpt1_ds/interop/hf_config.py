@@ -13,8 +13,9 @@ CONFIG = "config.json"
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
-    """The id that fills up short rows in transformers; no text has it."""
-    return tokenizer.unknown_id
+    """The id that fills up short rows in transformers; the text of a row does not have it."""
+    ids = tokenizer.special_ids
+    return next(number for number in (ids.pad, ids.unknown, tokenizer.eod_id) if number is not None)
 
 
 def their_config(family: Family, model: ModelConfig, tokenizer: Tokenizer, architecture: str) -> dict[str, Any]:
@@ -36,5 +37,6 @@ def their_config(family: Family, model: ModelConfig, tokenizer: Tokenizer, archi
 
 def generation_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """`generation_config.json`: what our sampler never draws is suppressed, and a document's end ends the text."""
-    never = (tokenizer.unknown_id, tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id)
-    return {"bos_token_id": tokenizer.eod_id, "eos_token_id": tokenizer.eod_id, "suppress_tokens": sorted(never)}
+    never = set(tokenizer.special_ids.present().values()) - {tokenizer.eod_id}
+    suppressed = {"suppress_tokens": sorted(never)} if never else {}
+    return {"bos_token_id": tokenizer.eod_id, "eos_token_id": tokenizer.eod_id, **suppressed}

@@ -27,9 +27,11 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
+from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.registry import family_of_model, read_config
 from gpt1_ds.interop.families.rules import Facts
@@ -42,6 +44,7 @@ from gpt1_ds.model.names import ParameterInfo
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", VOCABULARY, MERGES, "vocab.txt")
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -118,8 +121,8 @@ def _their_tensors(
 def read(source: Path, tokenizer: Path | None, scratch: Path) -> tuple[Imported, Path]:
     """The model in a folder of transformers, and the tokenizer folder to go with it. Raises CheckpointError.
 
-    Unless `tokenizer` is given it is our own one inside an export of ours, else made in `scratch` of the 2018 BPE's
-    vocab.json and merges.txt, which OpenAIGPTTokenizer saves.
+    Unless `tokenizer` is given it is our own one inside an export of ours, else made in `scratch` of what the folder
+    holds: of GPT-1 the 2018 BPE's vocab.json and merges.txt, which OpenAIGPTTokenizer saves.
     """
     if not source.is_dir():
         if source.is_file():
@@ -214,16 +217,22 @@ def _tensors(source: Path, headers: dict[str, dict[str, TensorFacts]], family: F
 
 
 def _carried_tokenizer(source: Path, family: Family, scratch: Path) -> Path:
-    """The tokenizer folder inside an export of ours, its files checked to lie there, or the 2018 BPE."""
-    folder = source / TOKENIZER
-    if not folder.exists() and (source / VOCABULARY).exists() and (source / MERGES).exists():
-        vocabulary, merges = (_tokenizer_file(source, name) for name in (VOCABULARY, MERGES))
-        import_openai(vocabulary, merges, scratch / "tokenizer")
-        return scratch / "tokenizer"
+    """The tokenizer folder inside an export of ours, its files checked to lie there, or one made of the files that the
+    model was published with.
+    """
+    folder, made = source / TOKENIZER, scratch / "tokenizer"
+    if not folder.exists():
+        names = {_tokenizer_file(source, name).name for name in TOKENIZER_FILES if (source / name).exists()}
+        if family is openai_gpt.FAMILY and {VOCABULARY, MERGES} <= names:
+            import_openai(source / VOCABULARY, source / MERGES, made)
+            return made
+        if family is not openai_gpt.FAMILY and names:
+            import_hf(source, made)
+            return made
     if not folder.is_dir() or folder.is_symlink():
         raise CheckpointError(
-            f"{source}: carries neither a tokenizer of ours nor {VOCABULARY} and {MERGES}; pass --tokenizer with a "
-            "folder made by `gpt1-ds tokenizer`"
+            f"{source}: carries neither a tokenizer of ours nor {VOCABULARY} and {MERGES}, or another one of "
+            f"{family.title}; pass --tokenizer with a folder made by `gpt1-ds tokenizer`"
         )
     external.inside(folder, METADATA)
     for name in read_metadata(folder).files:

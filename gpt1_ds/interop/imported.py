@@ -117,12 +117,8 @@ def fit_vocabulary(
     tokenizer that cannot be the model's.
     """
     rows, ids = found.weights["tokens.weight"].shape[0], tokenizer.vocab_size
-    symbols = {
-        tokenizer.start_id: "start",
-        tokenizer.delimiter_id: "delimiter",
-        tokenizer.extract_id: "extract",
-        tokenizer.eod_id: "end of document",
-    }
+    roles = {number: role for role, number in tokenizer.special_ids.present().items() if role != "unknown"}
+    symbols = {**roles, tokenizer.eod_id: "end of document"}
     if rows > ids:
         raise CheckpointError(
             f"{found.source}: has rows for {rows} token ids, the tokenizer knows {ids}; pass --tokenizer with the "

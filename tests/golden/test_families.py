@@ -105,10 +105,13 @@ def compare(name: str, layers: int | None) -> None:
 
 
 def check_training(both: Pair, theirs: Callable[[], Tensor], ours: Callable[[], Tensor]) -> None:
-    for name, parameter in both.theirs.named_parameters():
-        if "roberta" in name and "token_type" in name:
-            parameter.requires_grad_(False)  # ours has this row in its positions
-    options: dict[str, Any] = {"lr": 1e-3, "weight_decay": 0.01, "eps": 1e-6}
+    if both.family.model_type == "roberta":  # ours has the row of the only segment in its positions
+        embeddings = both.theirs.roberta.embeddings
+        segment_1D = embeddings.token_type_embeddings.weight.requires_grad_(False)
+        with torch.no_grad():
+            embeddings.position_embeddings.weight += segment_1D
+            segment_1D.zero_()
+    options: dict[str, Any] = {"lr": 1e-4, "weight_decay": 0.01, "eps": 1e-6}
     optimizers = [torch.optim.AdamW(model.parameters(), **options) for model in (both.theirs, both.ours)]
     for step in range(3):
         wanted, found = theirs(), ours()

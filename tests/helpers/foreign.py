@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -21,20 +22,24 @@ PROVENANCE = {"code": "0" * 16, "version": "0"}
 SMALL = ModelConfig(layers=2, width=32, heads=4, context=48, residual_dropout=0.2, embedding_dropout=0.0)
 
 
-def random_weights(model: ModelConfig, vocab_size: int, seed: int = 0) -> dict[str, torch.Tensor]:
+def random_weights(
+    model: ModelConfig, vocab_size: int, seed: int = 0, head: HeadSpec | None = None
+) -> dict[str, torch.Tensor]:
     """Every parameter away from its initial value, so that each one matters; logits reach 3 and more."""
     numbers = np.random.default_rng(seed)
     weights = {}
-    for name, shape in architecture(model, vocab_size).shapes.items():
+    for name, shape in architecture(model, vocab_size, head).shapes.items():
         values = numbers.standard_normal(shape, dtype=np.float32) * np.float32(0.2)
         weights[name] = torch.from_numpy(values + np.float32(name.endswith("norm.weight")))
     return weights
 
 
-def make_checkpoint(out: Path, tokenizer: Path, model: ModelConfig = SMALL, seed: int = 0) -> Path:
+def make_checkpoint(
+    out: Path, tokenizer: Path, model: ModelConfig = SMALL, seed: int = 0, head: HeadSpec | None = None
+) -> Path:
     """A checkpoint of random weights for the ids of `tokenizer`."""
-    weights = random_weights(model, load_tokenizer(tokenizer).vocab_size, seed)
-    imported.publish(Imported("hf", out, model, weights), tokenizer, out, PROVENANCE)
+    weights = random_weights(model, load_tokenizer(tokenizer).vocab_size, seed, head)
+    imported.publish(Imported("hf", out, model, weights, head=head), tokenizer, out, PROVENANCE)
     return out
 
 

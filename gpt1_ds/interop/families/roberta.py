@@ -1,6 +1,7 @@
 """RoBERTa as transformers has it: BERT without segments, and with positions that begin after the id of padding.
 
-Its `token_type_embeddings` have one row, which every token has: an import adds it to the positions.
+Its `token_type_embeddings` have one row, which every token has: an import adds it to the positions. RobertaLMHead has
+the exact GELU whatever `hidden_act` says, so no other is possible.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def _first_position(settings: Settings) -> int:
 
 def _read(settings: Settings) -> ModelConfig:
     settings.one_of("type_vocab_size", 1)
+    settings.one_of("hidden_act", "gelu")
     return ModelConfig(**sizes(settings, vocab_size=50265, unused_positions=_first_position(settings)))
 
 
@@ -35,7 +37,10 @@ FAMILY = Family(
     classifier="dense",
     prefix="roberta.",
     outside=("lm_head.", "classifier."),
-    needs={"mask": "bidirectional", "norm": "post", "embedding_norm": True, "segments": 0, "head": "masked"},
+    needs={
+        **{"mask": "bidirectional", "norm": "post", "embedding_norm": True, "segments": 0, "head": "masked"},
+        "activation": "gelu",
+    },
     limits=one_dropout,
     read_config=_read,
     write_config=_write,
