@@ -143,13 +143,10 @@ def _left_out(
     family: Family, headers: dict[str, dict[str, TensorFacts]]
 ) -> tuple[list[str], dict[str, dict[str, TensorFacts]]]:
     """Remarks on what an import does not take over, and the headers without it and without buffers."""
-    remarks = []
-    for beginning, why in family.left_out.items():
-        names = sorted(n for header in headers.values() for n in header if family.short(n).startswith(beginning))
-        remarks += [f"{', '.join(names)} left out: {why}"] if names else []
-    unread = tuple(family.left_out)
+    found = sorted(n for header in headers.values() for n in header if family.short(n) in family.left_out)
+    remarks = [f"{', '.join(found)} left out: {family.why_left_out}"] if found else []
     wanted = {
-        file: {n: x for n, x in header.items() if not (family.short(n).startswith(unread) or n.endswith(_BUFFERS))}
+        file: {n: facts for n, facts in header.items() if n not in found and not n.endswith(_BUFFERS)}
         for file, header in headers.items()
     }
     return remarks, wanted

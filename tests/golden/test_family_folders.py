@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master
 from tests.helpers.served import fields, fine_tune
 from tests.helpers.served import rows as task_rows
+from tests.helpers.shared_data import shared_data
 from tests.helpers.theirs import Rows
 
 transformers.logging.set_verbosity_error()
@@ -148,6 +150,43 @@ def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path
                 extract = (inputs["attention_mask"].sum(1) - 1).unsqueeze(0)
                 found = model(inputs["input_ids"].unsqueeze(0), mc_token_ids=extract).mc_logits
         np.testing.assert_allclose(found[0], scores, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForPreTraining", "RobertaForMaskedLM"])
+def test_a_folder_as_it_was_published(name: str, tmp_path: Path) -> None:
+    """With the files of its tokenizer, which a fill or a text then needs."""
+    source, settings = tmp_path / "source", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    source.mkdir()
+    if name == "BertForPreTraining":
+        shutil.copy(shared_data("bert_wordpiece") / "vocab.txt", source)
+        config = transformers.BertConfig(**settings, intermediate_size=32, max_position_embeddings=16)
+    else:
+        bpe = shared_data("gpt2_bpe")
+        vocabulary = json.loads((bpe / "encoder.json").read_text())
+        if name == "RobertaForMaskedLM":  # its own ids of the same pieces
+            symbols = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+            pieces = {piece: number + 4 for piece, number in vocabulary.items() if piece != "<|endoftext|>"}
+            vocabulary = {**symbols, **pieces, "<mask>": len(pieces) + 4}
+            sizes = {"vocab_size": len(vocabulary), "max_position_embeddings": 18, "type_vocab_size": 1}
+            config = transformers.RobertaConfig(**settings, **sizes, intermediate_size=32)
+        else:
+            config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, n_positions=16)
+        (source / "vocab.json").write_text(json.dumps(vocabulary))
+        shutil.copy(bpe / "vocab.bpe", source / "merges.txt")
+    theirs = getattr(transformers, name)(config).eval()
+    theirs.save_pretrained(source)
+    import_hf(source, tmp_path / "out")
+    loaded = load_checkpoint(tmp_path / "out")
+    assert loaded.tokenizer.vocab_size == config.vocab_size
+    huggingface.export(tmp_path / "out", tmp_path / "again")
+    exported = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert exported["architectures"] == [name]
+    assert exported.get("pad_token_id") == (None if "GPT2" in name else config.pad_token_id)
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    inputs = auto("It was read by many.", return_tensors="pt")
+    with torch.no_grad():
+        wanted, found = theirs(**inputs)[0], theirs_of(tmp_path / "again", name)(**inputs)[0]
+    torch.testing.assert_close(wanted, found, rtol=0, atol=1e-6)  # RoBERTa's segment is added in another order
 
 
 def rewrite(exported: Path, source: Path, change: Any, **settings: Any) -> Path:

@@ -40,7 +40,8 @@ class Family:
     outside: tuple[str, ...] = ()  # beginnings of names that are no part of the base model
     copies: Mapping[str, str] = field(default_factory=dict)  # may be saved twice: name -> the one that it equals
     renamed: Mapping[str, str] = field(default_factory=dict)  # ends of names in old files -> now
-    left_out: Mapping[str, str] = field(default_factory=dict)  # beginnings of names that an import leaves out -> why
+    left_out: tuple[str, ...] = ()  # names that an import does not take over
+    why_left_out: str = ""
     fresh: tuple[str, ...] = ()  # beginnings of our names that an import draws if a file has none of them
 
     def problems(self, model: ModelConfig) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.openai_gpt import BLOCK_RULES, LEFT_OUT, sizes, their_dropouts, their_sizes
+from gpt1_ds.interop.families.openai_gpt import BLOCK_RULES, LEFT_OUT, WHY_LEFT_OUT, sizes, their_dropouts, their_sizes
 from gpt1_ds.interop.families.rules import SAME, Rule, same
 from gpt1_ds.interop.families.settings import THEIR_ACTIVATION, Settings
 
@@ -64,4 +64,5 @@ FAMILY = Family(
     ),
     copies={"lm_head.weight": "wte.weight"},
     left_out=LEFT_OUT,
+    why_left_out=WHY_LEFT_OUT,
 )

@@ -29,7 +29,8 @@ BLOCK_RULES = (
     *conv1d("blocks.*.mlp.up", "h.*.mlp.c_fc"),
     *conv1d("blocks.*.mlp.down", "h.*.mlp.c_proj"),
 )
-LEFT_OUT = {"multiple_choice_head.": "a multiple-choice head is made anew by fine-tuning"}
+LEFT_OUT = ("multiple_choice_head.summary.bias", "multiple_choice_head.summary.weight")
+WHY_LEFT_OUT = "a multiple-choice head is made anew by fine-tuning"
 
 
 def sizes(settings: Settings, context: int, vocab_size: int) -> dict[str, Any]:
@@ -95,4 +96,5 @@ FAMILY = Family(
     ),
     copies={"lm_head.weight": "tokens_embed.weight"},
     left_out=LEFT_OUT,
+    why_left_out=WHY_LEFT_OUT,
 )

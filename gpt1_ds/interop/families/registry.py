@@ -12,7 +12,7 @@ from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.families.settings import Settings
 
-FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, bert.FAMILY, roberta.FAMILY)
+FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, roberta.FAMILY, bert.FAMILY)
 
 
 def family_of_model(source: Path, model: ModelConfig) -> Family:

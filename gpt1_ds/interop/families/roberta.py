@@ -60,6 +60,7 @@ FAMILY = Family(
     ),
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     renamed=RENAMED,
-    left_out={"pooler.dense.": "RoBERTa was trained without a pooler"},
+    left_out=("pooler.dense.bias", "pooler.dense.weight"),
+    why_left_out="RoBERTa was trained without a pooler",
     fresh=("masked.",),
 )
