@@ -34,12 +34,12 @@ RECIPE = [
 ]
 
 
-# What makes the recipe's model one of another family. Pairs need sentences: --family bert is on windows of text
+# What makes the recipe's model one of another family; text comes in windows
 _ENCODER = ["model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"]
 FAMILIES = {
     "gpt1": [],
     "gpt2": ["model.norm=pre", "model.init=residual"],
-    "bert": [*_ENCODER, "model.norm_eps=1e-12", "objective.kind=masked", "objective.copies=0"],
+    "bert": [*_ENCODER, "model.norm_eps=1e-12", "objective.kind=masked"],
     "roberta": [*_ENCODER, "objective.kind=masked", "objective.whole_words=true"],
 }
 
@@ -289,12 +289,8 @@ def plot_precisions(data: Path, steps: int, path: Path) -> None:
 
     figure = Figure(figsize=(6, 3.5))
     axes = figure.subplots()
-    for precision, layout in (
-        ("fp32", ONE),
-        ("bf16", ONE),
-        ("bf16", _layout(4, "tp2 pp2")),
-        ("bf16", _layout(2, "zero3")),
-    ):
+    low = [("bf16", layout) for layout in (ONE, _layout(4, "tp2 pp2"), _layout(2, "zero3"))]
+    for precision, layout in [("fp32", ONE), *low]:
         losses = trace(layout, data, steps, [f"train.precision={precision}"]).losses
         axes.plot(range(1, steps + 1), losses, label=f"{precision}, {layout.name}", lw=1, alpha=0.8)
     axes.set_xlabel("step")

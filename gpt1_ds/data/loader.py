@@ -87,7 +87,7 @@ class TrainingData:
         for rows in shape.rows():
             number_B = (step - 1) * shape.global_batch + rows
             tokens_BT = self.windows(number_B)
-            micro_batches.append(_rows(tokens_BT, rows, self._versions(number_B), lengths_G))
+            micro_batches.append(rows_of(tokens_BT, rows, self._versions(number_B), lengths_G))
             total += fingerprint(tokens_BT, rows)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 
@@ -129,41 +129,7 @@ class TrainingData:
         return tokens_BT
 
 
-class HeldOutData:
-    """The windows of the validation split in one fixed order that samples it evenly; the same for every run."""
-
-    def __init__(self, stream: TokenStream, data_hash: str, context: int, whole: bool = False) -> None:
-        self.stream, self.context, self.whole = stream, context, whole
-        windows = count_windows(stream, context)
-        self.order = WindowOrder(windows, windows, data_hash, seed=0)
-
-    @property
-    def rows(self) -> int:
-        return self.order.windows
-
-    def batches(self, shape: BatchShape, limit: int = 0) -> list[list[Any]]:
-        """This rank's micro-batches of the first `limit` global batches (0: all), Rows or TextRows; the last is filled
-        up with row -1.
-        """
-        total = math.ceil(self.order.windows / shape.global_batch)
-        return [self._batch(number, shape) for number in range(min(limit or total, total))]
-
-    def _batch(self, number: int, shape: BatchShape) -> list[Any]:
-        micro_batches = []
-        all_rows = number * shape.global_batch + np.arange(shape.global_batch)
-        lengths_G = np.where(all_rows < self.order.windows, self.context, 0) if self.whole else None
-        for rows in shape.rows():
-            sequence = number * shape.global_batch + rows
-            real = sequence < self.order.windows
-            tokens_BT = np.zeros((len(rows), self.context + 1), dtype=np.int64)
-            for row, window in zip(np.flatnonzero(real), self.order.at(sequence[real]), strict=True):
-                tokens_BT[row] = read(self.stream, int(window) * self.context, self.context + 1)
-            row_B = np.where(real, rows, -1)
-            micro_batches.append(_rows(tokens_BT, row_B, sequence, lengths_G))
-        return micro_batches
-
-
-def _rows(tokens_BT: Int64s, row_B: Int64s, number_B: Int64s, lengths_G: Int64s | None) -> Any:
+def rows_of(tokens_BT: Int64s, row_B: Int64s, number_B: Int64s, lengths_G: Int64s | None) -> Any:
     """As an objective for whole rows takes them, or, without lengths, one that predicts the next token."""
     if lengths_G is None:
         return Rows(tokens_BT, row_B)
