@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -21,30 +20,21 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
-from gpt1_ds.tasks.lines import LineReader
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master
-from tests.helpers.served import fields, fine_tune
-from tests.helpers.served import rows as task_rows
 from tests.helpers.shared_data import shared_data
-from tests.helpers.theirs import Rows
+from tests.helpers.theirs import BERT, GPT2, ROBERTA, batch, theirs_of
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-GPT2 = replace(SMALL, norm="pre", init="residual", ffn=96, norm_eps=1e-6)
-ENCODER: dict[str, Any] = {"embedding_dropout": 0.2, "mask": "bidirectional", "embedding_norm": True, "head": "masked"}
-BERT = replace(SMALL, **ENCODER, segments=2, activation="gelu_tanh", norm_eps=1e-12)
-ROBERTA = replace(SMALL, **ENCODER, activation="gelu")
 MODELS: dict[str, tuple[ModelConfig, HeadSpec | None]] = {
     "GPT2LMHeadModel": (GPT2, None),
     "BertForMaskedLM": (BERT, None),
     "BertForPreTraining": (BERT, NEXT_SENTENCE),
     "RobertaForMaskedLM": (ROBERTA, None),
 }
-POSITIONS = 40
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +51,6 @@ def folders(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         huggingface.export(checkpoint, root / name)
         made[name] = checkpoint, root / name
     return made
-
-
-def batch(first: int = 10) -> Rows:
-    tokens_BS = torch.from_numpy(np.random.default_rng(1).integers(first, 500, (2, POSITIONS)))
-    return Rows(tokens_BS, torch.tensor([POSITIONS, 30]), torch.tensor([20, 12]))
-
-
-def theirs_of(folder: Path, name: str) -> Any:
-    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
-    return model.eval()
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -127,29 +106,6 @@ def test_greedy_text_of_gpt2_is_ours(folders: dict[str, tuple[Path, Path]]) -> N
         ids = theirs.generate(**inputs, max_new_tokens=24, do_sample=False)[0][inputs["input_ids"].shape[1] :]
         text = loaded.tokenizer.decode(ids.numpy())  # theirs shows one bad byte of a run as if all were bad
         assert text == generate(loaded, prompt, Sampling(tokens=24, temperature=0)), prompt
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"), [("single", "GPT2ForSequenceClassification"), ("choice", "GPT2DoubleHeadsModel")]
-)
-def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path, tmp_path: Path) -> None:
-    run = fine_tune(shape, tokenizer, tmp_path / "run", "model.norm=pre", "train.steps=2")
-    huggingface.export(run, tmp_path / "out")
-    predictor = Predictor(load_checkpoint(run))
-    reader = LineReader(predictor.task, predictor.settings, "tsv")
-    examples = [fields(shape, row) for row in task_rows(shape, 5)]
-    wanted = predictor.scores([reader.of_fields(example) for example in examples])
-    model, auto = theirs_of(tmp_path / "out", name), transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    for example, scores in zip(examples, wanted, strict=True):
-        with torch.no_grad():
-            if shape == "single":
-                found = model(**auto(example[0], return_tensors="pt")).logits
-            else:
-                document, choices = " ".join(example[:-3]), example[-3:]
-                inputs = auto([document] * 3, choices, padding=True, return_tensors="pt")
-                extract = (inputs["attention_mask"].sum(1) - 1).unsqueeze(0)
-                found = model(inputs["input_ids"].unsqueeze(0), mc_token_ids=extract).mc_logits
-        np.testing.assert_allclose(found[0], scores, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForPreTraining", "RobertaForMaskedLM"])

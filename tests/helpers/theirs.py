@@ -6,7 +6,8 @@ Shapes: B rows, S positions, M positions that are predicted, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,16 @@ from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
+from tests.helpers.foreign import SMALL
 
 NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "attention")]
 VOCABULARY = 1000
 PAD = 1
+POSITIONS = 40  # of a batch for an export
+GPT2 = replace(SMALL, norm="pre", init="residual", ffn=96, norm_eps=1e-6)
+ENCODER: dict[str, Any] = {"embedding_dropout": 0.2, "mask": "bidirectional", "embedding_norm": True, "head": "masked"}
+BERT = replace(SMALL, **ENCODER, segments=2, activation="gelu_tanh", norm_eps=1e-12)
+ROBERTA = replace(SMALL, **ENCODER, activation="gelu")
 
 
 @dataclass(frozen=True)
@@ -116,3 +123,14 @@ def masked_labels(batch: Rows, each: int = 5) -> tuple[Tensor, tuple[Tensor, Ten
     ids_BM = torch.from_numpy(draw.integers(PAD + 1, VOCABULARY, at_BM.shape))
     labels_BS = torch.full_like(batch.tokens_BS, -100).scatter(1, at_BM, ids_BM)
     return labels_BS, (at_BM.T.contiguous(), ids_BM.T.contiguous(), torch.full(at_BM.T.shape, 1 / at_BM.numel()))
+
+
+def batch(first: int = 10) -> Rows:
+    tokens_BS = torch.from_numpy(np.random.default_rng(1).integers(first, 500, (2, POSITIONS)))
+    return Rows(tokens_BS, torch.tensor([POSITIONS, 30]), torch.tensor([20, 12]))
+
+
+def theirs_of(folder: Path, name: str) -> Any:
+    model, report = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    return model.eval()
