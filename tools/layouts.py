@@ -37,8 +37,7 @@ RECIPE = [
 # What makes the recipe's model one of another family; text comes in windows
 _ENCODER = ["model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"]
 FAMILIES = {
-    "gpt1": [],
-    "gpt2": ["model.norm=pre", "model.init=residual"],
+    **{"gpt1": [], "gpt2": ["model.norm=pre", "model.init=residual"]},
     "bert": [*_ENCODER, "model.norm_eps=1e-12", "objective.kind=masked"],
     "roberta": [*_ENCODER, "objective.kind=masked", "objective.whole_words=true"],
 }
@@ -55,11 +54,11 @@ class Layout:
 
 def _layout(ranks: int, words: str) -> Layout:
     keys = {"tp": "parallel.tensor", "pp": "parallel.pipeline", "zero": "parallel.zero", "mb": "train.micro_batch"}
+    flags = {"recompute": "train.recompute=block", "sequence": "parallel.sequence=true"}
+    flags["pipelined"] = "parallel.assembly=pipeline"
     overrides = []
     for word in words.split():
         key = word.rstrip("0123456789")
-        flags = {"recompute": "train.recompute=block", "sequence": "parallel.sequence=true"}
-        flags["pipelined"] = "parallel.assembly=pipeline"
         overrides.append(flags[word] if word in flags else f"{keys[key]}={word.removeprefix(key)}")
     return Layout(words or "dp" + str(ranks), ranks, overrides)
 
@@ -289,12 +288,11 @@ def plot_precisions(data: Path, steps: int, path: Path) -> None:
 
     figure = Figure(figsize=(6, 3.5))
     axes = figure.subplots()
-    low = [("bf16", layout) for layout in (ONE, _layout(4, "tp2 pp2"), _layout(2, "zero3"))]
-    for precision, layout in [("fp32", ONE), *low]:
+    others = ONE, _layout(4, "tp2 pp2"), _layout(2, "zero3")
+    for precision, layout in [("fp32", ONE), *(("bf16", other) for other in others)]:
         losses = trace(layout, data, steps, [f"train.precision={precision}"]).losses
         axes.plot(range(1, steps + 1), losses, label=f"{precision}, {layout.name}", lw=1, alpha=0.8)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
     axes.legend(frameon=False)
     figure.savefig(path, dpi=130, bbox_inches="tight")
 

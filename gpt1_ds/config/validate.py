@@ -82,10 +82,10 @@ def _objective_problems(config: Config) -> Iterator[str]:
             "objective.next_sentence=true needs model.segments=2, data.text=pairs and a dataset with sentences; build "
             "it with --sentences"
         )
-    if objective.copies and (data.text, data.offsets) != ("windows", "fixed"):
+    if objective.copies and data.offsets != "fixed":
         yield (
-            f"objective.copies={objective.copies} needs data.text=windows and data.offsets=fixed, where every pass has "
-            "the same rows; leave it out"
+            f"objective.copies={objective.copies} needs data.offsets=fixed, where every pass has the same windows; "
+            "leave one of them out"
         )
     if data.text == "pairs" and not objective.next_sentence:
         yield "data.text=pairs needs objective.next_sentence=true; or use data.text=full_sentences"

@@ -33,6 +33,10 @@ class FullSentences:
     def rows_per_pass(self) -> int:
         return self._order.used
 
+    def copies(self, number_R: Int64s, copies: int) -> Int64s:
+        """Which row each of these sequences of the source is, and which of so many copies of it: one number."""
+        return self._order.at(number_R) * copies + number_R // self._order.used % copies
+
     def spans(self, number_R: Int64s) -> Spans:
         """The rows of these sequences of the source, counted through all passes."""
         row_R = self._order.at(number_R)

@@ -9,8 +9,8 @@ As in Megatron-LM and unlike in the original, each chunk draws a target of its o
 a chunk has two sentences where the document has: else more than half of the pairs would be random.
 
 All draws are hashes of (seed, data hash, version, first sentence), so a chunk is a pure function of where it begins. A
-pass has its own order; the chunks of pass p are those of version p mod 10 (BERT's `dupe_factor`): so finding a sequence
-of a long run takes at most ten tables.
+pass has its own order; the chunks of pass p are those of version p mod 10, or mod `objective.copies` (BERT's
+`dupe_factor`), so finding a sequence of a long run takes few tables.
 
 Shapes: R rows that are asked for, N sentences of a block.
 """
@@ -84,7 +84,8 @@ class Pairs:
     DataError for a split with less than two documents.
     """
 
-    def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int) -> None:
+    def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int, versions: int = VERSIONS) -> None:
+        self.versions = versions
         self.stream, self._sentences = sentences.stream, sentences
         self._most, self._data_hash, self._seed = context - 3, data_hash, seed
         self._tables: OrderedDict[int, _Table] = OrderedDict()
@@ -102,26 +103,42 @@ class Pairs:
         """Of the first; others differ a little."""
         return self._ends[1]
 
+    def copies(self, number_R: Int64s, copies: int) -> Int64s:
+        """Which pair of all versions each of these sequences of the source is: versions are copies."""
+        assert copies == self.versions, "whoever makes pairs makes as many versions as there are copies"
+        pass_R, place_R = self._locate(number_R)
+        chunk_R = np.empty_like(place_R)
+        for one in np.unique(pass_R):
+            here = pass_R == one
+            chunk_R[here] = self._chunks(place_R[here], int(one))
+        return np.array(self._ends)[pass_R % self.versions] + chunk_R
+
     def spans(self, number_R: Int64s) -> Spans:
         """The rows of these sequences of the source, counted through all passes."""
         pass_R, place_R = self._locate(number_R)
         start_RT, stop_RT = np.empty((2, len(number_R), 2), dtype=np.int64)
         follows_R = np.empty(len(number_R), dtype=np.int64)
         for one in np.unique(pass_R):
-            here, table = pass_R == one, self._table(int(one) % VERSIONS)
-            chunk = permute(place_R[here], len(table.sentence_R), key_of("order", self._seed, self._data_hash, one))
-            start_RT[here], stop_RT[here], follows_R[here] = self._pairs(table, chunk, int(one) % VERSIONS)
+            here, version = pass_R == one, int(one) % self.versions
+            chunk_R = self._chunks(place_R[here], int(one))
+            start_RT[here], stop_RT[here], follows_R[here] = self._pairs(self._table(version), chunk_R, version)
         return Spans(start_RT, stop_RT, follows_R)
+
+    def _chunks(self, place_R: Int64s, one: int) -> Int64s:
+        """The chunks at these places of a pass."""
+        version = one % self.versions
+        size = self._ends[version + 1] - self._ends[version]
+        return permute(place_R, size, key_of("order", self._seed, self._data_hash, one))
 
     def _locate(self, number_R: Int64s) -> tuple[Int64s, Int64s]:
         """(pass, place in it) of sequences; tables are made as far as this needs."""
-        while len(self._ends) <= VERSIONS and number_R.max(initial=0) >= self._ends[-1]:
+        while len(self._ends) <= self.versions and number_R.max(initial=0) >= self._ends[-1]:
             self._ends.append(self._ends[-1] + len(self._table(len(self._ends) - 1).sentence_R))
         ends, round_R = np.array(self._ends), np.zeros_like(number_R)
-        if len(ends) > VERSIONS:
+        if len(ends) > self.versions:
             round_R, number_R = np.divmod(number_R, ends[-1])
         version_R = np.searchsorted(ends, number_R, side="right") - 1
-        return round_R * VERSIONS + version_R, number_R - ends[version_R]
+        return round_R * self.versions + version_R, number_R - ends[version_R]
 
     def _key(self, version: int) -> int:
         return key_of("pairs", self._seed, self._data_hash, version)

@@ -28,8 +28,11 @@ Text = FullSentences | Pairs
 class SentenceTraining:
     """Random access to the global batches of a run over one or several datasets, as TrainingData gives it."""
 
-    def __init__(self, texts: Sequence[Text], weights: Sequence[float], context: int, special: SpecialTokens) -> None:
-        self.texts, self.weights, self.context, self.special = list(texts), list(weights), context, special
+    def __init__(
+        self, texts: Sequence[Text], weights: Sequence[float], context: int, special: SpecialTokens, copies: int = 0
+    ) -> None:
+        self.texts, self.weights, self.context = list(texts), list(weights), context
+        self.special, self.copies = special, copies
 
     @property
     def streams(self) -> list[TokenStream]:
@@ -62,12 +65,14 @@ class SentenceTraining:
     def _global(self, step: int, global_batch: int) -> GlobalBatch:
         number_G = (step - 1) * global_batch + np.arange(global_batch)
         source_G, place_G = blend(number_G, self.weights)
-        spans_G = Spans.empty(global_batch)
+        spans_G, version_G = Spans.empty(global_batch), number_G.copy()
         for at, text in enumerate(self.texts):
             here = np.flatnonzero(source_G == at)
             spans_G.put(here, text.spans(place_G[here]))
+            if self.copies:  # then masks depend on the row and on which of its copies it is, as with windows
+                version_G[here] = text.copies(place_G[here], self.copies) * len(self.texts) + at
         streams = [self.texts[source].stream for source in source_G]
-        return GlobalBatch(spans_G, streams, number_G, self.special, self.context)
+        return GlobalBatch(spans_G, streams, version_G, self.special, self.context)
 
 
 class SentenceHeldOut:

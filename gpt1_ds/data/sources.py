@@ -16,7 +16,7 @@ from gpt1_ds.data.dataset import DESCRIPTION, Dataset
 from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.held_out import HeldOutData
 from gpt1_ds.data.loader import TrainingData
-from gpt1_ds.data.pairs import Pairs
+from gpt1_ds.data.pairs import VERSIONS, Pairs
 from gpt1_ds.data.sentence_data import SentenceHeldOut, SentenceTraining, Text
 from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.spans import SpecialTokens
@@ -94,7 +94,8 @@ def _sentences(
     cls, separator, pad = (ids.require(role, text) for role in ("cls", "separator", "pad"))
     special = SpecialTokens(cls, separator, pad, tokenizer.eod_id)
     texts = [_text(config, dataset, "train", config.run.seed) for dataset in datasets]
-    training = SentenceTraining(texts, [source.weight for source in config.data.path], context, special)
+    weights, copies = [source.weight for source in config.data.path], config.objective.copies
+    training = SentenceTraining(texts, weights, context, special, copies)
     if "validation" in first.splits:
         held_out = SentenceHeldOut(_text(config, first, "validation", 0), context, special)
     return training, held_out
@@ -103,7 +104,7 @@ def _sentences(
 def _text(config: Config, dataset: Dataset, split: str, seed: int) -> Text:
     sentences, context = Sentences(dataset.split(split)), config.model.context
     if config.data.text == "pairs":
-        return Pairs(sentences, context, dataset.data_hash, seed)
+        return Pairs(sentences, context, dataset.data_hash, seed, config.objective.copies or VERSIONS)
     used = None
     if split == "train" and config.data.unique_tokens is not None:
         used = math.ceil(config.data.unique_tokens / context)

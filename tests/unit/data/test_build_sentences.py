@@ -23,6 +23,7 @@ from gpt1_ds.data.sources import open_data
 from gpt1_ds.data.splitter import SPLITTER_VERSION, borders
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.train import Model, train
 from gpt1_ds.data.verify import verify
 from tests.unit.data.corpora import sentences, write_corpus
 
@@ -128,6 +129,17 @@ def test_the_tail_of_a_single_document(tokenizer_folder: Path, tmp_path: Path, u
         Pairs(Sentences(dataset.split("train")), 32, "hash", 1)
 
 
+@pytest.mark.parametrize("kind", ["bpe", "gpt2-bpe", "wordpiece"])
+def test_borders_change_no_token(kind: Model, tmp_path: Path) -> None:
+    text = "\n".join(sentences(300)) + "".join(f"{one}  {other}\n\n" for one, other in pairwise(sentences(50, seed=3)))
+    text += ' \n \n  Indented. \n\n\tBy a tab.\t\n "Quoted."  Mr. Two.   Three.\n \n'
+    (tmp_path / "one.txt").write_text(text)
+    train([tmp_path / "one.txt"], tmp_path / "tok", vocab_size=450, model=kind)
+    for name, with_borders in (("plain", False), ("out", True)):
+        build([tmp_path / "one.txt"], tmp_path / "tok", tmp_path / name, 1, 0, split_sentences=with_borders)
+    assert content(tmp_path / "out")["train-00000.bin"] == content(tmp_path / "plain")["train-00000.bin"]
+
+
 def test_verify_compares_the_counts(paragraphs: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     dataset = build([paragraphs], tokenizer_folder, tmp_path / "out", workers=1, split_sentences=True)
     description = json.loads(dataset.path.read_text())
@@ -179,6 +191,8 @@ def test_keys_that_whole_sentences_cannot_have() -> None:
     words = ["objective.kind=masked", "model.mask=bidirectional"]
     with pytest.raises(ConfigError, match=r"data.text=full_sentences has whole sentences: leave data.offsets out"):
         load([], [*words, "data.text=full_sentences", "data.offsets=epoch"])
+    with pytest.raises(ConfigError, match=r"objective.copies=2 needs data.offsets=fixed"):
+        load([], [*words, "objective.copies=2", "data.offsets=epoch"])
     words += ["objective.next_sentence=true", "model.segments=2"]
     with pytest.raises(ConfigError, match=r"data.unique_tokens cannot cap data.text=pairs"):
         load([], [*words, "data.text=pairs", "data.unique_tokens=100"])

@@ -250,6 +250,18 @@ def test_sources_are_blended_by_weight(sentences: Sentences, tmp_path: Path) -> 
     assert data.tokens_per_epoch == sum(text.rows_per_pass for text in texts) * CONTEXT
 
 
+@pytest.mark.parametrize("make", [FullSentences, Pairs])
+def test_copies_of_a_row_come_back_with_their_masks(sentences: Sentences, make: Make) -> None:
+    text = Pairs(sentences, CONTEXT, "hash", 1, 2) if make is Pairs else make(sentences, CONTEXT, "hash", 1)
+    data = SentenceTraining([text], [1.0], CONTEXT, SPECIAL, copies=2)
+    (all_rows,) = data.batch(1, BatchShape(6 * text.rows_per_pass, 6 * text.rows_per_pass)).micro_batches
+    assert isinstance(all_rows, TextRows)
+    seen: dict[int, bytes] = {}
+    for number, tokens in zip(all_rows.number_B.tolist(), all_rows.tokens_BS, strict=True):
+        assert seen.setdefault(number, tokens.tobytes()) == tokens.tobytes()
+    assert abs(len(seen) - 2 * text.rows_per_pass) <= 0.1 * text.rows_per_pass
+
+
 def test_a_cap_reads_the_same_rows_in_every_pass(sentences: Sentences) -> None:
     text = FullSentences(sentences, CONTEXT, "hash", 1, used=7)
     passes = [text.spans(np.arange(at, at + 7)).start_RT[:, 0].tolist() for at in (0, 7)]
