@@ -59,7 +59,7 @@ def _layout(ranks: int, words: str) -> Layout:
     overrides = []
     for word in words.split():
         key = word.rstrip("0123456789")
-        overrides.append(flags[word] if word in flags else f"{keys[key]}={word.removeprefix(key)}")
+        overrides.append(flags.get(word) or f"{keys[key]}={word.removeprefix(key)}")
     return Layout(words or "dp" + str(ranks), ranks, overrides)
 
 
@@ -286,8 +286,7 @@ def main() -> None:
 def plot_precisions(data: Path, steps: int, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 3.5))
-    axes = figure.subplots()
+    axes = (figure := Figure(figsize=(6, 3.5))).subplots()
     others = ONE, _layout(4, "tp2 pp2"), _layout(2, "zero3")
     for precision, layout in [("fp32", ONE), *(("bf16", other) for other in others)]:
         losses = trace(layout, data, steps, [f"train.precision={precision}"]).losses

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.data.dataset import TokenStream
-from gpt1_ds.data.loader import BatchShape, count_windows, read, rows_of
+from gpt1_ds.data.loader import BatchShape, read, rows_of
+from gpt1_ds.data.rows import count_windows
 from gpt1_ds.data.windows import WindowOrder
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.dataset import TokenStream
-from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.rows import TextRows, count_windows
 from gpt1_ds.data.windows import Int64s, WindowOrder, blend, fingerprint
 
 
@@ -142,14 +141,3 @@ def read(stream: TokenStream, start: int, count: int) -> NDArray[np.integer]:
     tokens = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     stream.check(tokens, start)
     return tokens
-
-
-def count_windows(stream: TokenStream, context: int) -> int:
-    """Windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
-    windows = (stream.tokens - 1) // context
-    if windows < 1:
-        raise DataError(
-            f"{stream.folder}: its {stream.name} split has {stream.tokens} tokens, too few for one window of "
-            f"model.context={context}; use a shorter context or more text"
-        )
-    return windows

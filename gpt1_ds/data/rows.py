@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.dataset import TokenStream
 from gpt1_ds.data.windows import Int64s
 
 
@@ -33,3 +35,14 @@ class TextRows:
         B, S = tokens_BS.shape
         length_B, special_BS = np.full(B, S), np.zeros((B, S), dtype=np.bool_)
         return cls(tokens_BS, length_B, length_B, np.full(B, -1), row_B, number_B, special_BS, lengths_G)
+
+
+def count_windows(stream: TokenStream, context: int) -> int:
+    """Windows of `context` inputs and their labels in a stream. Raises DataError when there is not one."""
+    windows = (stream.tokens - 1) // context
+    if windows < 1:
+        raise DataError(
+            f"{stream.folder}: its {stream.name} split has {stream.tokens} tokens, too few for one window of "
+            f"model.context={context}; use a shorter context or more text"
+        )
+    return windows
