@@ -1,0 +1,34 @@
+"""Promise 1 for other families: every layout has the numbers of one process. `tools/layouts.py --family` has all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.layouts import FAMILIES, LAYOUTS, ONE, Layout, Trace, compare, make_data, trace
+
+STEPS = 6
+NAMES = ("zero3 recompute", "tp2 sequence", "pp2 recompute mb2", "tp2 pp2 sequence recompute")
+CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("masks"), masks=True)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "bert", "roberta"])
+def one(request: pytest.FixtureRequest, data: Path) -> tuple[list[str], Trace]:
+    family = FAMILIES[request.param]
+    return family, trace(ONE, data, STEPS, family)
+
+
+@pytest.mark.parametrize("layout", CHOSEN, ids=lambda layout: layout.name.replace(" ", "-"))
+def test_it_equals_one_process(layout: Layout, one: tuple[list[str], Trace], data: Path) -> None:
+    family, alone = one
+    apart = compare(alone, trace(layout, data, STEPS, family))
+    assert apart.same_batches
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4, apart.worst
