@@ -49,11 +49,11 @@ def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, flo
 def test_wrong_words_are_not_tried_again(cluster: Cluster) -> None:
     """Given to sbatch by hand, because `submit` would not let them pass."""
     script = str(ROOT / "launch" / "pretrain.sbatch")
-    words = cluster.words("wrong", "model.headz=3")
+    words = cluster.words("wrong", "model.layerz=3")
     job = cluster.call("sbatch", "--parsable", "--output=wrong-%j.out", script, *words)
     cluster.wait(lambda: cluster.state(job)["JobState"] in ("FAILED", "COMPLETED"))
     assert cluster.state(job)["ExitCode"] == "2:0"
-    assert "Did you mean: 'heads'" in cluster.said()
+    assert "Did you mean: 'layers'" in cluster.said()
     assert not cluster.queued("pretrain")
 
 

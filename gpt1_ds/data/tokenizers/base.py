@@ -169,13 +169,6 @@ class Tokenizer(ABC):
         )
 
 
-def words_begin(pieces: Sequence[bytes]) -> list[bool]:
-    """Of kinds whose pieces hold the space before a word: white space and signs begin one, too; control symbols, whose
-    pieces are empty, do.
-    """
-    return [not (piece[:1].isalnum() or piece[:1] >= b"\x80") for piece in pieces]
-
-
 class WordCache(dict[str, bytes]):
     """Maps a word to its int32 ids as bytes, calling `encode` for words it does not hold.
 

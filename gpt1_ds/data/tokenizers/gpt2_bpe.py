@@ -12,7 +12,7 @@ of none, so their names in a text are ordinary text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, words_begin
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.pieces import PieceTokenizer
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -57,7 +58,7 @@ BYTE_LETTERS = _letters_of_bytes()
 _BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
 
 
-class Gpt2Bpe(Tokenizer):
+class Gpt2Bpe(PieceTokenizer):
     """Every id is a control symbol or the bytes of a piece of text."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
@@ -72,9 +73,9 @@ class Gpt2Bpe(Tokenizer):
             raise DataError(f"{path}: has {len(names)} ids, not {self.vocab_size}; copy the folder again")
         # name -> id of every control symbol
         self.symbols = {names.get(number, OWN_SYMBOLS.get(role, f"<{role}>")): number for role, number in roles.items()}
-        self._pieces = [_piece_bytes(names.get(number, "")) for number in range(self.vocab_size)]
+        self.pieces = [_piece_bytes(names.get(number, "")) for number in range(self.vocab_size)]
         for number in roles.values():
-            self._pieces[number] = b""
+            self.pieces[number] = b""
         self.backend = backend(self.vocabulary, self.merges)
         self._blocks = WordCache(self._encode_block)
         self._words = WordCache(self._encode_word)
@@ -89,16 +90,6 @@ class Gpt2Bpe(Tokenizer):
         else:
             blocks = _BLOCKS.findall(text)
         return np.frombuffer(bytearray().join(map(self._blocks.__getitem__, blocks)), dtype=np.int32)
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
-        return b"".join(map(self._pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
-
-    def token_bytes(self) -> NDArray[np.int32]:
-        return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
-
-    def begins_word(self) -> NDArray[np.bool_]:
-        return np.array(words_begin(self._pieces))
 
     def _encode_block(self, block: str) -> bytes:
         """int32 ids of a block; the words of a plain one are remembered, too."""

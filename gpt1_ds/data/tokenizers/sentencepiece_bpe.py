@@ -8,14 +8,14 @@ several times faster than encoding line by line and gives the same ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes, words_begin
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers.pieces import PieceTokenizer
 
 MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"eod": "<eod>", "start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}
@@ -30,7 +30,7 @@ def special_ids(masks: bool) -> SpecialIds:
     return SpecialIds(unknown=0, **{role: number for number, role in enumerate(roles, start=1)})
 
 
-class SentencePieceBpe(Tokenizer):
+class SentencePieceBpe(PieceTokenizer):
     """Every id is a control symbol, one byte, or a piece of text with at most one space, at its beginning."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:
@@ -46,7 +46,7 @@ class SentencePieceBpe(Tokenizer):
         self._model = sentencepiece.SentencePieceProcessor()
         try:
             self._model.LoadFromSerializedProto((folder / MODEL).read_bytes())
-            self._pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
+            self.pieces = self._read_pieces(folder / MODEL)  # id -> UTF-8 bytes of text
         except (RuntimeError, UnicodeDecodeError):
             raise DataError(f"{folder / MODEL}: not a SentencePiece model; copy the folder again") from None
         self._space_ids = [self.first_byte + byte for byte in SPACE.encode()]
@@ -67,20 +67,10 @@ class SentencePieceBpe(Tokenizer):
         ids.pop()  # the last line has no line end
         return np.frombuffer(bytearray().join(ids), dtype=np.int32)
 
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
-        return b"".join(map(self._pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
-
-    def token_bytes(self) -> NDArray[np.int32]:
-        return np.array([len(piece) for piece in self._pieces], dtype=np.int32)
-
-    def begins_word(self) -> NDArray[np.bool_]:
-        return np.array(words_begin(self._pieces))
-
     @property
     def merged_pieces(self) -> list[str]:
         """The text of every piece after the byte ids, by id: what comes earlier is merged first."""
-        return [piece.decode() for piece in self._pieces[self.first_byte + 256 :]]
+        return [piece.decode() for piece in self.pieces[self.first_byte + 256 :]]
 
     def _encode_words(self, text: str) -> bytes:
         """int32 ids of a text without a line end, by SentencePiece itself."""
