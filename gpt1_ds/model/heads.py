@@ -72,12 +72,33 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         return logits_SBV  # type: ignore[no-any-return]
 
 
-class Table(nn.Module):
-    """Learned rows [N, D] that are added to token embeddings."""
+class Positions(nn.Module):
+    """Learned rows [S, D]. ZeRO 3 gathers a parameter for the module that holds it, so that module adds it."""
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(rows, width))
+        self.tensor = tensor
+
+    def forward(self, hidden_SBD: Tensor, first: int) -> Tensor:
+        """The sum with the rows from position `first` on."""
+        return hidden_SBD + self.tensor.replicated(self.weight)[first : first + hidden_SBD.shape[0]].unsqueeze(1)
+
+
+class Segments(nn.Module):
+    """Two learned rows [2, D], of the first and of the second text."""
+
+    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, width))
+        self.tensor = tensor
+
+    def forward(self, hidden_SBD: Tensor, first: int, second_B: Tensor) -> Tensor:
+        """The sum with each position's row; the second text begins at `second_B`."""
+        position_S1 = torch.arange(first, first + hidden_SBD.shape[0], device=hidden_SBD.device).unsqueeze(1)
+        is_second_SB1 = (position_S1 >= second_B).unsqueeze(2)
+        first_D, second_D = self.tensor.replicated(self.weight)
+        return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
 
 
 class PositionCount:
@@ -93,8 +114,8 @@ class PositionEmbedding(nn.Module):
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.positions = Table(model.context, model.width)
-        self.segments = Table(model.segments, model.width) if model.segments else None
+        self.positions = Positions(model.context, model.width, tensor)
+        self.segments = Segments(model.segments, model.width, tensor) if model.segments else None
         self.embedding_norm = LayerNorm(model.width, model.norm_eps, tensor) if model.embedding_norm else None
         self.tensor = tensor
         self.probability = model.embedding_dropout
@@ -108,13 +129,9 @@ class PositionEmbedding(nn.Module):
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
-        positions = slice(first_position, first_position + hidden_SBD.shape[0])
-        hidden_SBD = hidden_SBD + self.tensor.replicated(self.positions.weight)[positions].unsqueeze(1)
+        hidden_SBD = self.positions(hidden_SBD, first_position)
         if self.segments is not None:
-            position_S1 = torch.arange(positions.start, positions.stop, device=hidden_SBD.device).unsqueeze(1)
-            is_second_SB1 = (position_S1 >= facts_B3[:, SECOND]).unsqueeze(2)
-            first_D, second_D = self.tensor.replicated(self.segments.weight)
-            hidden_SBD = hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
+            hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:

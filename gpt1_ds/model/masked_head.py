@@ -10,8 +10,20 @@ from torch.nn.functional import linear
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import names
-from gpt1_ds.model.activation import bias_activation
+from gpt1_ds.model.activation import Kind, bias_activation
 from gpt1_ds.model.layers import LayerNorm, TensorParallel, cut_vector
+
+
+class Dense(nn.Linear):
+    """[S, B, D] -> [S, B, D]: a linear layer and the activation."""
+
+    def __init__(self, width: int, activation: Kind, tensor: TensorParallel) -> None:
+        super().__init__(width, width)
+        self.activation, self.tensor = activation, tensor
+
+    def forward(self, hidden_SBD: Tensor) -> Tensor:
+        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
+        return bias_activation(linear(hidden_SBD, weight), bias, self.activation)
 
 
 class MaskedHead(nn.Module):
@@ -22,16 +34,14 @@ class MaskedHead(nn.Module):
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.dense = nn.Linear(model.width, model.width)
+        self.dense = Dense(model.width, model.activation, tensor)
         self.norm = LayerNorm(model.width, model.norm_eps, tensor)
         bias = next(parameter for parameter in layer.parameters if parameter.cut is not None)
         self.bias = cut_vector(bias.local_rows(tensor.size))
-        self.activation, self.tensor = model.activation, tensor
         names.label(self, layer, tensor)
 
     def forward(self, inputs: tuple[Tensor, Any]) -> tuple[Tensor, Tensor, Any]:
         hidden_SBD, other = inputs
-        weight, bias = self.tensor.replicated(self.dense.weight), self.tensor.replicated(self.dense.bias)
-        hidden_SBD = self.norm(bias_activation(linear(hidden_SBD, weight), bias, self.activation))
+        hidden_SBD = self.norm(self.dense(hidden_SBD))
         # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
         return hidden_SBD, self.bias.view_as(self.bias), other

@@ -48,6 +48,7 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
     from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.engine.build import batch_shape
     from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.objectives.base import row_facts
     from tests.helpers.engines import pieces
 
     tokens, labels, weights = (torch.from_numpy(array) for array in batch())
@@ -67,7 +68,7 @@ def three_steps(engine: Any, config: Any, how: str) -> dict[str, Any]:
             weighed[7, 5] = float("nan")  # in the last row: on one data-parallel rank only
         batches = [
             MicroBatch(
-                (tokens[rows].T.contiguous(), torch.from_numpy(row_keys(config.run.seed, step, rows))),
+                (tokens[rows].T.contiguous(), torch.from_numpy(row_facts(row_keys(config.run.seed, step, rows)))),
                 (labels[rows].T.contiguous(), weighed[rows].T.contiguous()),
             )
             for rows in batch_shape(config, engine.groups).rows()
