@@ -12,7 +12,8 @@ from gpt1_ds.common.text import shown
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
-    parser.add_argument("--text", required=True, metavar="TEXT", help="with <mask> where a token is missing")
+    missing = "with <mask> where a token is missing"
+    parser.add_argument("--text", dest="passage", required=True, metavar="TEXT", help=missing)
     parser.add_argument("--top", type=int, default=5, metavar="K", help="tokens for each mask (default: %(default)s)")
 
 
@@ -25,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.evaluation.fill import fill
     from gpt1_ds.evaluation.load import load_checkpoint
 
-    for found in fill(load_checkpoint(options.checkpoint), options.text, options.top):
+    for found in fill(load_checkpoint(options.checkpoint), options.passage, options.top):
         print(f"{found.probability:.4f}  {shown(found.token.strip()):16} {shown(found.text)}")
     return 0
 

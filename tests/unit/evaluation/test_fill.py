@@ -1,0 +1,65 @@
+"""`fill`: the likeliest tokens of each mask, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import load
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.evaluation.fill import fill
+from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.model.build import DenseModel
+from gpt1_ds.model.layers import TensorParallel
+from tools.layouts import FAMILIES, make_data
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    """A BERT with random weights."""
+    tokenizer = load_tokenizer(make_data(tmp_path_factory.mktemp("masks"), masks=True).parent / "tokenizer")
+    config = load([], [*FAMILIES["bert"], "model.context=32", f"model.vocab_size={tokenizer.vocab_size}"])
+    model = DenseModel(config, tokenizer.vocab_size, TensorParallel(connect_alone())).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    return Loaded(model, tokenizer, config, 1, Path("run/step-1"))
+
+
+def test_likeliest_first_for_every_mask(loaded: Loaded) -> None:
+    found = fill(loaded, "The <mask> returns a <mask>.", 3)
+    assert [one.mask for one in found] == [0, 0, 0, 1, 1, 1]
+    for mask in (0, 1):
+        chances = [one.probability for one in found if one.mask == mask]
+        assert chances == sorted(chances, reverse=True)
+        assert 0 < sum(chances) <= 1
+    first, last = found[0], found[-1]
+    assert first.text.endswith(" returns a <mask>.")
+    assert last.text.startswith("The <mask> returns a")
+    assert first.token in first.text
+
+
+def test_the_other_side_of_a_mask_matters(loaded: Loaded) -> None:
+    ends = (fill(loaded, f"The <mask> {end}", 1)[0].probability for end in ("returns.", "is a list."))
+    assert len({*ends}) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("no mask", "has no <mask>"), ("<mask>" + " word" * 80, "model.context=32; shorten it")],
+)
+def test_refused_texts(loaded: Loaded, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        fill(loaded, text, 1)
+
+
+def test_a_causal_model_is_refused(loaded: Loaded) -> None:
+    config = replace(loaded.config, model=replace(loaded.config.model, mask="causal"))
+    with pytest.raises(ConfigError, match="use gpt1-ds sample"):
+        fill(replace(loaded, config=config), "a <mask>", 1)
