@@ -61,7 +61,9 @@ def fused(
     q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GSH, v_GSH))
     visible = None if until_G is None else visible_keys(until_G, q_GSH.shape[1])
     causal = until_G is None
-    return F.scaled_dot_product_attention(q, k, v, visible, dropout_p=probability, is_causal=causal).squeeze(0)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=probability, is_causal=causal).squeeze(
+        0
+    )
 
 
 def visible_keys(until_G: Tensor, positions: int) -> Tensor:

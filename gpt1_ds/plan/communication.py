@@ -4,7 +4,7 @@
                 al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
                 Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
                 et al. 2022), and adds up the gradients of parameters that are not cut.
-    pipeline    a micro-batch's states and dropout keys to the next stage, their gradient back; the gradient of the tied
+    pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradient of the tied
                 embedding, which the first and the last stage hold
     data        gradients, and the weights that ZeRO gathers
 
@@ -21,7 +21,7 @@ from gpt1_ds.plan.memory import LIVE_LIMIT
 from gpt1_ds.plan.stages import Stage
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
-KEY = 8  # bytes of a sequence's dropout key
+KEY = 24  # bytes of a sequence's facts: dropout key, length, second segment
 
 Reductions = list[tuple[float, float]]  # (all-reduces, bytes of each); a gather or a scatter is half an all-reduce
 

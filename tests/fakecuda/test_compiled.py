@@ -35,7 +35,7 @@ def step(*overrides: str, world: int = 1) -> Step:
 @pytest.mark.parametrize("overrides", [[], ["train.recompute=block"]], ids=["plain", "recompute"])
 def test_a_compiled_step_does_the_same_products_in_fewer_kernels(overrides: list[str]) -> None:
     eager, compiled = (step(f"train.compile={choice}", *overrides).counts for choice in ("off", "on"))
-    assert compiled.launches < eager.launches / 2
+    assert compiled.launches < 0.6 * eager.launches
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops
     assert (len(compiled.syncs), len(compiled.copies)) == (len(eager.syncs), len(eager.copies))
@@ -52,7 +52,7 @@ def test_compiled_blocks_send_what_eager_ones_send() -> None:
 
 def test_compiled_blocks_that_cut_sequences_gather_once_what_eager_ones_gather_again() -> None:
     eager, compiled = (step(f"train.compile={choice}", *SEQUENCE, world=2).counts for choice in ("off", "on"))
-    assert compiled.launches < eager.launches / 2
+    assert compiled.launches < 0.6 * eager.launches
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops
     assert not sent(compiled) - sent(eager)

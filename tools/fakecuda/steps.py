@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.config import Config, load
 from gpt1_ds.launcher.accelerator import choose, fitted
 from tools.fakecuda.counter import Counter, Counts
@@ -157,7 +158,7 @@ def _announce_shapes(config: Config, engine: Engine) -> None:
     positions = config.model.context // (parallel.tensor if parallel.sequence else 1)
     precision = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[train.precision]
     rows = int(train.micro_batch)
-    shapes = (([positions, rows, config.model.width], precision), ([rows], torch.int64))
+    shapes = (([positions, rows, config.model.width], precision), ([rows, COLUMNS], torch.int64))
 
     def receive(stage: int) -> tuple[Any, ...]:
         p2p.recv(torch.empty(TENSOR_META_SIZE, dtype=torch.int32, device=engine.device), stage)
