@@ -71,11 +71,11 @@ def test_tensor_parallel_bytes_by_hand() -> None:
 
 def test_pipeline_bytes_by_hand() -> None:
     found = at(2, "parallel.pipeline=2", "train.micro_batch=8")
-    state, keys, tied = 8 * 512 * 768 * 2, 8 * 8, 4 * padded(40478, 128, 1) * 768
-    assert found.pipeline_bytes == 8 * (state + keys) + tied, "an end has one neighbour"
-    assert at(4, "parallel.pipeline=4").pipeline_bytes == max(8 * (state + keys) + tied, 8 * (2 * state + keys))
+    state, facts, tied = 8 * 512 * 768 * 2, 8 * 24, 4 * padded(40478, 128, 1) * 768
+    assert found.pipeline_bytes == 8 * (state + facts) + tied, "an end has one neighbour"
+    assert at(4, "parallel.pipeline=4").pipeline_bytes == max(8 * (state + facts) + tied, 8 * (2 * state + facts))
     words = ["parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"]
-    assert at(4, *words).pipeline_bytes == 8 * (state / 2 + keys) + tied / 2
+    assert at(4, *words).pipeline_bytes == 8 * (state / 2 + facts) + tied / 2
 
 
 def test_the_bubble_of_even_stages_is_the_known_one() -> None:
