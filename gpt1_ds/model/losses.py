@@ -56,7 +56,7 @@ class LanguageLoss:
 class TaskLoss:
     """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper).
 
-    Outputs: the language model's (of no matter what where lm_coefficient is 0), then scores [S, B, O]. Labels: those of
+    Outputs: the language model's (unread where lm_coefficient is 0), then scores [S, B, O]. Labels: those of
     the language model's loss; the extract token's position [B]; the target distribution [E, K] and the weight [E] of
     each example. All weights come from the host and the whole global batch.
     """

@@ -35,7 +35,8 @@ def step(*overrides: str, world: int = 1) -> Step:
 @pytest.mark.parametrize("overrides", [[], ["train.recompute=block"]], ids=["plain", "recompute"])
 def test_a_compiled_step_does_the_same_products_in_fewer_kernels(overrides: list[str]) -> None:
     eager, compiled = (step(f"train.compile={choice}", *overrides).counts for choice in ("off", "on"))
-    assert compiled.launches < 0.6 * eager.launches
+    assert compiled.launches < eager.launches
+    assert simple(compiled) < simple(eager) / 2, "products, attention and collectives are launched either way"
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops
     assert (len(compiled.syncs), len(compiled.copies)) == (len(eager.syncs), len(eager.copies))
@@ -50,9 +51,15 @@ def test_compiled_blocks_send_what_eager_ones_send() -> None:
     assert sent(compiled) == sent(eager)
 
 
+def simple(counts: Counts) -> int:
+    """Launches of what is neither a product nor attention."""
+    return sum(kernel.launches for kernel in counts.kernels if roofline.category(kernel) in roofline.SIMPLE)
+
+
 def test_compiled_blocks_that_cut_sequences_gather_once_what_eager_ones_gather_again() -> None:
     eager, compiled = (step(f"train.compile={choice}", *SEQUENCE, world=2).counts for choice in ("off", "on"))
-    assert compiled.launches < 0.6 * eager.launches
+    assert compiled.launches < eager.launches
+    assert simple(compiled) < simple(eager) / 2, "products, attention and collectives are launched either way"
     assert compiled.bytes < eager.bytes
     assert compiled.flops == eager.flops
     assert not sent(compiled) - sent(eager)

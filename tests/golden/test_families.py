@@ -89,7 +89,8 @@ def both_logits(both: Pair, batch: Rows) -> tuple[Tensor, Tensor]:
     return theirs_BSV[batch.is_real], ours_BSV[batch.is_real]
 
 
-def compare(name: str, layers: int | None) -> None:
+def compared(name: str, layers: int | None) -> int:
+    """Steps of training in which both sides agreed; raises AssertionError where they do not."""
     preset, head, losses = CLASSES[name]
     both, batch = pair(name, preset, head, layers), rows()
     if name in LANGUAGE:
@@ -101,7 +102,9 @@ def compare(name: str, layers: int | None) -> None:
             output = both.theirs(**batch.theirs(segments=_segments(both)))
             scores = both.ours.scores(batch.ours()[0], torch.zeros(3, dtype=torch.int64), batch.ours()[1])
         assert (scores - output.get("seq_relationship_logits", output.get("logits"))).abs().max() <= 1e-5
-    check_training(both, *losses(both, batch), steps=3 if layers else 1)
+    steps = 3 if layers else 1
+    check_training(both, *losses(both, batch), steps=steps)
+    return steps
 
 
 def check_training(both: Pair, theirs: Callable[[], Tensor], ours: Callable[[], Tensor], steps: int) -> None:
@@ -121,8 +124,11 @@ def check_training(both: Pair, theirs: Callable[[], Tensor], ours: Callable[[], 
             loss.backward()
         if step == 0:
             check_gradients(both)
-        for optimizer in optimizers if step + 1 < steps else []:
+        for optimizer in optimizers if steps > 1 else []:
             optimizer.step()
+    if steps > 1:  # what the last step has changed
+        wanted, found = theirs(), ours()
+        assert abs(found.item() - wanted.item()) <= 1e-5 * max(1.0, wanted.item())
 
 
 def check_gradients(both: Pair) -> None:
@@ -144,13 +150,13 @@ def check_gradients(both: Pair) -> None:
 
 @pytest.mark.parametrize("name", list(CLASSES))
 def test_logits_loss_gradients_and_steps_are_theirs(name: str) -> None:
-    compare(name, layers=2)
+    assert compared(name, layers=2) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "BertForPreTraining"])
 def test_so_they_are_at_full_size(name: str) -> None:
-    compare(name, layers=None)
+    assert compared(name, layers=None) == 1
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM"])

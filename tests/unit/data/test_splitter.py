@@ -63,8 +63,11 @@ def test_a_border_lies_between_text_and_blanks(text: str) -> None:
 
 @pytest.mark.parametrize("unit", ["\n", " ", ".", '."', ". ", "Mr. ", ". -", "a.", ".\n \n", "I. ", "\u2026'"])
 def test_the_time_grows_with_the_text_alone(unit: str) -> None:
-    borders(unit * (300_000 // len(unit)))  # minutes if it were squared
-    borders("x" + unit * (300_000 // len(unit)) + " x")
+    """Minutes, if it were squared: the limit of a test's time would end it."""
+    for text in (unit * (300_000 // len(unit)), "x" + unit * (300_000 // len(unit)) + " x"):
+        found = borders(text)
+        assert found == sorted({*found})
+        assert all(0 < at < len(text) for at in found)
 
 
 def cut(text: str, size: int) -> Iterator[Piece]:
