@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI, WORDPIECE, Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.interop.hf_task import FineTuned, last_norm
@@ -14,7 +14,7 @@ from gpt1_ds.interop.hf_tokenizer import DIFFERENCE
 
 _LANGUAGE_MODEL = """---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {tag}
 tags: [{tags}]
 ---
 
@@ -28,20 +28,28 @@ Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps 
 from transformers import AutoTokenizer, {name}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = {name}.from_pretrained(".")
-inputs = tokenizer("It was", return_tensors="pt")
+model = {name}.from_pretrained("."){evaluated}
+{usage}
+`gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
+`{folder}/` is the tokenizer that it uses.
+"""
+_CAUSAL_USAGE = """inputs = tokenizer("It was", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True))
 ```
 
 * A text may be at most {model.context} tokens long, what is generated included; pad on the right only (positions are
   learned, and padding on the left would shift them).
-* Documents end with `<eod>` (id {tokenizer.eod_id}), after which a text also begins (`bos_token`); nothing
+* Documents end with `{eod}` (id {tokenizer.eod_id}), after which a text also begins (`bos_token`); nothing
   adds it by itself.
 * The text of a control symbol in an input is ordinary text (`split_special_tokens`).
 * {text}
+"""
+_MASKED_USAGE = """inputs = tokenizer("It was read.", return_tensors="pt")
+print(model(**inputs)[0].shape)
+```
 
-`gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
-`{folder}/` is the tokenizer that it uses.
+* A text may be at most {model.context} tokens long, control symbols included; pad on the right only.
+* {text}
 """
 _FINE_TUNED = """---
 library_name: transformers
@@ -108,36 +116,10 @@ _BIAS = """The head's bias is in the last LayerNorm's, `{norm}`, because `score`
   outputs are as they should be, but this folder is not to be loaded as a language model."""
 _ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
   is half an answer, and each of them holds half of the head's bias."""
+_LOSSY = (
+    "The tokenizer gives the ids that the model was trained on, for every text; decoding loses blanks and line ends."
+)
 _SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
-
-
-_MASKED = """---
-library_name: transformers
-pipeline_tag: fill-mask
-tags: [{tags}]
----
-
-# {family.title}, {parameters:,} parameters
-
-Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps ({facts[tokens]} tokens):
-{model.layers} layers, width {model.width}, {model.heads} heads, context {model.context} tokens,
-{model.vocab_size} token ids, fp32. Its logits are the checkpoint's, to rounding.
-
-```python
-from transformers import AutoTokenizer, {name}
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-model = {name}.from_pretrained(".").eval()
-inputs = tokenizer("It was read.", return_tensors="pt")
-print(model(**inputs)[0].shape)
-```
-
-* A text may be at most {model.context} tokens long, control symbols included; pad on the right only.
-* {text}
-
-`gpt1-ds checkpoint import --from hf --source . --out CKPT` turns this folder back into a checkpoint, bit for bit;
-`{folder}/` is the tokenizer that it uses.
-"""
 
 
 def model_card(
@@ -146,17 +128,22 @@ def model_card(
     """Markdown; `name` is the class, `facts` the checkpoint's manifest, `folder` that of our tokenizer there."""
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     total, text = parameters(model, model.vocab_size), _about(tokenizer)
-    card = _LANGUAGE_MODEL if model.mask == "causal" else _MASKED
-    return card.format(
+    causal = model.mask == "causal"
+    names = {number: symbol for symbol, number in getattr(tokenizer, "symbols", {}).items()}
+    usage = (_CAUSAL_USAGE if causal else _MASKED_USAGE).format(
+        model=model, tokenizer=tokenizer, text=text, eod=names.get(tokenizer.eod_id, "<eod>")
+    )
+    return _LANGUAGE_MODEL.format(
         family=family,
         name=name,
+        tag="text-generation" if causal else "fill-mask",
         tags=_tags(family),
         model=model,
-        tokenizer=tokenizer,
         facts=facts,
         folder=folder,
         parameters=total,
-        text=text,
+        evaluated="" if causal else ".eval()",
+        usage=usage,
     )
 
 
@@ -190,7 +177,7 @@ def _tags(family: Family) -> str:
 
 
 def _about(tokenizer: Tokenizer) -> str:
-    return DIFFERENCE if tokenizer.kind == OPENAI else _SAME
+    return {OPENAI: DIFFERENCE, WORDPIECE: _LOSSY}.get(tokenizer.kind, _SAME)
 
 
 def _example(tuned: FineTuned) -> str:
