@@ -14,7 +14,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.imports import import_gpt2
 from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
-from tests.helpers.hard_texts import HARD, SYMBOLS, TEXTS
+from tests.helpers.hard_texts import HARD, SYMBOLS, TEXTS, every_character, lines_of, twelve_novels
 from tests.helpers.shared_data import shared_data
 from tests.unit.data.corpora import sentences
 
@@ -74,8 +74,7 @@ def assert_equal(pair: Pair, texts: list[str]) -> None:
 def test_hard_texts(name: str, request: pytest.FixtureRequest) -> None:
     pair = request.getfixturevalue(name)
     assert_equal(pair, HARD)
-    every = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000 and (code < 0x3100 or code % 7 == 0)]
-    assert_equal(pair, ["".join(f"a{letter} {letter}{letter}b" for letter in every)])
+    assert_equal(pair, [every_character()])
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,12 +90,9 @@ def test_every_text_with_the_published_vocabulary(gpt2: Pair, text: str) -> None
 
 
 def test_every_line_of_twelve_novels(gpt2: Pair) -> None:
-    novels = sorted(shared_data("books").glob("*.txt"), key=lambda path: path.stat().st_size)[:12]
-    lines = [line for novel in novels for line in novel.read_text("utf-8").splitlines(keepends=True)]
-    assert len(lines) > 40_000
-    assert_equal(gpt2, lines)
-    whole = novels[0].read_text("utf-8")
-    assert_equal(gpt2, [whole])
+    novels = twelve_novels()
+    assert_equal(gpt2, lines_of(novels))
+    assert_equal(gpt2, novels[:1])
 
 
 def test_symbols_of_the_published_vocabularies(gpt2: Pair, roberta: Pair) -> None:

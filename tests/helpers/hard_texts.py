@@ -8,6 +8,7 @@ import unicodedata
 from hypothesis import strategies as st
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from tests.helpers.shared_data import shared_data
 
 SYMBOLS = (
     "<|endoftext|> <s></s> <pad> <unk> <mask> <start><delimiter> <extract> <cls> <sep> <eod> [CLS] [SEP] [PAD] [UNK] "
@@ -58,3 +59,21 @@ def encode_in_parts(tokenizer: Tokenizer, text: str, places: list[int]) -> list[
         for start, stop in itertools.pairwise(borders)
         for number in tokenizer.encode_part(text[start:stop], text[start - 1 : start], stop < len(text)).tolist()
     ]
+
+
+def every_character() -> str:
+    """Each character to U+30FF, and every seventh one to U+2FFFF, within words and between them."""
+    codes = (code for code in range(0x30000) if not 0xD800 <= code < 0xE000 and (code < 0x3100 or code % 7 == 0))
+    return "".join(f"a{letter} {letter}{letter}b" for letter in map(chr, codes))
+
+
+def twelve_novels() -> list[str]:
+    """The smallest ones. Skips the test where they are not there."""
+    novels = sorted(shared_data("books").glob("*.txt"), key=lambda path: path.stat().st_size)[:12]
+    return [novel.read_text("utf-8") for novel in novels]
+
+
+def lines_of(novels: list[str]) -> list[str]:
+    lines = [line for novel in novels for line in novel.splitlines(keepends=True)]
+    assert len(lines) > 40_000
+    return lines
