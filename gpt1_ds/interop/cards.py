@@ -116,9 +116,7 @@ _BIAS = """The head's bias is in the last LayerNorm's, `{norm}`, because `score`
   outputs are as they should be, but this folder is not to be loaded as a language model."""
 _ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
   is half an answer, and each of them holds half of the head's bias."""
-_LOSSY = (
-    "The tokenizer gives the ids that the model was trained on, for every text; decoding loses blanks."
-)
+_LOSSY = "The tokenizer gives the ids that the model was trained on, for every text; decoding loses blanks."
 _SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
 
 

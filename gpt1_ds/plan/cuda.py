@@ -23,6 +23,7 @@ ATTENTION = {"exact": (1, 2), "fused": (1, 1)}  # the Triton kernels of model/ke
 EAGER_REST = (8, 17)  # biases and their sums, GELU, residual sums with their norms, heads laid out
 EAGER_MASK = (36, 2)  # hashed, and multiplied with; for each dropout that no norm follows
 EAGER_KEYS = (20, 0)  # of masks that attention, or a residual sum with its norm, makes from them
+EAGER_PRE = (1, -3)  # more where norms come first: one is by itself, the kernel of the other adds gradients up
 COMPILED_REST = (3, 17)
 COMPILED_MASK = (1, 0)  # keys of both residual branches; masks are made where they are used
 COMPILED_KEYS = (1, 0)
@@ -123,6 +124,8 @@ def block_kernels(config: Config) -> tuple[int, int]:
 def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int, int]:
     matrices = len(next(layer for layer in body(model) if layer.kind == "block").matrices)
     parts = [*[MATRIX] * matrices, ATTENTION[model.attention], COMPILED_REST if compiled else EAGER_REST]
+    if model.norm == "pre" and not compiled:
+        parts.append(EAGER_PRE)
     if model.residual_dropout:
         parts += [COMPILED_MASK] if compiled else [EAGER_KEYS, EAGER_KEYS if model.norm == "post" else EAGER_MASK]
     if model.attention_dropout:
