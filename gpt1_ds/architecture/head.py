@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, ModelConfig
 
 Kind = Literal["linear", "pooled", "dense"]
 
@@ -16,7 +16,8 @@ class HeadSpec:
     `pooled` by a pooler, tanh(W h), and a linear layer; `dense` has that layer in the head itself, with dropout before.
 
     Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
-    of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs.
+    of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs;
+    a single one is a score.
     """
 
     outputs: int
@@ -28,6 +29,11 @@ class HeadSpec:
     name: Literal["head", "next_sentence"] = "head"  # begins the names of its parameters
 
     @property
+    def is_value(self) -> bool:
+        """Whether the one output is a score itself, whose loss is the squared error."""
+        return self.outputs == 1 and not self.choice
+
+    @property
     def is_sound(self) -> bool:
         """Whether a head can be made of what may have come from a file."""
         counts = all(type(count) is int and 1 <= count < 2**48 for count in (self.outputs, self.sequences))
@@ -37,6 +43,15 @@ class HeadSpec:
 
 
 NEXT_SENTENCE = HeadSpec(2, 1, dropout=0.0, lm_coefficient=1.0, kind="pooled", name="next_sentence")
+
+
+def head_kind(model: ModelConfig) -> Kind:
+    """Of a task's head: what the authors of such a model read. Only a causal model's last token has seen all others;
+    BERT, which has segments, was pre-trained with a pooler, RoBERTa was not.
+    """
+    if model.mask == "causal":
+        return "linear"
+    return "pooled" if model.segments else "dense"
 
 
 def pretraining_head(config: Config) -> HeadSpec | None:

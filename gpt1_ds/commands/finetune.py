@@ -47,14 +47,16 @@ def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     from gpt1_ds.data.tokenizers.registry import load_tokenizer
     from gpt1_ds.plan.report import describe
     from gpt1_ds.tasks.encoding import encode, length_limit
+    from gpt1_ds.tasks.layouts import fitted
 
     assert config.task is not None, "finetune_config checks it"
     source = config.checkpoint.init_from
     tokenizer = load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
     limit = length_limit(config.task, config.model.context)
-    yield f"task: {data.task.name}, {data.task.kind} of {', '.join(data.task.labels) or 'scores'}"
+    task = fitted(data.task, config.task, config.model)
+    yield f"task: {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}"
     for split, examples in data.splits.items():
-        encoded = encode(data.task, examples, tokenizer, limit)
+        encoded = encode(task, examples, tokenizer, limit)
         longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
         yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
     yield from data.notes

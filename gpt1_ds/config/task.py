@@ -33,13 +33,16 @@ class TaskConfig:
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
     labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
     score_range: list[float] = field(default_factory=lambda: [0.0, 5.0])  # regression: lowest and highest score
+    regression: Literal["auto", "classes", "value"] = (
+        "auto"  # six classes, as GPT-1, or one value, as BERT; auto: by mask
+    )
     format: Literal["auto", "csv", "tsv", "jsonl", "json"] = "auto"  # auto: by the file's ending, .txt is tsv
     quoting: Literal["auto", "csv", "none"] = "auto"  # whether "..." encloses a field; auto: csv in .csv, none in .tsv
     header: bool = True  # whether the first row of a `table` file names the columns
     bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
     answer: Literal["all", "labelled"] = "all"  # splits that the best epoch answers; labelled: none without labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
-    lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; 0: none
+    lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; bidirectional models: 0
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context

@@ -20,7 +20,7 @@ from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tracking.entries import write_scores
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
@@ -63,13 +63,13 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer
     if task is None or head is None:
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
-    _check(task, data, checkpoint)
     check_size(checkpoint, facts, config.model, head)
-    return TaskScorer(config, data, checkpoint / "tokenizer", groups)
+    scorer = TaskScorer(config, data, checkpoint / "tokenizer", groups)
+    _check(task, scorer.task, checkpoint)
+    return scorer
 
 
-def _check(task: Task, data: TaskData, checkpoint: Path) -> None:
-    here = data.task
+def _check(task: Task, here: Task, checkpoint: Path) -> None:
     if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels):
         raise DataError(
             f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.evaluation.load import Loaded
-from gpt1_ds.evaluation.task_scores import classes, predictions, probabilities
+from gpt1_ds.evaluation.task_scores import classes, head_spec, predictions, probabilities
+from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
@@ -47,6 +49,7 @@ class Predictor:
         self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._limit = length_limit(self.settings, loaded.config.model.context)
+        self._reads = Supervised(head_spec(self.task, loaded.config)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
@@ -57,8 +60,10 @@ class Predictor:
         for numbers in _batches(encoded):
             batch = build_batch(encoded, numbers, multiple=1)
             tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
-            extract_B = torch.from_numpy(batch.extract.reshape(-1))
-            scores_NK[numbers] = self._model.scores(tokens_BT.T.to(device), extract_B.to(device)).cpu().numpy()
+            at_B, spans = self._reads(batch.lengths.reshape(-1), batch.seconds.reshape(-1))
+            facts_B3 = row_facts(np.zeros_like(at_B), spans)
+            inputs = (tokens_BT.T, torch.from_numpy(at_B), torch.from_numpy(facts_B3))
+            scores_NK[numbers] = self._model.scores(*(part.to(device) for part in inputs)).cpu().numpy()
         if not np.isfinite(scores_NK).all():
             raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
         return scores_NK
@@ -79,7 +84,7 @@ class Predictor:
         rounded = [round(one, PLACES) for one in probabilities]
         found: dict[str, object]
         if self.task.kind == "regression":
-            found = {"score": round(value, PLACES), "scores": rounded}
+            found = {"score": round(value, PLACES), **({"scores": rounded} if self.task.outputs > 1 else {})}
         else:
             label = self.task.labels[int(value)]
             found = {"label": label, "probability": rounded[int(value)]}

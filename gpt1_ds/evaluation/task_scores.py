@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.architecture.head import HeadSpec, head_kind
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
@@ -27,6 +27,7 @@ from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit, read_out
+from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tracking.record import TaskRecord
@@ -39,17 +40,18 @@ class TaskScorer:
 
     def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> None:
         assert config.task is not None, "whoever scores a task has one"
-        self.settings, self.task, self.groups = config.task, data.task, groups
+        self.settings, self.groups = config.task, groups
+        self.task = fitted(data.task, config.task, config.model)
         self.tokenizer = load_tokenizer(tokenizer_folder)
         self.vocab_size = max(config.model.vocab_size or 0, self.tokenizer.vocab_size)
         self.config = config = replace(config, model=replace(config.model, vocab_size=self.vocab_size))
         limit = length_limit(self.settings, config.model.context)
         self.splits = {
-            split: encode(data.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
+            split: encode(self.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
         }
         self.multiple = _multiple(config, limit)
         self.shape = batch_shape(config, groups)
-        self.objective = Supervised(head_spec(data.task, config))
+        self.objective = Supervised(head_spec(self.task, config))
 
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
@@ -101,7 +103,8 @@ class TaskScorer:
         one, C = batch.rows(int(rows[0]), int(rows[-1]) + 1), self.task.sequences
         targets = one.targets if one.targets is not None else one_hot(one.labels, classes(self.task))
         host = self.objective.batch(
-            one.tokens, one.lm_weights * parts, one.extract, targets.astype(np.float32), one.weights * parts
+            *(one.tokens, one.lm_weights * parts, one.lengths, one.seconds),
+            *(targets.astype(np.float32), one.weights * parts),
         )
         first, stop = int(rows[0]) * C, (int(rows[-1]) + 1) * C
         return MicroBatch.of(host, dropout.row_keys(*dropout_seed, np.arange(first, stop)))
@@ -123,6 +126,8 @@ def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
     if task.kind != "regression":
         numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
         return numbers
+    if task.outputs == 1:
+        return scores[:, 0].astype(np.float64)
     return read_out(probabilities(scores), task.score_range)
 
 
@@ -135,9 +140,8 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def head_spec(task: Task, config: Config) -> HeadSpec:
     assert config.task is not None, "fine-tuning has a task"
-    settings = config.task
-    choice = task.kind == "choice"
-    return HeadSpec(task.outputs, task.sequences, choice, settings.head_dropout, settings.lm_coefficient)
+    dropout, coefficient, kind = config.task.head_dropout, config.task.lm_coefficient, head_kind(config.model)
+    return HeadSpec(task.outputs, task.sequences, task.kind == "choice", dropout, coefficient, kind)
 
 
 def _multiple(config: Config, limit: int) -> int:

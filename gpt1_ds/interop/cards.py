@@ -102,15 +102,24 @@ print(probabilities.tolist())"""
 _SCORES = """
 mean = (logits.softmax(-1) * torch.arange(6)).sum(-1)
 print(({low:g} + mean / 5 * {span:g}).tolist())"""
+_VALUES = """
+print(logits.squeeze(-1).tolist())"""
 _CHOICE = f"""document, choices = "It was read.", {{choices}}
 inputs = tokenizer([document] * len(choices), choices, {_ARGUMENTS})
 extract = inputs["attention_mask"].sum(1) - 1
 with torch.no_grad():
     scores = model(inputs["input_ids"].unsqueeze(0), mc_token_ids=extract.unsqueeze(0)).mc_logits
 print(scores.softmax(-1).tolist())"""
+_ENCODER_CHOICE = f"""document, choices = "It was read.", {{choices}}
+inputs = tokenizer([document] * len(choices), choices, {_ARGUMENTS})
+with torch.no_grad():
+    scores = model(**{{{{name: value.unsqueeze(0) for name, value in inputs.items()}}}}).logits
+print(scores.softmax(-1).tolist())"""
 _TEXT = "Blanks around a text are to be stripped."
 _CUT = """Longer texts were cut to {half} tokens each{questions}; `truncation=True` cuts the longer
   one, which differs only for those."""
+_CUT_LONGER = """`truncation=True` cuts the longer text, as in training but for one token where
+  both are long{questions}."""
 _CUT_QUESTION = " (a question and its choices to {quarter}, the document to what they leave)"
 _BIAS = """The head's bias is in the last LayerNorm's, `{norm}`, because `score` has none: the
   outputs are as they should be, but this folder is not to be loaded as a language model."""
@@ -180,10 +189,13 @@ def _about(tokenizer: Tokenizer) -> str:
 
 def _example(tuned: FineTuned) -> str:
     if tuned.head.choice:
-        return _CHOICE.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
+        example = _CHOICE if tuned.head.kind == "linear" else _ENCODER_CHOICE
+        return example.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
     logits = {"single": _ONE, "pair": _PAIR}.get(tuned.task.layout, _BOTH)
     if tuned.task.kind != "regression":
         return logits + _CLASSES
+    if tuned.head.is_value:
+        return logits + _VALUES
     low, high = tuned.task.score_range
     return logits + _SCORES.format(low=low, span=high - low)
 
@@ -199,6 +211,8 @@ def _cut(tuned: FineTuned) -> str:
     if tuned.task.layout == "single":
         return "`truncation=True` cuts as in training."
     questions = _CUT_QUESTION.format(quarter=tuned.limit // 4 - 1) if tuned.head.choice else ""
+    if tuned.task.frame != "extract":
+        return _CUT_LONGER.format(questions=questions)
     return _CUT.format(half=tuned.limit // 2 - 2, questions=questions)
 
 

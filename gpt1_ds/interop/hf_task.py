@@ -1,7 +1,7 @@
 """A fine-tuned model as the classes of transformers that have a head.
 
     classification, similarity, regression   ...ForSequenceClassification
-    choice                                   ...DoubleHeadsModel, read at mc_token_ids
+    choice                                   ...DoubleHeadsModel, read at mc_token_ids, or BertForMultipleChoice
 
 GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa's at the first.
 
@@ -9,7 +9,7 @@ GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa'
 LayerNorm ends: `score(g x + b)`. So b moves by the shortest d with W d = bias, and every output is as it should be; the
 rest of the weights stay as they are. Where sequences are added (similarity reads both orders), each has its share.
 
-The tokenizer of such a folder lays inputs out by itself: one text as S x E, two as S a D b E.
+The tokenizer of such a folder lays inputs out by itself (tasks/layouts.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from gpt1_ds.config import Config, ModelConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
+from gpt1_ds.interop.hf_tokenizer import template
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.layouts import ROLES
 
 TOLERANCE = 1e-6  # of a bias that was moved
 
@@ -74,6 +76,10 @@ class FineTuned:
         pad: dict[str, Any] = {"pad_token_id": padding_id(tokenizer)}
         if self.head.kind != "linear":
             pad["classifier_dropout"] = self.head.dropout
+        if self.head.is_value:
+            return {**pad, "num_labels": 1, "problem_type": "regression"}
+        if self.head.choice and self.head.kind != "linear":
+            return pad
         if self.head.choice:
             summary = {"summary_type": "cls_index", "summary_use_proj": True, "summary_proj_to_labels": True}
             dropout = {"summary_activation": None, "summary_first_dropout": self.head.dropout}
@@ -125,23 +131,24 @@ def move_bias(norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor) -> Tensor:
     return moved_D
 
 
-def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Let the tokenizer in transformers' form add the control symbols to one text or two, and pad with id 0."""
+def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> None:
+    """Let the tokenizer in transformers' form add the symbols to one text or two, as in fine-tuning."""
     contents, settings = files["tokenizer.json"], files["tokenizer_config.json"]
-    symbols = {token["id"]: token["content"] for token in contents["added_tokens"]}
+    names = {token["id"]: token["content"] for token in contents["added_tokens"]}
 
-    def special(number: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": symbols[number], "type_id": 0}}
+    def symbol(role: str) -> str:
+        name: str = names[tokenizer.special_ids.require(role, f"task.name={task.name}")]
+        return name
 
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    start, delimiter, extract = map(special, (tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id))
-    used = (tokenizer.start_id, tokenizer.delimiter_id, tokenizer.extract_id)
-    contents["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [start, first, extract],
-        "pair": [start, first, delimiter, second, extract],
-        "special_tokens": {symbols[n]: {"id": symbols[n], "ids": [n], "tokens": [symbols[n]]} for n in used},
-    }
-    settings["pad_token"] = symbols[padding_id(tokenizer)]  # the extract token ends a sequence, so no text is mistaken
+    first, between, last = ROLES[task.frame]
+    segment = int(task.frame == "separator")  # of the second text
+    begin, middle, end = [(symbol(first), 0), ("A", 0)], [(symbol(role), 0) for role in between], symbol(last)
+    contents["post_processor"] = template(
+        [*begin, (end, 0)], [*begin, *middle, ("B", segment), (end, segment)], {name: n for n, name in names.items()}
+    )
     settings["padding_side"] = "right"
-    settings["model_input_names"] = ["input_ids", "attention_mask"]  # GPT-1 would add token types to its embeddings
+    if task.frame == "extract":
+        settings["pad_token"] = names[padding_id(tokenizer)]  # extract ends a sequence, so no text is mistaken
+    # without a word about segments: GPT-1 would add them to its embeddings
+    segments = ["token_type_ids"] if segment else []
+    settings["model_input_names"] = ["input_ids", *segments, "attention_mask"]

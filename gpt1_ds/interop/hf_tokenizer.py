@@ -130,8 +130,8 @@ def gpt2_json(tokenizer: Tokenizer) -> dict[str, Any]:
     if tokenizer.special_ids.cls is not None:
         first, second = (roles[tokenizer.special_ids.require(role, "the layout")] for role in ("cls", "separator"))
         single = [(first, 0), ("A", 0), (second, 0)]
-        pair = [(second, 0), ("B", 0), (second, 0)]
-        contents["post_processor"] = _template(single, pair, tokenizer.symbols)
+        pair = [*single, (second, 0), ("B", 0), (second, 0)]
+        contents["post_processor"] = template(single, pair, tokenizer.symbols)
     return contents
 
 
@@ -140,7 +140,7 @@ def wordpiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
     assert isinstance(tokenizer, WordPiece), tokenizer.kind
     contents = _of_library(tokenizer.backend.to_str(), tokenizer.symbols)
     single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
-    contents["post_processor"] = _template(single, [("B", 1), ("[SEP]", 1)], tokenizer.symbols)
+    contents["post_processor"] = template(single, [*single, ("B", 1), ("[SEP]", 1)], tokenizer.symbols)
     return contents
 
 
@@ -159,17 +159,17 @@ def _of_library(text: str, symbols: dict[str, int]) -> dict[str, Any]:
     return _json(dict(sorted(symbols.items(), key=lambda item: item[1])), *parts)
 
 
-def _template(single: list[tuple[str, int]], pair: list[tuple[str, int]], symbols: dict[str, int]) -> dict[str, Any]:
-    """The symbols around one text, A, and what follows it for a second one, B; each with its segment."""
+def template(single: list[tuple[str, int]], pair: list[tuple[str, int]], symbols: dict[str, int]) -> dict[str, Any]:
+    """The symbols around one text, A, and around two, A and B; each with its segment."""
 
     def part(name: str, segment: int) -> dict[str, Any]:
         return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
 
-    used = {name for name, _ in single if name in symbols}
+    used = {name for name, _ in pair if name in symbols}
     return {
         "type": "TemplateProcessing",
         "single": [part(*item) for item in single],
-        "pair": [part(*item) for item in [*single, *pair]],
+        "pair": [part(*item) for item in pair],
         "special_tokens": {name: {"id": name, "ids": [symbols[name]], "tokens": [name]} for name in sorted(used)},
     }
 

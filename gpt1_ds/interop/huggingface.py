@@ -68,8 +68,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
     if tuned:
         settings = {**their_config(family, model, tokenizer, tuned.architecture), **tuned.config(tokenizer)}
-        if head is not None and head.kind == "linear":
-            lay_out_inputs(files, tokenizer)
+        lay_out_inputs(files, tokenizer, tuned.task)
         card = task_card(model, tuned, tokenizer, facts)
     else:
         name = _language_model(source, family, head)

@@ -139,10 +139,12 @@ class DenseModel(nn.Module):
         return self.tokens.logits(hidden_SBD, *biases)
 
     def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:
-        """fp32 [E, K]: of each example's classes or choices, before the softmax."""
+        """fp32 [E, K]: of each example's classes or choices, before the softmax; or its score. What is read is the
+        extract token, or of a bidirectional model the first one, position 0.
+        """
         assert isinstance(self.loss, TaskLoss), "this model was fine-tuned on a task, and has its loss"
         _, scores_SBO = self.heads["task_head"](self.hidden(tokens_SB, facts_B3))
-        return self.loss.at_extract(scores_SBO, extract_B)
+        return self.loss.scores_at(scores_SBO, extract_B)
 
     def caches(self) -> list[Any]:
         """Empty ones, one per layer; None for a layer that looks at one position only."""

@@ -54,11 +54,11 @@ class LanguageLoss:
 
 
 class TaskLoss:
-    """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper).
+    """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper). L2 is the cross-entropy, of a score the squared error.
 
     Outputs: the language model's (unread where lm_coefficient is 0), then scores [S, B, O]. Labels: those of
-    the language model's loss; the extract token's position [B]; the target distribution [E, K] and the weight [E] of
-    each example. All weights come from the host and the whole global batch.
+    the language model's loss; the position that is read [B]; the target distribution or score [E, K] and the
+    weight [E] of each example. All weights come from the host and the whole global batch.
     """
 
     def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
@@ -67,10 +67,13 @@ class TaskLoss:
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         *language, scores_SBO = outputs
-        *tokens, extract_B, targets_EK, weights_E = labels
-        scores_EK = self.at_extract(scores_SBO, extract_B)
+        *tokens, at_B, targets_EK, weights_E = labels
+        scores_EK = self.scores_at(scores_SBO, at_B)
         self.scores.append(scores_EK.detach())
-        loss_E = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
+        if self.spec.is_value:
+            loss_E = (scores_EK - targets_EK).square().sum(-1)
+        else:
+            loss_E = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
         loss = (loss_E * weights_E).sum()
         if self.spec.lm_coefficient:
             *tokens, weights_SB = tokens
@@ -78,9 +81,9 @@ class TaskLoss:
             loss = loss + self.language(tuple(language), (*tokens, self.spec.lm_coefficient * weights_SB))
         return loss
 
-    def at_extract(self, scores_SBO: Tensor, extract_B: Tensor) -> Tensor:
+    def scores_at(self, scores_SBO: Tensor, at_B: Tensor) -> Tensor:
         """fp32 [E, K]: the scores of each example's classes or choices."""
-        scores_BO = scores_SBO[extract_B, torch.arange(len(extract_B), device=extract_B.device)].float()
+        scores_BO = scores_SBO[at_B, torch.arange(len(at_B), device=at_B.device)].float()
         if self.spec.choice:
             return scores_BO.view(-1, self.spec.sequences)
         return scores_BO.view(-1, self.spec.sequences, self.spec.outputs).sum(1)

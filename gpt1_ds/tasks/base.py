@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 Kind = Literal["classification", "similarity", "regression", "choice"]
 Layout = Literal["single", "pair", "both", "choice"]
+Frame = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
+Regression = Literal["classes", "value"]
 SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
 
 
@@ -30,10 +32,12 @@ class Task:
 
     name: str
     kind: Kind
-    layout: Layout  # single S x E; pair S a D b E; both S a D b E and S b D a E; choice one sequence per choice
+    layout: Layout  # single x; pair a b; both a b and b a; choice one sequence per choice
     labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
     metrics: tuple[str, ...]  # the first one chooses the best epoch
     score_range: tuple[float, float] = (0.0, float(SCORE_CLASSES - 1))
+    frame: Frame = "extract"
+    regression: Regression = "classes"  # what the head says of a score: six classes, or the score itself
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Task:
@@ -45,7 +49,8 @@ class Task:
         texts = (task.name, *task.labels, *task.metrics)
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
             raise TypeError("names are lines of text")
-        if task.kind not in get_args(Kind) or task.layout not in get_args(Layout):
+        choices = ((task.kind, Kind), (task.layout, Layout), (task.frame, Frame), (task.regression, Regression))
+        if not all(value in get_args(known) for value, known in choices):
             raise TypeError("no such kind of task")
         low, high = map(float, task.score_range)
         if not (low < high and task.metrics and (task.labels or task.kind == "regression")):
@@ -54,10 +59,14 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """Columns of the head: classes; 6 for a regression; 1 for a choice, whose softmax is over its sequences."""
+        """Columns of the head: classes; of a regression 6, or its value; 1 for a choice, whose softmax is over its
+        sequences.
+        """
         if self.kind == "choice":
             return 1
-        return SCORE_CLASSES if self.kind == "regression" else len(self.labels)
+        if self.kind == "regression":
+            return SCORE_CLASSES if self.regression == "classes" else 1
+        return len(self.labels)
 
     @property
     def sequences(self) -> int:

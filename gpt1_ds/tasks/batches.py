@@ -32,10 +32,11 @@ class Batch:
     """B examples of C sequences of T positions. Padding is id 0, after each sequence."""
 
     tokens: NDArray[np.int32]  # [B, C, T]
-    extract: Int64s  # [B, C], position of the extract token
+    lengths: Int64s  # [B, C]; 1 in a padding row
+    seconds: Int64s  # [B, C], where the second text begins; the length where there is none
     lm_weights: NDArray[np.float32]  # [B, C, T - 1], of the loss of tokens[..., 1:]; the whole batch sums to 1
     labels: Int64s  # [B], class or right choice; -1: none
-    targets: NDArray[np.float32] | None  # [B, 6], of a regression
+    targets: NDArray[np.float32] | None  # [B, 6] or [B, 1], of a regression
     weights: NDArray[np.float32]  # [B], of the task loss; all sum to 1; 0: padding rows and unlabelled ones
     examples: Int64s  # [B], number of the example in its split; -1: a padding row
 
@@ -67,7 +68,8 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
     known = real & (labels != NO_LABEL if encoded.targets is None else np.isfinite(encoded.scores[examples]))
     return Batch(
         tokens=tokens_BCT,
-        extract=lengths_BC - 1,
+        lengths=lengths_BC,
+        seconds=np.where(real[:, None], encoded.seconds[examples], 1),
         lm_weights=(targets_BCT * share_BC[..., None]).astype(np.float32),
         labels=labels,
         targets=None if encoded.targets is None else np.where(real[:, None], encoded.targets[examples], 0),

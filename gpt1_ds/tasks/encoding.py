@@ -15,7 +15,7 @@ from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
-from gpt1_ds.tasks.layouts import Int32s, lay_out
+from gpt1_ds.tasks.layouts import Int32s, Row, count_specials, lay_out
 
 NO_LABEL = -1
 
@@ -26,10 +26,11 @@ class Encoded:
 
     tokens: Int32s  # [total]
     offsets: NDArray[np.int64]  # [N * C + 1]
+    seconds: NDArray[np.int64]  # [N, C], where the second text begins; the length where there is none
     sequences: int  # C
     labels: NDArray[np.int64]  # [N], class or choice; -1: none, or a regression
     scores: NDArray[np.float64]  # [N], of a regression; nan: none
-    targets: NDArray[np.float32] | None  # [N, 6], of a regression; rows without a score are 0
+    targets: NDArray[np.float32] | None  # [N, 6] or [N, 1], of a regression; rows without a score are 0
     ids: tuple[str, ...]  # [N]
     groups: tuple[str, ...]  # [N]
     truncated: int  # examples of which a part was cut off
@@ -64,25 +65,26 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
     """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted."""
-    sequences: list[Int32s] = []
-    truncated = 0
+    rows: list[Row] = []
+    truncated, specials = 0, count_specials(task)
     for example in examples:
         texts, choices = encode_texts(example, tokenizer)
-        laid_out = lay_out(task.layout, texts, choices, tokenizer.special_ids, limit)
-        sequences += laid_out
-        whole = task.sequences * (sum(map(len, texts)) + (2 if task.layout == "single" else 3)) + sum(map(len, choices))
-        truncated += sum(map(len, laid_out)) < whole
+        laid_out = lay_out(task, texts, choices, tokenizer.special_ids, limit)
+        rows += laid_out
+        whole = task.sequences * (sum(map(len, texts)) + specials) + sum(map(len, choices))
+        truncated += sum(len(row.tokens) for row in laid_out) < whole
     number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     targets = None
     if task.kind == "regression":
         known = np.isfinite(scores)
-        targets = np.where(
-            known[:, None], soft_targets(np.where(known, scores, task.score_range[0]), task.score_range), 0
-        )
+        told = np.where(known, scores, task.score_range[0])
+        targets = told[:, None].astype(np.float32) if task.outputs == 1 else soft_targets(told, task.score_range)
+        targets = np.where(known[:, None], targets, 0)
     return Encoded(
-        tokens=np.concatenate(sequences) if sequences else np.zeros(0, dtype=np.int32),
-        offsets=np.concatenate([[0], np.cumsum([len(one) for one in sequences])]).astype(np.int64),
+        tokens=np.concatenate([row.tokens for row in rows]) if rows else np.zeros(0, dtype=np.int32),
+        offsets=np.concatenate([[0], np.cumsum([len(row.tokens) for row in rows])]).astype(np.int64),
+        seconds=np.array([row.second for row in rows], dtype=np.int64).reshape(-1, task.sequences),
         sequences=task.sequences,
         labels=np.array([number_of[example.label] for example in examples], dtype=np.int64),
         scores=scores,

@@ -1,6 +1,7 @@
-"""Tokens of texts as the sequences of the paper (section 3.3): pure functions, arrays in, arrays out.
+"""Tokens of texts as the sequences of the papers: pure functions, arrays in, arrays out.
 
-S start, D delimiter, E extract. With a limit of M tokens (`task.max_length`, else the model's context):
+GPT-1 (section 3.3 of the paper) reads the extract token, the last one, which has seen all of a sequence. S start,
+D delimiter, E extract; with a limit of M tokens (`task.max_length`, else the model's context):
 - single        S x E                       x is cut to M - 2 tokens
 - pair          S a D b E                   each text is cut to M // 2 - 2 tokens (254 of 512), as in the authors' code
 - both          S a D b E and S b D a E     the same
@@ -10,54 +11,106 @@ S start, D delimiter, E extract. With a limit of M tokens (`task.max_length`, el
                 S document question D choice E
                                             no delimiter before the question; question and choices are cut to M // 4 - 1
                                             tokens, the document to what the longest choice leaves
-What is cut is a text's end. No sequence is longer than M, and the specials are always there: the extract token is the
-last one. The language-model loss counts every token after S, D and E included. The authors' code knows pairs of texts
-only; the cuts of a single text and of a document with a question are this program's own.
+
+A bidirectional model reads the first token. BERT has [CLS] a [SEP] b [SEP], and the second segment begins at b; a model
+without segments, like RoBERTa, has two separators between texts. The order of two texts says nothing, so `both` is a
+`pair`. Of two texts the longer one is cut, token by token, as in BERT's code. A choice with a question is cut as above.
+
+What is cut is a text's end. No sequence is longer than M, and the specials are always there. The language-model loss
+counts every token after S, D and E included. The authors' code knows pairs of texts only; the cuts of a single text and
+of a document with a question are this program's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.tasks.base import Layout
+from gpt1_ds.tasks.base import Frame, Task
 
 Int32s = NDArray[np.int32]
+ROLES: dict[Frame, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
+    "extract": ("start", ("delimiter",), "extract"),
+    "separator": ("cls", ("separator",), "separator"),
+    "two_separators": ("cls", ("separator", "separator"), "separator"),
+}
 
 
-def lay_out(
-    layout: Layout, texts: Sequence[Int32s], choices: Sequence[Int32s], specials: SpecialIds, limit: int
-) -> list[Int32s]:
-    """The C sequences of one example, each an int32 [T] with T <= limit.
+@dataclass(frozen=True)
+class Row:
+    """One sequence, int32 [T], and the position where its second text begins; T where there is none."""
 
-    Both orders of two texts have the same T; their final states are added before the head. A document is cut alike for
-    all its choices.
+    tokens: Int32s
+    second: int
+
+
+def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
+    """`task` as a model of this kind reads it."""
+    if model.mask == "causal":
+        return replace(task, regression="value" if settings.regression == "value" else "classes")
+    return replace(
+        task,
+        layout="pair" if task.layout == "both" else task.layout,
+        frame="separator" if model.segments else "two_separators",
+        regression="classes" if settings.regression == "classes" else "value",
+    )
+
+
+def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids: SpecialIds, limit: int) -> list[Row]:
+    """The C sequences of one example, none longer than `limit`. Raises ConfigError when the tokenizer lacks a symbol.
+
+    Both orders of two texts have the same T; their final states are added before the head. A document with a question
+    is cut alike for all its choices.
     """
     assert limit >= SHORTEST, f"a limit of {limit} tokens leaves nothing for texts"
-    half, quarter = limit // 2 - 2, limit // 4 - 1
-    if layout == "single":
-        return [_join(specials, texts[0][: limit - 2])]
-    if layout != "choice":
-        pair = [text[:half] for text in texts]
-        return [_join(specials, *order) for order in ([pair] if layout == "pair" else [pair, pair[::-1]])]
+    first, between, last = ROLES[task.frame]
+    symbols = {role: ids.require(role, f"task.name={task.name}") for role in (first, *between, last)}
+
+    def joined(*parts: Int32s) -> Row:
+        tokens, second = [symbols[first], *parts[0].tolist()], None
+        for part in parts[1:]:
+            tokens += [symbols[role] for role in between]
+            second = len(tokens)
+            tokens += part.tolist()
+        tokens.append(symbols[last])
+        return Row(np.array(tokens, dtype=np.int32), len(tokens) if second is None else second)
+
+    specials = 2 + len(between)
+    if task.layout == "single":
+        return [joined(texts[0][: limit - 2])]
+    if task.layout != "choice":
+        pair = _cut(texts, limit, specials, task.frame)
+        return [joined(*order) for order in ([pair] if task.layout == "pair" else [pair, pair[::-1]])]
     if len(texts) == 1:
-        return [_join(specials, texts[0][:half], choice[:half]) for choice in choices]
+        return [joined(*_cut([texts[0], choice], limit, specials, task.frame)) for choice in choices]
+    quarter = limit // 4 - 1
     question, choices = texts[1][:quarter], [choice[:quarter] for choice in choices]
-    left = limit - 3 - len(question) - max(map(len, choices))
+    left = limit - specials - len(question) - max(map(len, choices))
     context = np.concatenate([texts[0][:left], question])
-    return [_join(specials, context, choice) for choice in choices]
+    return [joined(context, choice) for choice in choices]
 
 
-def _join(specials: SpecialIds, *texts: Int32s) -> Int32s:
-    start, delimiter, extract = (
-        np.array([specials.require(role, "GPT-1's layout of texts")], dtype=np.int32)
-        for role in ("start", "delimiter", "extract")
-    )
-    parts = [texts[0]]
-    for text in texts[1:]:
-        parts += [delimiter, text]
-    return np.concatenate([start, *parts, extract]).astype(np.int32)
+def count_specials(task: Task) -> int:
+    """Symbols in one sequence."""
+    return 2 if task.layout == "single" else 2 + len(ROLES[task.frame][1])
+
+
+def _cut(texts: Sequence[Int32s], limit: int, specials: int, frame: Frame) -> list[Int32s]:
+    """Two texts that fit, in the way of the model's authors."""
+    if frame == "extract":
+        return [text[: limit // 2 - 2] for text in texts]
+    first, second, room = len(texts[0]), len(texts[1]), limit - specials
+    shorter = min(first, second)
+    if first + second <= room:
+        return list(texts)
+    if shorter > room // 2:  # both lose tokens; the second one where they are alike
+        first, second = room - room // 2, room // 2
+    else:
+        first, second = (shorter, room - shorter) if first < second else (room - shorter, shorter)
+    return [texts[0][:first], texts[1][:second]]

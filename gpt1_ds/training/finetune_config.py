@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find
@@ -22,6 +23,8 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     """
     source = _model_of(files, overrides)
     config = load(files, overrides, source)
+    if config.task is not None and config.model.mask == "bidirectional":
+        config = _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
     if config.checkpoint.init_from is None and config.task.tokenizer is None:
@@ -35,6 +38,16 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     if source is not None:
         ConfigError.raise_all(transfer_problems(config, load(model_of=source).model))
     return config
+
+
+def _without_language_model(config: Config, coefficient: str | None) -> Config:
+    """A model that sees both sides has no next token to predict."""
+    assert config.task is not None, "fine-tuning has a task"
+    if coefficient is not None and config.task.lm_coefficient > 0:
+        raise ConfigError(
+            f"task.lm_coefficient={coefficient}: model.mask=bidirectional has no next token to predict; use 0"
+        )
+    return replace(config, task=replace(config.task, lm_coefficient=0.0))
 
 
 def check_task(config: Config) -> TaskData:

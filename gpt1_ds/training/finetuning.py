@@ -12,6 +12,7 @@ import numpy as np
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.transfer import transfer
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.data.windows import fingerprint
@@ -34,7 +35,7 @@ class Finetuning(Workload):
 
     def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> None:
         self.scorer = TaskScorer(config, data, tokenizer_folder, groups)
-        self.config, self.task, self.groups = self.scorer.config, data.task, groups
+        self.config, self.task, self.groups = self.scorer.config, self.scorer.task, groups
         self.tokenizer, self.tokenizer_folder = self.scorer.tokenizer, tokenizer_folder
         self.tokenizer_hash = self.tokenizer.fingerprint
         self.data_hash = "+".join(self.scorer.splits[split].data_hash for split in ("train", DEV))
@@ -54,7 +55,7 @@ class Finetuning(Workload):
             for rows in self.scorer.shape.rows()
         )
         here = self.scorer.micro_batches(batch, (self.config.run.seed, step))
-        tokens = int((batch.extract + 1).sum())
+        tokens = int(batch.lengths.sum())
         return StepBatch(here, (mark + 2**63) % 2**64 - 2**63 if counted else 0, tokens)
 
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -78,10 +79,13 @@ class Finetuning(Workload):
         facts = manifest.read(folder)
         if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
-        specials = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
-        fresh = () if "task" in facts else specials
+        fresh: tuple[int, ...] = ()
+        if self.task.frame == "extract" and "task" not in facts:  # pre-training has not met GPT-1's three symbols
+            fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
-        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        note = self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        if note and self.groups.rank == 0:
+            log.say(note)
 
     def facts(self) -> dict[str, Any]:
         return {"task": asdict(self.task), "head": asdict(self.scorer.objective.head)}

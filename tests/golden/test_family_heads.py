@@ -1,4 +1,4 @@
-"""Fine-tuned GPT-2 and BERT in transformers: the scores are ours."""
+"""Fine-tuned GPT-2, BERT and RoBERTa in transformers: the scores are ours."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import pytest
 import torch
 import transformers
 
-from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
-from gpt1_ds.interop.families.registry import family_of_model
-from gpt1_ds.interop.hf_task import FineTuned
-from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.lines import LineReader
-from tests.helpers.foreign import make_checkpoint
-from tests.helpers.served import fields, fine_tune, rows
-from tests.helpers.theirs import BERT, batch, theirs_of
+from tests.helpers.served import SENTENCE, fields, fine_tune, rows
+from tests.helpers.theirs import theirs_of
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
+
+MODEL = ("model.mask=bidirectional", "model.embedding_norm=true", "model.head=masked", "model.activation=gelu")
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +52,61 @@ def test_a_fine_tuned_gpt2_has_our_scores(shape: str, name: str, tokenizer: Path
         np.testing.assert_allclose(found[0], scores, rtol=0, atol=2e-5)
 
 
-def test_a_fine_tuned_bert_has_our_scores(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head has a bias, and everything of the language model but its head comes along."""
-    head = HeadSpec(2, 1, kind="pooled")
-    task = Task("pairs", "classification", "pair", ("no", "yes"), ("accuracy",))
-    make_checkpoint(tmp_path / "c", tokenizer, BERT, head=head)
-    family = family_of_model(tmp_path, BERT)
-    monkeypatch.setattr(FineTuned, "of", lambda *_: FineTuned(family, head, task, BERT.context))
-    huggingface.export(tmp_path / "c", tmp_path / "out")
-    theirs, texts = theirs_of(tmp_path / "out", "BertForSequenceClassification"), batch()
-    inputs = texts.theirs(segments=True)
-    inputs["input_ids"] = torch.where(texts.is_real, texts.tokens_BS, theirs.config.pad_token_id)
-    tokens_SB, facts_B3 = texts.ours()
-    with torch.no_grad():
-        found = load_checkpoint(tmp_path / "c").model.scores(tokens_SB, torch.zeros(2, dtype=torch.int64), facts_B3)
-        assert (theirs(**inputs).logits - found).abs().max() <= 1e-5
-    assert theirs.config.id2label == {0: "no", 1: "yes"}
+@pytest.fixture(scope="module")
+def symbols(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tokenizer for each encoder: WordPiece, and a byte-level BPE with the symbols of masked models."""
+    place = tmp_path_factory.mktemp("symbols")
+    (place / "text.txt").write_text(f"{SENTENCE} right same file path value: é\n" * 40)
+    for name in ("wordpiece", "gpt2-bpe"):
+        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
+    return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe"}
+
+
+ENCODERS = {
+    "Bert": (*MODEL, "model.segments=2", "model.norm_eps=1e-12"),
+    "Roberta": MODEL,
+}
+CASES = [
+    *(("pair", "Bert"), ("regression", "Bert"), ("choice", "Bert")),
+    *(("single", "Roberta"), ("similarity", "Roberta"), ("regression", "Roberta")),
+]
+
+
+@pytest.mark.parametrize(("shape", "stem"), CASES)
+def test_a_fine_tuned_encoder_has_our_scores(shape: str, stem: str, symbols: dict[str, Path], tmp_path: Path) -> None:
+    """Their tokenizer lays the texts out, cuts them and names the segments; a score is one number."""
+    words = (*ENCODERS[stem], "model.context=40", "train.steps=12", "train.epochs=null")
+    run = fine_tune(shape, symbols[stem], tmp_path / "run", *words)
+    huggingface.export(run, tmp_path / "out")
+    predictor = Predictor(load_checkpoint(run))
+    assert predictor.settings.lm_coefficient == 0
+    reader = LineReader(predictor.task, predictor.settings, "tsv")
+    examples = [fields(shape, row) for row in rows(shape, 5)]
+    if shape != "choice":
+        examples.append([" ".join(["file"] * 60), *examples[0][1:]])  # is cut
+    wanted = predictor.scores([reader.of_fields(example) for example in examples])
+    kind = "MultipleChoice" if shape == "choice" else "SequenceClassification"
+    model = theirs_of(tmp_path / "out", f"{stem}For{kind}")
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for example, scores in zip(examples, wanted, strict=True):
+        if shape == "choice":
+            inputs = auto([example[0]] * 3, example[-3:], padding=True, return_tensors="pt")
+            inputs = {name: value.unsqueeze(0) for name, value in inputs.items()}
+        else:
+            inputs = auto(*example, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            np.testing.assert_allclose(model(**inputs).logits[0], scores, rtol=0, atol=2e-5)
+    assert model.config.problem_type == {"choice": None, "regression": "regression"}.get(
+        shape, "single_label_classification"
+    )
     card = (tmp_path / "out" / "README.md").read_text()
     assert "what is read is the first token" in card
     assert "extract token" not in card
+    if shape != "choice":
+        assert predictor.lines([reader.of_fields(examples[0])], as_json=True)
+
+
+def test_choices_of_a_model_without_segments_stay_here(symbols: dict[str, Path], tmp_path: Path) -> None:
+    run = fine_tune("choice", symbols["Roberta"], tmp_path / "run", *ENCODERS["Roberta"], "train.steps=1")
+    with pytest.raises(CheckpointError, match="a Roberta with a head for them cannot be exported; `gpt1-ds predict`"):
+        huggingface.export(run, tmp_path / "out")

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt1_ds.config import load
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
+from gpt1_ds.tasks.base import Frame, Layout, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
-from gpt1_ds.tasks.layouts import lay_out
+from gpt1_ds.tasks.layouts import fitted, lay_out
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.words import WordTokenizer
 
@@ -216,31 +218,36 @@ def test_official_files_become_the_papers_sequences(name: str, tmp_path: Path) -
         assert data.task.labels[encoded.labels[0]] == case.label
 
 
-SPECIALS = SpecialIds(unknown=0, eod=1, start=101, delimiter=102, extract=103)
+SPECIALS = SpecialIds(unknown=0, eod=1, start=101, delimiter=102, extract=103, cls=201, separator=202)
 
 
 def ids(*numbers: int) -> np.ndarray:
     return np.array(numbers, dtype=np.int32)
 
 
+def cut_to(layout: Layout, texts: list[np.ndarray], choices: list[np.ndarray], limit: int) -> list[np.ndarray]:
+    task = Task("made up", "choice" if layout == "choice" else "classification", layout, ("no", "yes"), ("accuracy",))
+    return [row.tokens for row in lay_out(task, texts, choices, SPECIALS, limit)]
+
+
 def test_what_is_cut_of_a_sequence_of_ten() -> None:
     """Ten tokens: a single text has 8, each of a pair 10 // 2 - 2 = 3."""
     long, other = np.arange(1, 21, dtype=np.int32), np.arange(31, 51, dtype=np.int32)
-    (one,) = lay_out("single", [long], [], SPECIALS, 10)
+    (one,) = cut_to("single", [long], [], 10)
     assert one.tolist() == [101, 1, 2, 3, 4, 5, 6, 7, 8, 103]
-    (two,) = lay_out("pair", [long, other], [], SPECIALS, 10)
+    (two,) = cut_to("pair", [long, other], [], 10)
     assert two.tolist() == [101, 1, 2, 3, 102, 31, 32, 33, 103]
-    first, second = lay_out("both", [long, ids(7)], [], SPECIALS, 10)
+    first, second = cut_to("both", [long, ids(7)], [], 10)
     assert first.tolist() == [101, 1, 2, 3, 102, 7, 103], "what one text leaves is not given to the other"
     assert second.tolist() == [101, 7, 102, 1, 2, 3, 103]
-    endings = lay_out("choice", [long], [other, ids(9)], SPECIALS, 10)
+    endings = cut_to("choice", [long], [other, ids(9)], 10)
     assert [one.tolist() for one in endings] == [[101, 1, 2, 3, 102, 31, 32, 33, 103], [101, 1, 2, 3, 102, 9, 103]]
 
 
 def test_a_document_gives_way_to_its_question_and_choices() -> None:
     """16 tokens: question and choices have 16 // 4 - 1 = 3, the document 16 - 3 specials - 3 - the longest choice."""
     document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
-    made = lay_out("choice", [document, question], [ids(71), ids(72, 73)], SPECIALS, 16)
+    made = cut_to("choice", [document, question], [ids(71), ids(72, 73)], 16)
     assert [one.tolist() for one in made] == [
         [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 71, 103],
         [101, 1, 2, 3, 4, 5, 6, 7, 8, 31, 32, 33, 102, 72, 73, 103],
@@ -249,17 +256,17 @@ def test_a_document_gives_way_to_its_question_and_choices() -> None:
 
 def test_the_originals_numbers() -> None:
     long = np.ones(600, dtype=np.int32)
-    assert len(lay_out("pair", [long, long], [], SPECIALS, 512)[0]) == 254 + 254 + 3
+    assert len(cut_to("pair", [long, long], [], 512)[0]) == 254 + 254 + 3
 
 
 @pytest.mark.parametrize("limit", [8, 9, 10, 11, 16, 33, 512])
 def test_nothing_is_longer_than_the_limit(limit: int) -> None:
     long = np.ones(2000, dtype=np.int32)
     made = [
-        *lay_out("single", [long], [], SPECIALS, limit),
-        *lay_out("both", [long, long], [], SPECIALS, limit),
-        *lay_out("choice", [long], [long, long[:1]], SPECIALS, limit),
-        *lay_out("choice", [long, long], [long, long[:1]], SPECIALS, limit),
+        *cut_to("single", [long], [], limit),
+        *cut_to("both", [long, long], [], limit),
+        *cut_to("choice", [long], [long, long[:1]], limit),
+        *cut_to("choice", [long, long], [long, long[:1]], limit),
     ]
     for one in made:
         assert len(one) <= limit
@@ -267,3 +274,59 @@ def test_nothing_is_longer_than_the_limit(limit: int) -> None:
         assert one.dtype == np.int32
         assert (one == 1).sum() >= 1
     assert all((one == 102).sum() == 1 for one in made[1:])
+
+
+def popped(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """What is left of two texts, as the data script of Devlin et al. (2019) cuts them."""
+    first, second = first.copy(), second.copy()
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@pytest.mark.parametrize("frame", ["separator", "two_separators"])
+def test_the_longer_text_is_cut_as_in_berts_code(frame: Frame) -> None:
+    """Every pair of lengths up to 12, at an odd and an even limit; then the layouts of BERT and of RoBERTa."""
+    task, specials = Task("made up", "classification", "pair", ("no", "yes"), ("accuracy",), frame=frame), SPECIALS
+    between = [202] if frame == "separator" else [202, 202]
+    for limit in (13, 14):
+        for a, b in np.ndindex(12, 12):
+            first, second = list(range(1, a + 1)), list(range(31, 31 + b))
+            (row,) = lay_out(task, [ids(*first), ids(*second)], [], specials, limit)
+            first, second = popped(first, second, limit - 2 - len(between))
+            assert row.tokens.tolist() == [201, *first, *between, *second, 202]
+            assert row.second == 1 + len(first) + len(between)
+
+
+@pytest.mark.parametrize("frame", ["separator", "two_separators"])
+def test_a_choice_of_a_bidirectional_model_keeps_its_question(frame: Frame) -> None:
+    task = Task("made up", "choice", "choice", ("0", "1"), ("accuracy",), frame=frame)
+    document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
+    rows = lay_out(task, [document, question], [ids(71), ids(72, 73)], SPECIALS, 17)
+    between = [202] if frame == "separator" else [202, 202]
+    kept = [*range(1, 10 if frame == "separator" else 9), 31, 32, 33]
+    assert [row.tokens.tolist() for row in rows] == [
+        [201, *kept, *between, 71, 202],
+        [201, *kept, *between, 72, 73, 202],
+    ]
+    assert {row.second for row in rows} == {1 + len(kept) + len(between)}
+    (one, two) = lay_out(task, [document], [ids(71), question], SPECIALS, 12)
+    assert (len(one.tokens), len(two.tokens)) == (12, 12), "each choice leaves its own document"
+
+
+@pytest.mark.parametrize("segments", [0, 2])
+def test_how_a_bidirectional_model_reads_a_task(segments: int) -> None:
+    similar = Task("made up", "regression", "both", (), ("pearson",))
+    model = ModelConfig(mask="bidirectional", segments=segments)
+    task = fitted(similar, TaskConfig(), model)
+    assert (task.layout, task.sequences, task.outputs, task.regression) == ("pair", 1, 1, "value")
+    assert task.frame == ("separator" if segments else "two_separators")
+    assert fitted(similar, TaskConfig(regression="classes"), model).outputs == 6
+    assert fitted(similar, TaskConfig(), ModelConfig()) == similar
+    assert fitted(similar, TaskConfig(regression="value"), ModelConfig()).outputs == 1
+
+
+def test_a_tokenizer_without_the_symbols_is_refused() -> None:
+    task = Task("cola", "classification", "single", ("no", "yes"), ("accuracy",), frame="separator")
+    with pytest.raises(ConfigError, match=r"^task.name=cola needs a token <cls>: the tokenizer has none; train one"):
+        lay_out(task, [ids(1)], [], SpecialIds(eod=0), 16)

@@ -85,6 +85,7 @@ FAMILY = Family(
     stem="Bert",
     language_model="BertForMaskedLM",
     pairs="BertForPreTraining",
+    choices="BertForMultipleChoice",
     classifier="pooled",
     prefix="bert.",
     outside=("cls.", "classifier."),

@@ -89,7 +89,7 @@ def test_arrays_of_a_batch(layout: Layout) -> None:
             start, stop = encoded.offsets[example * C + c : example * C + c + 2]
             assert batch.tokens[row, c, : stop - start].tolist() == encoded.tokens[start:stop].tolist()
             assert not batch.tokens[row, c, stop - start :].any()
-            assert batch.tokens[row, c, batch.extract[row, c]] == 4, "the extract token"
+            assert batch.tokens[row, c, batch.lengths[row, c] - 1] == 4, "the extract token"
             assert (batch.lm_weights[row, c] > 0).sum() == stop - start - 1, "D and E are predicted, padding is not"
     losses = np.random.default_rng(0).random((B, C, T - 1))
     assert (batch.lm_weights * losses).sum() == pytest.approx(
@@ -108,7 +108,7 @@ def test_soft_targets_ride_along() -> None:
 
 def padding_share(batch: Batch) -> float:
     """Share of all positions that hold no token, padding rows included."""
-    return 1 - float((batch.extract[batch.examples >= 0] + 1).sum()) / batch.tokens.size
+    return 1 - float(batch.lengths[batch.examples >= 0].sum()) / batch.tokens.size
 
 
 def test_padding_rows_weigh_nothing() -> None:
@@ -119,7 +119,7 @@ def test_padding_rows_weigh_nothing() -> None:
     np.testing.assert_array_equal(filled.lm_weights[:2], full.lm_weights)
     assert not filled.lm_weights[2:].any()
     assert not filled.tokens[2:].any()
-    assert not filled.extract[2:].any()
+    assert (filled.lengths[2:] == 1).all()
     assert padding_share(filled) > padding_share(full)
 
 
@@ -128,7 +128,7 @@ def test_rows_keep_the_weights_of_the_whole_batch() -> None:
     batch = TrainBatches(some(50, layout="both"), 12, seed=1).at(2)
     for size in (1, 2, 3, 4, 6, 12):
         parts = [batch.rows(start, start + size) for start in range(0, 12, size)]
-        for name in ("tokens", "extract", "lm_weights", "labels", "weights", "examples"):
+        for name in ("tokens", "lengths", "seconds", "lm_weights", "labels", "weights", "examples"):
             np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(batch, name))
     assert batch.lm_weights.sum() == pytest.approx(1)
     assert batch.weights.sum() == pytest.approx(1)
@@ -161,7 +161,7 @@ def test_lengths_are_alike_within_a_batch() -> None:
     unsorted = [build_batch(encoded, np.arange(k, k + 8)) for k in range(0, 640, 8)]
     share = batches.padding_share()
     assert share < 0.5 * np.mean([padding_share(batch) for batch in unsorted])
-    tokens = sum(int((batch.extract + 1).sum()) for batch in map(batches.at, range(batches.per_epoch)))
+    tokens = sum(int(batch.lengths.sum()) for batch in map(batches.at, range(batches.per_epoch)))
     places = sum(batch.tokens.size for batch in map(batches.at, range(batches.per_epoch)))
     assert share == pytest.approx(1 - tokens / places)
     means = encoded.lengths.max(axis=1)[batches.order(0)].mean(axis=1)
