@@ -48,7 +48,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small real dataset: some of Python's own documentation, 500 pieces. One for all workers, to be read only."""
-    from tools.layouts import make_data
+    from tools.families import make_data
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
-from tools.layouts import make_data
+from tools.families import make_data
 
 VOCABULARY = 40482
 BASE = [

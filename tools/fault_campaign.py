@@ -1,6 +1,6 @@
 """Kill runs on many layouts, in every phase of a run, and start them again; compare them with undisturbed runs.
 
-    python tools/fault_campaign.py [--kills 100] [--seed 1] [--delays 0.3] [--out FOLDER]
+    python tools/fault_campaign.py [--family gpt1] [--kills 100] [--seed 1] [--delays 0.3] [--out FOLDER]
 
 Each run trains 40 steps on the next layout, with background saves or without, while delays are injected into its saves,
 loads and evaluations. After a few kills it is left in peace and the next layout has its turn. A kill is aimed at a
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
+from tools.families import FAMILIES, add_family, family_data
 from tools.faults.attempt import AIMS, STEPS, TINY, VICTIMS, Attempt, folder
 from tools.faults.ledger import Finished, Kill, Ledger, shortfalls, table
 
@@ -153,10 +154,11 @@ def campaign(
     delay: float,
     layouts: Layouts = CAMPAIGN,
     kills_per_run: int = KILLS_PER_RUN,
+    extra: Sequence[str] = (),
 ) -> Ledger:
     """Go on until so many kills were made and every run that was hit has ended as if it had not been."""
     ledger = Ledger(place / "kills.jsonl")
-    common = [f"data.path={data}", f"run.dir={place}"]
+    common = [f"data.path={data}", f"run.dir={place}", *extra]
 
     @cache
     def undisturbed(layout: str) -> Results:
@@ -183,6 +185,7 @@ def main() -> None:
         arguments = (load([], [*TINY, *words]), float(delay), int(seed))
         sys.exit(launch.launch("tools.fault_campaign:pretrain_with_delays", arguments, int(ranks)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_family(parser)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--delays", type=float, default=0.3, metavar="SECONDS")
@@ -190,11 +193,10 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))  # so that the run under way ends with us
-    from tools.layouts import make_data
-
     with tempfile.TemporaryDirectory() as temporary:
         place, began = options.out or Path(temporary), time.monotonic()
-        ledger = campaign(make_data(place), place / "runs", options.kills, options.seed, options.delays)
+        data, family = family_data(place, options.family), FAMILIES[options.family]
+        ledger = campaign(data, place / "runs", options.kills, options.seed, options.delays, extra=family)
     print(table(ledger.kills))
     victims = dict(Counter(kill.victim for kill in ledger.kills))
     print(f"{len(ledger.kills)} kills {victims} in {len(ledger.finished)} runs, {time.monotonic() - began:.0f} s")

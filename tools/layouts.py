@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
+from tools.families import FAMILIES, add_family, family_data
 
 # The pinned recipe: learnable text, a rate at which training is not chaotic, warm-up, dropout, clipping that bites
 RECIPE = [
@@ -32,15 +33,6 @@ RECIPE = [
     *("train.global_batch=16", "train.micro_batch=4", "optimizer.lr=1e-3", "optimizer.clip=0.5"),
     *("schedule.kind=constant", "schedule.warmup_steps=5"),
 ]
-
-
-# What makes the recipe's model one of another family; text comes in windows
-_ENCODER = ["model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"]
-FAMILIES = {
-    **{"gpt1": [], "gpt2": ["model.norm=pre", "model.init=residual"]},
-    "bert": [*_ENCODER, "model.norm_eps=1e-12", "objective.kind=masked"],
-    "roberta": [*_ENCODER, "objective.kind=masked", "objective.whole_words=true"],
-}
 
 
 @dataclass(frozen=True)
@@ -237,25 +229,10 @@ def sequence_parallel_on_cpu() -> Iterator[None]:
         torch.cuda.current_device = real
 
 
-def make_data(folder: Path, masks: bool = False) -> Path:
-    """A small dataset from the corpus inside Python; with `masks` its tokenizer has what a masked model needs."""
-    from gpt1_ds.data.build import build
-    from gpt1_ds.data.python_docs import documents
-    from gpt1_ds.data.tokenizers.train import train
-
-    if not (folder / "data" / "dataset.json").exists():
-        (folder / "text").mkdir(parents=True, exist_ok=True)
-        for number, document in zip(range(40), documents(), strict=False):
-            (folder / "text" / f"{number:02d}.txt").write_text(document[:20000])
-        train([folder / "text"], folder / "tokenizer", 500, masks=masks)
-        build([folder / "text"], folder / "tokenizer", folder / "data", workers=1, validation=0.1)
-    return folder / "data"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--family", choices=FAMILIES, default="gpt1")
+    add_family(parser)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
@@ -263,7 +240,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     family = FAMILIES[options.family]
     with tempfile.TemporaryDirectory() as folder:
-        data = make_data(Path(folder), masks="objective.kind=masked" in family)
+        data = family_data(Path(folder), options.family)
         if options.plot:
             plot_precisions(data, options.steps, options.plot)
             return

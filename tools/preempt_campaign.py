@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import runs  # noqa: E402
 from tools.cluster import NODES, Cluster, processes_of, rank_of  # noqa: E402
-from tools.layouts import make_data  # noqa: E402
+from tools.families import make_data  # noqa: E402
 
 WAYS = ("warning", "signal to steps", "requeue", "killed rank")
 

@@ -1,6 +1,6 @@
 """Save on each of eight layouts, resume on each of them: the next five losses against a run that was not interrupted.
 
-    python tools/resume_matrix.py [--precision fp32|bf16] [--only NAME ...]
+    python tools/resume_matrix.py [--family gpt1] [--precision fp32|bf16] [--only NAME ...]
 
 Prints a table: rows are the layouts that saved after ten steps, columns those that went on; a cell is the largest
 relative difference of losses 11 to 15 from one process, dropout on. Masters and both moments are compared tensor by
@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
-from tools.layouts import ONE, RECIPE, Layout, _layout, make_data, trace
+from tools.families import FAMILIES, add_family, family_data
+from tools.layouts import ONE, RECIPE, Layout, _layout, trace
 
 SAVED, MORE = 10, 5
 LAYOUTS = [
@@ -39,21 +41,29 @@ BF16_LAYOUTS = [layout for layout in LAYOUTS if "zero0" not in layout.name]  # i
 QUIET = ["train.eval_every=0", "checkpoint.every=0", "train.eval_batches=1", f"train.steps={SAVED}"]
 
 
-def save_on(layout: Layout, data: Path, folder: Path, precision: str, steps: int = SAVED) -> Path:
+def save_on(
+    layout: Layout, data: Path, folder: Path, precision: str, steps: int = SAVED, extra: Sequence[str] = ()
+) -> Path:
     """Train `steps` steps with the product's own command; its checkpoint."""
     name = layout.name.replace(" ", "-")
     words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
-    words += [f"train.steps={steps}"]
-    config = load([], [*words, f"train.precision={precision}"])
+    words += [f"train.steps={steps}", f"train.precision={precision}"]
+    config = load([], [*words, *extra])
     assert launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), layout.ranks) == 0
     return find(folder / name)
 
 
 def resume_on(
-    layout: Layout, data: Path, checkpoints: list[Path], precision: str, saved: int = SAVED, more: int = MORE
+    layout: Layout,
+    data: Path,
+    checkpoints: list[Path],
+    precision: str,
+    saved: int = SAVED,
+    more: int = MORE,
+    extra: Sequence[str] = (),
 ) -> list[tuple[list[float], str]]:
     """Per checkpoint: the `more` losses after it, and the name of a tensor that was not restored to the bit, or ''."""
-    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}"]
+    words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"train.precision={precision}", *extra]
     ranks = launch.run("tools.resume_matrix:resume_here", (words, checkpoints, saved, more), layout.ranks)
     return [
         (ranks[0][number][0], next((rank[number][1] for rank in ranks if rank[number][1]), ""))
@@ -70,6 +80,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches, with_vocabulary
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from gpt1_ds.objectives.pretraining import pretraining_objective
     from gpt1_ds.training import schedule
 
     config = load([], overrides)
@@ -77,7 +88,8 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     connect(120)
     groups, data = ProcessGroups(config), open_data(config)
     config = with_vocabulary(config, data.tokenizer.vocab_size)
-    engine = build_engine(config, data.tokenizer.vocab_size, groups)
+    objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
+    engine = build_engine(config, data.tokenizer.vocab_size, groups, objective=objective)
     shape = batch_shape(config, groups)
     results = []
     for checkpoint in checkpoints:
@@ -88,9 +100,8 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
         for step in range(saved + 1, saved + more + 1):
             batch = data.training.batch(step, shape)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, saved + more)
-            losses.append(
-                engine.step(training_batches(engine.objective, batch.micro_batches, config.run.seed, step), rate).loss
-            )
+            batches = training_batches(objective, batch.micro_batches, config.run.seed, step)
+            losses.append(engine.step(batches, rate).loss)
         results.append((losses, wrong))
     dist.destroy_process_group()
     return results
@@ -122,17 +133,19 @@ def relative(losses: list[float], wanted: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_family(parser)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="layouts that resume")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        data = make_data(Path(folder))
+        data, family = family_data(Path(folder), options.family), FAMILIES[options.family]
         layouts = LAYOUTS if options.precision == "fp32" else BF16_LAYOUTS
-        wanted = trace(ONE, data, SAVED + MORE).losses[SAVED:]
-        saved = [save_on(layout, data, Path(folder) / "runs", options.precision) for layout in layouts]
+        wanted = trace(ONE, data, SAVED + MORE, family).losses[SAVED:]
+        runs, precision = Path(folder) / "runs", options.precision
+        saved = [save_on(layout, data, runs, precision, extra=family) for layout in layouts]
         targets = [layout for layout in layouts if not options.only or layout.name in options.only]
-        columns = [resume_on(layout, data, saved, options.precision) for layout in targets]
+        columns = [resume_on(layout, data, saved, precision, extra=family) for layout in targets]
     print("| saved on \\ resumed on | " + " | ".join(f"{t.name} ({t.ranks})" for t in targets) + " |")
     print("|---" * (len(targets) + 1) + "|")
     for number, layout in enumerate(layouts):

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from tools import runs
-from tools.layouts import make_data
+from tools.families import make_data
 
 RANKS = 4
 LAYOUT = [

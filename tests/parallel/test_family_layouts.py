@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.layouts import FAMILIES, LAYOUTS, ONE, Layout, Trace, compare, make_data, trace
+from tools.families import FAMILIES, make_data
+from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 
 STEPS = 6
 NAMES = ("zero3 recompute", "tp2 sequence", "pp2 recompute mb2", "tp2 pp2 sequence recompute")

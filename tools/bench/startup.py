@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpt1_ds.data.sources import make_embedded_corpus
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
-from tools.layouts import make_data
+from tools.families import make_data
 
 APART = True  # torch is imported by other processes
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from gpt1_ds.evaluation.fill import fill
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
-from tools.layouts import FAMILIES, make_data
+from tools.families import FAMILIES, make_data
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,46 @@
+"""What makes a tool's small model one of a family: settings, and text that they can read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+_ENCODER = [
+    *("model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"),
+    "objective.kind=masked",
+]
+_PAIRS = ["model.segments=2", "objective.next_sentence=true", "objective.copies=10", "data.text=pairs"]
+FAMILIES: dict[str, list[str]] = {
+    "gpt1": [],
+    "gpt2": ["model.norm=pre", "model.init=residual"],
+    "bert": [*_ENCODER, *_PAIRS, "model.norm_eps=1e-12"],
+    "roberta": [*_ENCODER, "objective.whole_words=true", "data.text=full_sentences"],
+}
+
+
+def add_family(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--family", choices=FAMILIES, default="gpt1", help="of the model (default: gpt1)")
+
+
+def family_data(folder: Path, family: str) -> Path:
+    """A small dataset in `folder` that the family's models can read."""
+    return make_data(folder, masks="objective.kind=masked" in FAMILIES[family])
+
+
+def make_data(folder: Path, masks: bool = False) -> Path:
+    """A small dataset from the corpus inside Python; with `masks` it has what masked models need: the tokenizer's
+    symbols, and sentence borders.
+    """
+    from gpt1_ds.data.build import build
+    from gpt1_ds.data.python_docs import documents
+    from gpt1_ds.data.tokenizers.train import train
+
+    if not (folder / "data" / "dataset.json").exists():
+        (folder / "text").mkdir(parents=True, exist_ok=True)
+        for number, document in zip(range(40), documents(), strict=False):
+            (folder / "text" / f"{number:02d}.txt").write_text(document[:20000])
+        train([folder / "text"], folder / "tokenizer", 500, masks=masks)
+        build(
+            [folder / "text"], folder / "tokenizer", folder / "data", workers=1, validation=0.1, split_sentences=masks
+        )
+    return folder / "data"
