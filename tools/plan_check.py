@@ -24,20 +24,36 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.config import Config, load
+from gpt1_ds.data.loader import Rows
+from gpt1_ds.data.rows import TextRows
+from gpt1_ds.data.windows import Int64s
 from gpt1_ds.launcher import launch
+from gpt1_ds.objectives.base import TextObjective
+from gpt1_ds.objectives.masked import Masked, MaskedText
+from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.memory import memory
 from gpt1_ds.plan.search import search
+from tools.layouts import sequence_parallel_on_cpu
 
 VOCABULARY = 8000
 SMALL = ["model.layers=4", "model.width=768", "model.heads=12", "model.context=256"]
 WIDE = ["model.layers=2", "model.width=1280", "model.heads=20", "model.context=256"]
 DEEP = ["model.layers=12", "model.width=512", "model.heads=8", "model.context=256"]
 GPT1 = ["model.layers=12", "model.width=768", "model.heads=12", "model.context=512"]
+MASKED = [
+    *("model.mask=bidirectional", "model.embedding_norm=true", "model.activation=gelu", "model.head=masked"),
+    "objective.kind=masked",
+]
+BERT = [*MASKED, "model.segments=2", "objective.next_sentence=true", "data.text=pairs"]
+ROBERTA = [*MASKED, "data.text=full_sentences"]
 BF16, FP32 = ["train.precision=bf16"], ["train.precision=fp32"]
 CHOICE = ["model.layers=4", "model.width=256", "model.heads=4", "model.context=256", "train.global_batch=16"]
 
@@ -81,6 +97,11 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "tp2 pp2 fp32": (4, [*WIDE, *FP32, *batch(32, 8), *layout(tensor=2, pipeline=2)]),
     "tp2 dp2 fp32 zero3": (4, [*WIDE, *FP32, *batch(8, 2), *layout(tensor=2, zero=3)]),
     "pp2 dp2 bf16": (4, [*GPT1, *BF16, *batch(8, 2), *layout(pipeline=2)]),
+    "bert fp32 zero1": (1, [*SMALL, *BERT, *FP32, *batch(8, 4), *layout()]),
+    "bert pp2 fp32": (2, [*WIDE, *BERT, *FP32, *batch(8, 2), *layout(pipeline=2)]),
+    "bert dp2 zero3 recompute": (2, [*SMALL, *BERT, *FP32, *batch(8, 4), *layout(zero=3, recompute=True)]),
+    "roberta bf16 zero1": (1, [*SMALL, *ROBERTA, *BF16, *batch(8, 4), *layout()]),
+    "roberta tp2 sequence": (2, [*SMALL, *ROBERTA, *FP32, *batch(8, 4), *layout(tensor=2), "parallel.sequence=true"]),
     "dp4 bf16 zero1": (4, [*SMALL, *BF16, *batch(32, 8), *layout()]),
 }
 
@@ -106,12 +127,11 @@ class Row:
         return f"{self.name:26} {self.part:7} planned / measured: {numbers}"
 
 
+@sequence_parallel_on_cpu()
 def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     """On every rank: peak memory above the baseline (MiB) and the seconds of each step."""
-    import numpy as np
     import torch.distributed as dist
 
-    from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.engine.session import share_cores, tune_malloc
@@ -125,11 +145,12 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     connect(300)
     groups = ProcessGroups(config)
     baseline = resident("VmRSS")
-    engine = build_engine(config, VOCABULARY, groups)
+    objective = objective_of(config)
+    engine = build_engine(config, VOCABULARY, groups, objective=objective)
     shape, draw, seconds = batch_shape(config, groups), np.random.default_rng(0), []
     for step in range(1, steps + 1):
-        tokens = [(draw.integers(0, VOCABULARY, (len(r), config.model.context + 1)), r) for r in shape.rows()]
-        batches = training_batches(engine.objective, [Rows(*pair) for pair in tokens], config.run.seed, step)
+        rows = [full_rows(config, draw, row_B) for row_B in shape.rows()]
+        batches = training_batches(objective, rows, config.run.seed, step)
         dist.barrier()
         began = time.perf_counter()
         engine.step(batches, 1e-4)
@@ -138,6 +159,22 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     peak = resident("VmHWM")
     dist.destroy_process_group()
     return {"peak": (peak - baseline) / 2**20, "baseline": baseline / 2**20, "seconds": seconds}
+
+
+def objective_of(config: Config) -> TextObjective:
+    """That of pre-training, with the first id for <mask>."""
+    if config.objective.kind == "causal":
+        return pretraining_objective(config)
+    return Masked(config.objective, pretraining_head(config), MaskedText(0, np.arange(1, VOCABULARY), key=0))
+
+
+def full_rows(config: Config, draw: np.random.Generator, row_B: Int64s) -> Rows | TextRows:
+    """Random tokens, and no padding."""
+    tokens_BT = draw.integers(0, VOCABULARY, (len(row_B), config.model.context + 1))
+    if config.objective.kind == "causal":
+        return Rows(tokens_BT, row_B)
+    lengths_G = np.full(config.train.global_batch, config.model.context)
+    return TextRows.of_windows(tokens_BT, row_B, row_B, lengths_G)
 
 
 def resident(field: str) -> int:
