@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,8 @@ WALLS = {
         "commands/doctor.py",
     ),
 }
+FOR_EVERY_FAMILY = ("model", "engine", "training", "objectives", "plan")
+FAMILY = re.compile(r"bert|gpt-?2(?!\d)|(?<![a-z\d])t5(?![a-z\d])", re.IGNORECASE)
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy", "tokenizers")
 
 
@@ -93,6 +96,35 @@ def test_no_modules_import_each_other() -> None:
         packages = {name.rpartition(".")[0] for name in names}  # of `from package import module`
         graph[module] = names - packages
     assert circle(graph) == []
+
+
+def family_names(tree: ast.Module) -> list[str]:
+    """Names and strings of the code that name a family of models; comments and docstrings may cite its paper."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return [line for line in ast.unparse(tree).splitlines() if FAMILY.search(line)]
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("is_bert = kind == 1", True),
+        ("if family == 'GPT-2': pass", True),
+        ("def t5_bias(): pass", True),
+        ("def f():\n    'BERT (Devlin et al. 2019)'\n    return 'gpt1', 'gpt-2018', at5  # T5 has none", False),
+    ],
+)
+def test_family_names_are_found(code: str, named: bool) -> None:
+    assert bool(family_names(ast.parse(code))) == named
+
+
+@pytest.mark.parametrize("package", FOR_EVERY_FAMILY)
+def test_no_family_has_code_of_its_own(package: str) -> None:
+    """Architectures, presets and interop/families/ say what a family is; what runs it reads settings."""
+    for path in (PACKAGE / package).rglob("*.py"):
+        assert not FAMILY.search(path.stem), path
+        assert family_names(ast.parse(path.read_text())) == [], path
 
 
 def test_tools_do_not_import_tests() -> None:

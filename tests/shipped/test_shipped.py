@@ -1,4 +1,4 @@
-"""Every preset plans."""
+"""Every preset plans; those of the papers have the papers' models."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.launcher.accelerator import fitted
+from gpt1_ds.plan.machine import PRESETS as MACHINES
 from gpt1_ds.plan.report import describe
+from gpt1_ds.plan.search import search
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "configs" / "pretrain").glob("*.yaml"))
@@ -23,3 +26,23 @@ def test_presets_plan(path: Path, world: int) -> None:
         assert f"{world} ranks" in "\n".join(lines)
     else:
         assert world == 8, "presets run on one and on two ranks"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert_base", "bert_large", "roberta_base", "roberta_large"])
+def test_a_paper_s_recipe_has_its_model(name: str) -> None:
+    assert load([f"pretrain/{name}"]).model == load([f"model/{name}"]).model
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("gpt2_xl", 1_557_611_200), ("bert_large", 335_174_458), ("roberta_base", 124_695_129)]
+)
+def test_a_search_places_large_models_on_a_node(name: str, wanted: int) -> None:
+    config = load([f"model/{name}"])
+    vocab_size = config.model.vocab_size
+    assert vocab_size is not None, "presets of papers say it"
+    assert parameters(config.model, vocab_size) == wanted
+    found = search(config, 8, vocab_size, MACHINES["h100"], 78 << 30)
+    assert not found.too_large
+    best = found.ranked[0]
+    assert 16 * wanted / 8 < best.memory.peak < 78 << 30, "weights, gradients, masters and moments on eight ranks"
+    assert all(config.model.heads % one.values["tensor"] == 0 for one in found.ranked)
