@@ -3,8 +3,9 @@
     python tools/fuzz_hostile.py [--mutations 1000] [--seed 1] [--only KIND ...]
 
 Kinds: the files of a checkpoint (manifest, index, state, configuration, tokenizer), a folder of transformers, a
-dataset. Each answer must be one refusal for people (UserError) or a result; within a second of this process's time;
-with at most 300 MiB more memory. Prints a line per kind and one per failure; exits with 1 if there was one.
+dataset, one with sentence borders. Each answer must be one refusal for people (UserError) or a result; within a second
+of this process's time; with at most 300 MiB more memory. Prints a line per kind and one per failure; exits with 1 if
+there was one.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
 from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
 from gpt1_ds.data.loader import BatchShape  # noqa: E402
+from gpt1_ds.data.python_docs import documents  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
+from gpt1_ds.data.tokenizers.train import train  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
 from gpt1_ds.evaluation.generate import generate  # noqa: E402
 from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint, task_of  # noqa: E402
 from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
+from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402
+from tools.families import FAMILIES  # noqa: E402
 from tools.memory import memory_now, memory_peak, reserved  # noqa: E402
 
 SECONDS, MIB = 1.0, 300
@@ -105,13 +110,34 @@ def use_hf(folder: Path) -> None:
 
 
 def use_dataset(folder: Path) -> None:
-    words = [f"data.path={folder}", "model.context=16", "model.width=8", "model.heads=2"]
     with contextlib.suppress(UserError):  # a run may read what `data verify` refuses
         verify_data(folder)
-    data = open_data(load([], words))
+    read_dataset(folder, [])
+
+
+def use_sentences(folder: Path) -> None:
+    with contextlib.suppress(UserError):
+        verify_data(folder)
+    refusals = []
+    for family in ("bert", "roberta"):
+        try:
+            read_dataset(folder, FAMILIES[family])
+        except UserError as refusal:
+            refusals += refusal.problems
+    if refusals:
+        raise UserError(*refusals)
+
+
+def read_dataset(folder: Path, words: Sequence[str]) -> None:
+    """Batches at the beginning and far away, as a run makes them."""
+    small = ["model.context=16", "model.width=8", "model.heads=2"]
+    config = load([], [f"data.path={folder}", *small, *words])
+    data = open_data(config)
+    objective = pretraining_objective(config, data.tokenizer, data.data_hash)
     for step in (1, 2, 10**6):
-        batch = data.training.batch(step, BatchShape(4, 2))
-        data.training.documents(step, batch.micro_batches[0].row_B.tolist(), 4)
+        rows = data.training.batch(step, BatchShape(4, 2)).micro_batches[0]
+        objective.batch(rows)
+        data.training.documents(step, rows.row_B.tolist(), 4)
     if data.held_out is not None:
         data.held_out.batches(BatchShape(4, 2), 2)
 
@@ -124,6 +150,7 @@ KINDS = {
     "tokenizer": Kind("checkpoint", hostile.mutate_tokenizer, use_checkpoint),
     "transformers": Kind("transformers", hostile.mutate_hf, use_hf),
     "dataset": Kind("dataset", hostile.mutate_dataset, use_dataset),
+    "sentences": Kind("sentences", hostile.mutate_dataset, use_sentences),
 }
 
 
@@ -141,6 +168,12 @@ def make_honest(folder: Path) -> None:
     for number in range(6):
         (text / f"{number}.txt").write_text(f"This is the text of document {number}.\n" * 20)
     build([text], TOKENIZER, folder / "dataset", workers=1, validation=0.3)
+    prose = folder / "prose"
+    prose.mkdir()
+    for number, document in zip(range(10), documents(), strict=False):
+        (prose / f"{number}.txt").write_text(document[:3000])
+    train([prose], folder / "masks", 400, masks=True)
+    build([prose], folder / "masks", folder / "sentences", workers=1, validation=0.3, split_sentences=True)
     for kind in KINDS.values():
         with tempfile.TemporaryDirectory() as scratch:
             kind.examine(Path(shutil.copytree(folder / kind.honest, Path(scratch) / "input")))
