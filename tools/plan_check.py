@@ -100,7 +100,7 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "bert fp32 zero1": (1, [*SMALL, *BERT, *FP32, *batch(8, 4), *layout()]),
     "bert pp2 fp32": (2, [*WIDE, *BERT, *FP32, *batch(8, 2), *layout(pipeline=2)]),
     "bert dp2 zero3 recompute": (2, [*SMALL, *BERT, *FP32, *batch(8, 4), *layout(zero=3, recompute=True)]),
-    "roberta bf16 zero1": (1, [*SMALL, *ROBERTA, *BF16, *batch(8, 4), *layout()]),
+    "roberta fp32 zero2": (1, [*SMALL, *ROBERTA, *FP32, *batch(8, 8), *layout(zero=2)]),
     "roberta tp2 sequence": (2, [*SMALL, *ROBERTA, *FP32, *batch(8, 4), *layout(tensor=2), "parallel.sequence=true"]),
     "dp4 bf16 zero1": (4, [*SMALL, *BF16, *batch(32, 8), *layout()]),
 }

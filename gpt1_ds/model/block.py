@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gpt1_ds.architecture.facts import KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import attention, dropout, names
 from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, LayerNorm, RowParallel, TensorParallel
@@ -117,6 +118,9 @@ class Block(nn.Module):
         names.label(self, layer, tensor)
 
     def new_cache(self) -> KeyValueCache:
+        """Raises ConfigError where tokens see those after them: their states change with each new one."""
+        if not self.attention.causal:
+            raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
         return KeyValueCache(self.context)
 
     def forward(self, inputs: tuple[Tensor, Tensor], cache: KeyValueCache | None = None) -> tuple[Tensor, Tensor]:

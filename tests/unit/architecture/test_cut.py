@@ -5,9 +5,11 @@ import pytest
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.cut import balance, pipeline_cuts
-from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.architecture.head import NEXT_SENTENCE, HeadSpec
+from gpt1_ds.config import load
 from gpt1_ds.config.model import ModelConfig
 
+BERT = load(["model/bert_base"]).model
 GPT1 = ModelConfig(layers=12, width=768, heads=12, context=512)
 
 
@@ -39,3 +41,14 @@ def test_joined_layers_stay_on_one_stage(stages: int) -> None:
     assert len(model.layers) - 1 not in cuts
     assert cuts[-1] == len(model.layers)
     assert len(cuts) == stages + 1
+
+
+@pytest.mark.parametrize("head", [None, NEXT_SENTENCE], ids=["masked", "pairs"])
+def test_every_boundary_of_an_encoder_has_one_float_tensor(head: HeadSpec | None) -> None:
+    """Hidden states and facts: what follows the blocks has more outputs, and stays on the last stage."""
+    model = architecture(BERT, 30522, head, 0.15)
+    before = "block" if head is None else "task_head"
+    assert [layer.kind for layer in model.layers[-3:]] == [before, "masked_head", "head"]
+    for stages in range(1, 13):
+        for cut in pipeline_cuts(model, stages)[1:-1]:
+            assert model.layers[cut - 1].kind in ("tokens", "positions", "block", "norm"), stages

@@ -5,6 +5,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load, world_problems
 
+MASKED = ["objective.kind=masked", "model.mask=bidirectional"]
 REFUSED = [
     (["model.heads=5"], "model.heads=5 does not divide model.width=64; use 2 or 4 heads|use 4 or 8"),
     (["model.width=0"], "model.width=0 is too small"),
@@ -43,6 +44,12 @@ REFUSED = [
     (["schedule.warmup_fraction=2"], r"must be in \[0, 1\]"),
     (["checkpoint.keep=0"], "use 1"),
     (["data.unique_tokens=1000", "data.offsets=epoch"], "data.unique_tokens takes whole windows.*leave one out"),
+    (["model.mask=bidirectional"], "each token would see itself; use objective.kind=masked"),
+    (["objective.kind=masked"], "a masked token needs the tokens on both sides; use model.mask=bidirectional"),
+    (["data.text=pairs"], "data.text=pairs needs objective.kind=masked; use data.text=windows"),
+    ([*MASKED, "data.text=pairs"], "data.text=pairs needs objective.next_sentence=true"),
+    ([*MASKED, "objective.next_sentence=true"], "needs model.segments=2, data.text=pairs and a dataset with sentences"),
+    ([*MASKED, "objective.copies=10", "data.offsets=epoch"], "objective.copies=10 needs data.offsets=fixed"),
     (["run.name=../x"], "cannot name a folder"),
     (["run.name=a b"], "cannot name a folder"),
 ]

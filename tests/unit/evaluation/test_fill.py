@@ -13,7 +13,9 @@ from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.evaluation.fill import fill
+from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from tools.families import FAMILIES, make_data
@@ -57,6 +59,11 @@ def test_the_other_side_of_a_mask_matters(loaded: Loaded) -> None:
 def test_refused_texts(loaded: Loaded, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         fill(loaded, text, 1)
+
+
+def test_an_encoder_does_not_continue_text(loaded: Loaded) -> None:
+    with pytest.raises(ConfigError, match=r"is an encoder \(model\.mask=bidirectional\).*use gpt1-ds fill"):
+        generate(loaded, "The", Sampling(tokens=1))
 
 
 def test_a_causal_model_is_refused(loaded: Loaded) -> None:

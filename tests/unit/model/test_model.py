@@ -10,13 +10,27 @@ from torch import nn
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.engine.optimizer import parameter_groups
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.objectives.base import row_facts
+from tools.families import FAMILIES
+
+
+@pytest.fixture(scope="module")
+def encoder() -> DenseModel:
+    words = [*FAMILIES["bert"], "model.width=16", "model.context=8", "objective.next_sentence=false"]
+    config = load([], [*words, "data.text=windows"])
+    model = DenseModel(config, 300, TensorParallel(connect_alone()))
+    for parameter in model.parameters():
+        value = initial_value(names.info(parameter), 1)
+        parameter.data[: len(value)] = value
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +66,34 @@ def test_padding_is_zero_and_never_wins(model: DenseModel) -> None:
     assert torch.isfinite(logits[..., :300]).all()
     assert [padded(40478, 128, size) for size in (1, 2, 4, 8)] == [40576] * 4
     assert padded(256, 128, 6) % 6 == 0
+
+
+def test_padding_of_the_masked_heads_bias_never_learns(encoder: DenseModel) -> None:
+    bias = encoder.heads["masked_head"].bias
+    assert bias.shape == (384,)
+    tokens_SB, at_MB = torch.arange(8).reshape(4, 2), torch.tensor([[0, 1], [2, 3]])
+    facts_B3 = torch.tensor([[5, 4, 2], [6, 3, 3]])
+    loss = encoder.train()(tokens_SB, facts_B3, at_MB, torch.tensor([[3, 299], [0, 7]]), torch.full((2, 2), 0.25))
+    loss.backward()
+    assert bias.grad is not None
+    assert (bias.grad[:300] != 0).all()
+    assert not bias.grad[300:].any()
+    assert not encoder.tokens.weight.grad[300:].any()
+    logits = encoder.eval().logits(tokens_SB, facts_B3)
+    assert torch.isinf(logits[..., 300:]).all()
+
+
+def test_an_encoder_has_no_caches(encoder: DenseModel) -> None:
+    with pytest.raises(ConfigError, match=r"model\.mask=bidirectional has no caches"):
+        encoder.caches()
+
+
+def test_all_embeddings_decay_and_the_masked_heads_bias_does_not(encoder: DenseModel) -> None:
+    """Published code leaves out biases and norms by name: the same parameters."""
+    decays, stays = ({names.info(p).name for p in group["params"]} for group in parameter_groups(encoder, 0.01))
+    assert {"segments.weight", "positions.weight", "tokens.weight", "masked.dense.weight"} <= decays
+    assert "masked.bias" in stays
+    assert all(name.endswith(".bias") or "norm" in name for name in stays)
 
 
 def drawn(name: str, seed: int = 1, **part: int) -> torch.Tensor:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpt1_ds.architecture.head import NEXT_SENTENCE
 from gpt1_ds.config.objective import ObjectiveConfig
+from gpt1_ds.data.held_out import HeldOutData
+from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.rows import TextRows
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.masked import Masked, MaskedText
+from tests.unit.data.sentence_streams import books, stream_of
 
 MASK, TEXT, CONTEXT = 3, 1000, 160  # ids below 4 are special
 SPECIAL = 4
@@ -75,6 +79,22 @@ def test_a_row_depends_on_its_number_alone() -> None:
     other_number, other_seed = read(tested.batch(text(numbers + 16)))[1], read(objective(key=8).batch(text(numbers)))[1]
     assert not np.array_equal(whole[1], other_number)
     assert not np.array_equal(whole[1], other_seed)
+
+
+def test_held_out_masks_are_those_of_the_window(tmp_path: Path) -> None:
+    """At every step, in every run and micro-batch, however much of the text is read."""
+    stream, tested = stream_of(tmp_path, books(3, 60)), objective()
+    found: dict[int, set[bytes]] = {}
+    for limit, size in ((0, 8), (0, 2), (2, 4)):
+        data = HeldOutData(stream, "hash", CONTEXT, whole=True)
+        for micro_batches in data.batches(BatchShape(8, size), limit):
+            for rows in micro_batches:
+                inputs, at, _, _ = read(tested.batch(rows))
+                for place in np.flatnonzero(rows.row_B >= 0):
+                    window = rows.tokens_BS[place, 0]
+                    found.setdefault(int(window), set()).add(inputs[place].tobytes() + at[place].tobytes())
+    assert len(found) == data.rows
+    assert all(len(masks) == 1 for masks in found.values())
 
 
 def test_labels_are_what_was_there_and_nothing_else_is_changed() -> None:
