@@ -22,6 +22,16 @@ def test_the_description_names_counts_and_layout() -> None:
     assert "3051758 steps" in lines
 
 
+@pytest.mark.parametrize(("name", "total"), [("bert_base", "110,106,428"), ("bert_large", "336,226,108")])
+def test_an_encoder_counts_all_scores_and_the_pooler(name: str, total: str) -> None:
+    """The totals are those of transformers' BertForPreTraining."""
+    config = load([f"pretrain/{name}"], ["train.micro_batch=8"])
+    lines = "\n".join(describe(config, 8, config.model.vocab_size, None))
+    assert f"{total} parameters" in lines
+    assert "(PaLM convention)" in lines
+    assert "causal" not in lines
+
+
 @pytest.mark.parametrize(
     ("words", "graphs", "said"),
     [
