@@ -84,7 +84,7 @@ class Masked:
             (counted_BM * (parts / self.predicted(rows.lengths_G).sum())).T.astype(np.float32)
         )
         ids_MB = np.ascontiguousarray(np.take_along_axis(rows.tokens_BS, at_BM, 1).T)
-        labels = (np.ascontiguousarray(at_BM.T), ids_MB, weights_MB, *self._pairs(rows))
+        labels = (np.ascontiguousarray(at_BM.T), ids_MB, weights_MB, *self._pairs(rows, parts))
         return HostBatch((np.ascontiguousarray(tokens_BS.T),), labels, (rows.length_B, rows.second_B))
 
     def _choose(self, rows: TextRows, draw_BS: UInt64s) -> tuple[Int64s, NDArray[np.bool_]]:
@@ -117,13 +117,13 @@ class Masked:
         replaced_BS[row, at_BM[row, place]] = new_BM[row, place]
         return replaced_BS
 
-    def _pairs(self, rows: TextRows) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
-        """Labels of the next-sentence head."""
+    def _pairs(self, rows: TextRows, parts: float) -> tuple[NDArray[np.int64] | NDArray[np.float32], ...]:
+        """Labels of the next-sentence head; every real row of the global batch weighs the same."""
         if self.head is None:
             return ()
         B = len(rows.row_B)
         targets_B2 = np.eye(2, dtype=np.float32)[np.maximum(rows.follows_B, 0)]
-        weights_B = (rows.row_B >= 0).astype(np.float32) / np.float32(B)
+        weights_B = ((rows.row_B >= 0) * (parts / np.count_nonzero(rows.lengths_G))).astype(np.float32)
         return np.zeros(B, dtype=np.int64), targets_B2, weights_B
 
 

@@ -132,7 +132,7 @@ def test_rows_that_fill_up_a_batch_count_nothing() -> None:
     batch = tested.batch(rows)
     assert batch.labels[2].sum(0)[2:] == pytest.approx(0.0)
     assert batch.labels[2].sum() == pytest.approx(1.0, rel=1e-5)
-    assert list(batch.labels[5]) == [0.25, 0.25, 0.0, 0.0]
+    assert list(batch.labels[5]) == [0.5, 0.5, 0.0, 0.0], "the last held-out batch, too, has the mean of its pairs"
     assert tested.counts(rows, 2, 4) == (2 * 24, 2 * 24)
 
 
