@@ -26,26 +26,32 @@ TOKENS = "tokens.weight"
 POOLER = "pooler."
 
 
-def is_transferred(name: str, layer: Layer, layers: int | None, has_pooler: bool) -> bool:
-    """Whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all)."""
+def is_transferred(name: str, layer: Layer, layers: int | None, pooler: bool) -> bool:
+    """Whether a parameter is taken over with the first `layers` blocks (-1: nothing, 0: embeddings, None: all), from a
+    checkpoint with a `pooler` or without one.
+    """
     if layer.kind == "task_head":
-        return has_pooler and layers is None and name.startswith(POOLER)
+        return pooler and layers is None and name.startswith(POOLER)
     return layers is None or (layers != NOTHING and (layer.depth is None or layer.depth < layers))
 
 
-def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> str | None:
-    """Fill the engine's weights from the checkpoint in `folder` and from `seed`; every rank calls this. Gives a line to
-    say where a pooler had to be drawn.
+def has_pooler(reader: StateReader) -> bool:
+    """Whether a checkpoint's model was trained with one."""
+    return any(name.startswith(POOLER) for name in reader.index)
+
+
+def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> None:
+    """Fill the engine's weights from the checkpoint in `folder` and from `seed`; every rank calls this.
 
     Token rows that the checkpoint does not have, and those of the ids `fresh_rows`, are drawn. Raises CheckpointError
     when a parameter has another shape there.
     """
     reader = StateReader(folder)
-    has_pooler = any(name.startswith(POOLER) for name in reader.index)
+    pooler = has_pooler(reader)
     for fragment in master_weights.fragments(engine):
         engine.progress("set-up")
         info, count = fragment.info, len(fragment.master)
-        if not is_transferred(info.name, engine.architecture.layer_of[info.name], layers, has_pooler):
+        if not is_transferred(info.name, engine.architecture.layer_of[info.name], layers, pooler):
             values = initial_value(info, seed).reshape(-1)[fragment.offset : fragment.offset + count]
         elif info.name == TOKENS:
             values = _token_rows(reader, info, fresh_rows, seed).reshape(-1)[fragment.offset : fragment.offset + count]
@@ -53,10 +59,6 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
             values = reader.read("master", info, fragment.offset, count)
         fragment.master.copy_(values)
     master_weights.publish(engine)
-    wants_pooler = any(name.startswith(POOLER) for name in engine.architecture.parameters)
-    if wants_pooler and layers is None and not has_pooler:
-        return f"{folder}: has no pooler: that of the task's head is drawn anew"
-    return None
 
 
 def _token_rows(reader: StateReader, info: ParameterInfo, fresh_rows: Collection[int], seed: int) -> Tensor:

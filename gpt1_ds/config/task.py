@@ -33,9 +33,7 @@ class TaskConfig:
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
     labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
     score_range: list[float] = field(default_factory=lambda: [0.0, 5.0])  # regression: lowest and highest score
-    regression: Literal["auto", "classes", "value"] = (
-        "auto"  # six classes, as GPT-1, or one value, as BERT; auto: by mask
-    )
+    regression: Literal["auto", "classes", "value"] = "auto"  # a score: six classes like GPT-1, or one like BERT
     format: Literal["auto", "csv", "tsv", "jsonl", "json"] = "auto"  # auto: by the file's ending, .txt is tsv
     quoting: Literal["auto", "csv", "none"] = "auto"  # whether "..." encloses a field; auto: csv in .csv, none in .tsv
     header: bool = True  # whether the first row of a `table` file names the columns

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError, ConfigError
-from gpt1_ds.config import Config, load
+from gpt1_ds.config import Config, load, load_carried
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.tasks.batches import batches_per_epoch
@@ -36,7 +36,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     if config.train.tokens is not None:
         raise ConfigError(f"train.tokens={config.train.tokens} is for pre-training; give train.epochs or train.steps")
     if source is not None:
-        ConfigError.raise_all(transfer_problems(config, load(model_of=source).model))
+        ConfigError.raise_all(transfer_problems(config, load_carried(source).model))
     return config
 
 

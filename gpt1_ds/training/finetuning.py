@@ -11,7 +11,8 @@ import numpy as np
 
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.transfer import transfer
+from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.transfer import has_pooler, transfer
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
@@ -83,9 +84,10 @@ class Finetuning(Workload):
         if self.task.frame == "extract" and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
-        note = self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
-        if note and self.groups.rank == 0:
-            log.say(note)
+        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        is_pooled = self.scorer.objective.head.kind == "pooled"
+        if self.groups.rank == 0 and is_pooled and layers is None and not has_pooler(StateReader(folder)):
+            log.say(f"{folder}: has no pooler: that of the task's head is drawn anew")
 
     def facts(self) -> dict[str, Any]:
         return {"task": asdict(self.task), "head": asdict(self.scorer.objective.head)}
