@@ -1,4 +1,6 @@
-"""What a pre-trained model is asked without being trained for it: the paper's zero-shot probes (Figure 2, right)."""
+"""What a pre-trained model is asked without being trained for it: zero-shot probes, the paper's (Figure 2, right) and
+others.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,14 @@ SCALES = {
     "wsc273": Scale("accuracy", 1.0, _ALL),
     "pdp": Scale("accuracy", 1.0, _ALL),
     "dprd": Scale("accuracy", 1.0, _ALL),
+    "blimp": Scale("accuracy", 0.886, "people, Warstadt et al. 2020"),
 }
 PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp or dprd
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd or blimp
     path: str = ""  # folder of the official files, or one file
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all

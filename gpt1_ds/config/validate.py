@@ -58,8 +58,6 @@ def _objective_problems(config: Config) -> Iterator[str]:
         yield "model.kind=lstm has no model.mask, model.head or model.segments; leave them out"
     if config.task is not None:
         return
-    if config.probes and model.mask == "bidirectional":
-        yield "probes score the next token, which model.mask=bidirectional sees; leave them out"
     if objective.kind == "causal" and model.mask == "bidirectional":
         yield (
             "objective.kind=causal cannot train model.mask=bidirectional: each token would see itself; use "

@@ -16,7 +16,9 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
+from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks import zeroshot
+from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
 BATCH_TOKENS = 8192  # positions of one forward pass, padding included
@@ -25,21 +27,35 @@ HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32
 
 def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[str, float]:
     """The scores of one probe (see zeroshot.score), the same on every rank."""
-    context = loaded.config.model.context
+    frame = frame_of(loaded)
     asked, fitted = (
-        zeroshot.questions(probe.name, part, loaded.tokenizer, context) for part in (probe.examples, probe.train)
+        zeroshot.questions(probe.name, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train)
     )
     sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
     scored = [count for question in (*asked, *fitted) for count in question.scored]
     by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
     mine = by_length[groups.rank :: groups.world]
-    here = log_probabilities(loaded.model, [sequences[n] for n in mine], [scored[n] for n in mine])
+    ours, counts = [sequences[n] for n in mine], [scored[n] for n in mine]
+    if frame.mask is None:
+        here = log_probabilities(loaded.model, ours, counts)
+    else:
+        here = pseudo_log_likelihoods(loaded.model, ours, counts, frame.mask, len(frame.last))
     sums = np.zeros(len(sequences))
     for rank, values in enumerate(groups.gather(here)):
         sums[by_length[rank :: groups.world]] = values
     if not np.isfinite(sums).all():
         raise CheckpointError(f"{loaded.folder}: its probabilities are not finite; use a checkpoint from before that")
     return zeroshot.score(probe, asked, sums, fitted)
+
+
+def frame_of(loaded: Loaded) -> Frame:
+    """What the model has seen around texts. Imported ones know rows, whatever a run's configuration would say. Raises
+    ConfigError for a masked model whose tokenizer has no mask.
+    """
+    model, imported = loaded.config.model, loaded.step == 0
+    if model.mask == "causal":
+        return causal_frame(loaded.tokenizer, model.context)
+    return masked_frame(loaded.tokenizer, model.context, imported or loaded.config.data.text != "windows")
 
 
 @torch.no_grad()
@@ -69,12 +85,43 @@ def log_probabilities(
     return sums
 
 
+@torch.no_grad()
+def pseudo_log_likelihoods(
+    model: DenseModel,
+    sequences: Sequence[NDArray[np.int32]],
+    scored: Sequence[int],
+    mask: int,
+    behind: int,
+    batch_tokens: int = BATCH_TOKENS,
+) -> Float64s:
+    """float64 [len(sequences)], nats (Salazar et al. 2020, equation 1): of each sequence the sum over the `scored`
+    tokens before the `behind` last ones, each given all others, when `mask` stands in its place.
+
+    A sequence is a row of one segment for every token that is scored; rows see no padding.
+    """
+    sums, device = np.zeros(len(sequences)), next(model.parameters()).device
+    counts, sizes = np.array(scored, dtype=np.int64), np.array([len(one) for one in sequences], dtype=np.int64)
+    number_R = np.repeat(np.arange(len(sequences)), counts)  # R rows: which sequence each is, and which token it masks
+    at_R = np.repeat(sizes - behind - np.cumsum(counts), counts) + np.arange(len(number_R))
+    for batch in _batches(sizes[number_R].tolist(), batch_tokens):
+        number_B, at_B, column_B = number_R[batch], at_R[batch], np.arange(len(batch))
+        tokens_SB = np.zeros((sizes[number_B].max(), len(batch)), dtype=np.int64)
+        for column, number in enumerate(number_B):
+            tokens_SB[: sizes[number], column] = sequences[number]
+        targets_B, tokens_SB[at_B, column_B] = tokens_SB[at_B, column_B], mask
+        facts_B3 = row_facts(np.zeros_like(number_B), (sizes[number_B], sizes[number_B]))
+        states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_B3).to(device))
+        masked_BD = states_SBD[torch.from_numpy(at_B).to(device), torch.from_numpy(column_B).to(device)]
+        sums += np.bincount(number_B, _token_log_probabilities(model, masked_BD, targets_B), len(sums))
+    return sums
+
+
 def _token_log_probabilities(model: DenseModel, states_ND: Tensor, targets: NDArray[np.int64]) -> Float64s:
-    """float64 [N]: log p(target) from the state before it, in slices, so that few logits are there at once."""
+    """float64 [N]: log p(target) from the state that predicts it, in slices: few logits are there at once."""
     targets_N = torch.from_numpy(targets).to(states_ND.device)
     found = [torch.zeros(0)]
     for part_ND, target_N in zip(states_ND.split(HEAD_TOKENS), targets_N.split(HEAD_TOKENS), strict=True):
-        logits_NV = model.tokens.logits(part_ND.unsqueeze(1))[:, 0]
+        logits_NV = model.logits_of(part_ND.unsqueeze(1))[:, 0]
         found.append(logits_NV.float().log_softmax(-1).gather(1, target_N.unsqueeze(1))[:, 0].cpu())
     return torch.cat(found).double().numpy()
 

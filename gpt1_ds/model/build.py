@@ -132,10 +132,14 @@ class DenseModel(nn.Module):
 
     def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
         """[S, B, V] of the language model; arguments are those of `hidden`."""
-        state: tuple[Tensor, ...] = self.hidden(tokens_SB, facts_B3, caches)
+        hidden_SBD, _ = self.hidden(tokens_SB, facts_B3, caches)
+        return self.logits_of(hidden_SBD)
+
+    def logits_of(self, hidden_SBD: Tensor) -> Tensor:
+        """[S, B, V] of the language model, from states after the last block, of any positions."""
+        biases: list[Tensor] = []
         if "masked_head" in self.heads:
-            state = self.heads["masked_head"](state)
-        hidden_SBD, *biases, _facts = state
+            hidden_SBD, *biases, _ = self.heads["masked_head"]((hidden_SBD, None))
         return self.tokens.logits(hidden_SBD, *biases)
 
     def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:

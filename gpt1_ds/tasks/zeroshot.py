@@ -9,18 +9,24 @@
              log-probability of the choice decides.
 - schemas    wsc273, pdp, dprd: each candidate in place of the pronoun; the average over the tokens after it decides
              (partial scoring). They are the same in all sequences of a question.
+- blimp      the good and the bad sentence of a minimal pair (Warstadt et al. 2020); the log-probability of all tokens
+             decides. Accuracy is the mean over the phenomena, each of which counts alike.
 
 A model that is not fine-tuned yet has no start token, so the first token of a text would have no context. Here it has
 what comes before a text in training: the end of the last document (`<eod>`), or in the vocabulary of 2018, whose model
 never met that one, the line end (`\\n</w>`). What does not fit the context is cut: of a document the beginning, alike
 for all choices, and of a text that is scored the end. Equals share the point, as drawing lots would: in the file of
 wsc273 the first candidate is always right.
+
+A masked model sees both sides of a token. In the place of each log-probability stands that of the token when it alone
+is masked; their sum is the pseudo-log-likelihood (Salazar et al. 2020). Texts stand in rows as that model has seen
+them: `[cls] text [separator]`, or windows without symbols (frame.py). What is cut leaves these symbols in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,10 +35,10 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
-from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
-from gpt1_ds.tasks import metrics, winograd
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.tasks import blimp, metrics, winograd
 from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.layouts import Int32s
+from gpt1_ds.tasks.frame import Frame, Int32s
 from gpt1_ds.tasks.reading import Examples, capped, read_split
 from gpt1_ds.tasks.registry import SPECS
 
@@ -54,9 +60,10 @@ class Probe:
 class Question:
     """One example as a sequence per candidate answer; CoLA has one, the sentence."""
 
-    sequences: tuple[Int32s, ...]  # each [T], T at most the model's context + 1: the last token is no input
-    scored: tuple[int, ...]  # of each sequence, how many of its last tokens count
+    sequences: tuple[Int32s, ...]  # each [T], T at most the frame's size
+    scored: tuple[int, ...]  # of each sequence, how many of its last tokens count, the frame's `last` aside
     label: int  # the right sequence; of CoLA 1: acceptable
+    group: str = ""  # its phenomenon, which has an accuracy of its own
 
 
 def read_probe(config: ProbeConfig) -> Probe:
@@ -64,6 +71,8 @@ def read_probe(config: ProbeConfig) -> Probe:
     if not Path(config.path).exists():
         raise DataError(f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes")
     train: Examples = ()
+    if config.name == "blimp":
+        return Probe(config.name, "test", blimp.read_pairs(Path(config.path), config.limit), train)
     if config.name in winograd.FILES:
         split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
     else:
@@ -75,11 +84,12 @@ def read_probe(config: ProbeConfig) -> Probe:
     return Probe(config.name, split, capped(examples, config.limit), train)
 
 
-def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, context: int) -> list[Question]:
-    """The examples as token sequences for a model of `context` positions."""
+def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
+    """The examples as token sequences, framed for a model."""
     choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
-    ask = {"cola": _sentence, "sst2": _sentiment}.get(name, _schema if name in winograd.FILES else choice)
-    return [ask(example, tokenizer, context) for example in examples]
+    kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair}
+    ask = kinds.get(name, _schema if name in winograd.FILES else choice)
+    return [ask(example, tokenizer, frame) for example in examples]
 
 
 def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Sequence[Question] = ()) -> dict[str, float]:
@@ -91,6 +101,8 @@ def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Seque
     sizes = [len(question.sequences) for question in (*asked, *fitted)]
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
     values = sums / np.maximum(counts, 1)
+    if probe.name == "blimp":
+        return _phenomena(asked, sums)
     if probe.name == "sst2":
         pairs_N2 = sums.reshape(-1, 2)
         values = (pairs_N2 - pairs_N2.mean(axis=0)).reshape(-1) if len(set(counts.tolist())) > 1 else sums
@@ -139,25 +151,38 @@ def _points(values: Float64s, label: int) -> float:
     return float(best[label] / best.sum())
 
 
-def _sentence(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+def _phenomena(asked: Sequence[Question], sums: Float64s) -> dict[str, float]:
+    """The mean over the phenomena, and the accuracy of each."""
+    points: dict[str, list[float]] = {}
+    for question, pair in zip(asked, sums.reshape(-1, 2), strict=True):
+        points.setdefault(question.group, []).append(_points(pair, question.label))
+    each = {name: float(np.mean(points[name])) for name in sorted(points)}
+    return {"accuracy": float(np.mean([*each.values()])), "chance": 0.5, "examples": len(asked), **each}
+
+
+def _sentence(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     tokens = tokenizer.encode(example.texts[0])
-    return _question([_first(tokenizer)], [tokens], int(example.label == "1"), context)
+    return _question((), [tokens], int(example.label == "1"), frame)
 
 
-def _sentiment(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+def _pair(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    both = [tokenizer.encode(text) for text in example.texts]
+    return replace(_question((), both, int(example.label or 0), frame), group=example.group)
+
+
+def _sentiment(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     text = f"{example.texts[0]} very"
     words = [tokenizer.encode_part(word, text[-1]) for word in SENTIMENT]
-    return _question([_first(tokenizer), *tokenizer.encode(text)], words, int(example.label == "1"), context)
+    return _question(tokenizer.encode(text), words, int(example.label == "1"), frame)
 
 
-def _choice(example: Example, tokenizer: Tokenizer, context: int, labels: Sequence[str]) -> Question:
+def _choice(example: Example, tokenizer: Tokenizer, frame: Frame, labels: Sequence[str]) -> Question:
     text = " ".join(filter(None, example.texts))
     choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
-    label = labels.index(str(example.label))
-    return _question([_first(tokenizer), *tokenizer.encode(text)], choices, label, context)
+    return _question(tokenizer.encode(text), choices, labels.index(str(example.label)), frame)
 
 
-def _schema(example: Example, tokenizer: Tokenizer, context: int) -> Question:
+def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
     that come after the candidate in all of them are those after the pronoun.
     """
@@ -166,26 +191,17 @@ def _schema(example: Example, tokenizer: Tokenizer, context: int) -> Question:
     after = min(
         len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)
     )
-    sequences = tuple(_joined([_first(tokenizer)], whole)[-context - 1 :] for whole in wholes)
-    return Question(sequences, (min(after, context),) * len(wholes), int(example.label or 0))
+    kept = [[*frame.before, *whole.tolist()][-frame.room :] for whole in wholes]
+    sequences = tuple(frame.around(whole, np.zeros(0, dtype=np.int32)) for whole in kept)
+    return Question(sequences, (min(after, frame.most),) * len(wholes), int(example.label or 0))
 
 
-def _question(history: Sequence[int], answers: Sequence[Int32s], label: int, context: int) -> Question:
-    """`history` and each of `answers`, which are scored; cut so that every answer has the same history."""
-    answers = [answer[:context] for answer in answers]
-    room = context + 1 - max(map(len, answers))  # at least 1
-    return Question(tuple(_joined(history[-room:], answer) for answer in answers), tuple(map(len, answers)), label)
-
-
-def _first(tokenizer: Tokenizer) -> int:
-    """The token before a text."""
-    if tokenizer.kind == OPENAI:
-        return int(tokenizer.encode_part("\na", "a")[0])
-    return tokenizer.eod_id
-
-
-def _joined(history: Sequence[int], tokens: Int32s) -> Int32s:
-    return np.concatenate([np.array(history, dtype=np.int32), tokens])
+def _question(text: Sequence[int] | Int32s, answers: Sequence[Int32s], label: int, frame: Frame) -> Question:
+    """`text` and each of `answers`, which are scored; cut so that every answer has the same text before it."""
+    answers = [answer[: frame.most] for answer in answers]
+    history = [*frame.before, *text]
+    kept = history[max(0, len(history) + max(map(len, answers)) - frame.room) :]
+    return Question(tuple(frame.around(kept, answer) for answer in answers), tuple(map(len, answers)), label)
 
 
 def _common(first: Int32s, second: Int32s) -> int:

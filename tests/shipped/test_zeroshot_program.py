@@ -13,6 +13,9 @@ import pytest
 
 from gpt1_ds.cli import main
 from gpt1_ds.launcher import launch
+from tests.helpers.foreign import make_checkpoint
+from tests.helpers.theirs import BERT
+from tools.layouts import make_data
 from tools.runs import configuration
 
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
@@ -95,6 +98,26 @@ def test_two_ranks_say_the_same(gpt1: Gpt1) -> None:
     one, two = results(Path("1.json")), results(Path("2.json"))
     for key, metrics in one.items():
         assert two[key] == pytest.approx(metrics, rel=1e-5)
+
+
+def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path) -> None:
+    """Every token masked in turn; pairs of two phenomena; two ranks say the same."""
+    tokenizer = make_data(folder / "masks", masks=True).parent / "tokenizer"
+    make_checkpoint(folder / "bert", tokenizer, BERT)
+    pair = {"sentence_good": "The text is good.", "sentence_bad": "The text are good.", "UID": "p"}
+    lines = [json.dumps({**pair, "linguistics_term": term}) for term in ("binding", "binding", "ellipsis")]
+    (folder / "pairs.jsonl").write_text("\n".join(lines))
+    probes = "[{name: cola, path: .}, {name: pdp, path: .}, {name: blimp, path: pairs.jsonl}]"
+    for ranks in ("1", "2"):
+        words = ("--checkpoint", "bert", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
+        assert gpt1(*words, probes=probes)[0] == 0
+    one, two = results(Path("1.json")), results(Path("2.json"))
+    assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "blimp")}
+    for key, metrics in one.items():
+        assert two[key] == pytest.approx(metrics, rel=1e-5)
+    pairs = one["zero-shot/blimp", 0]
+    assert set(pairs) == {"accuracy", "chance", "examples", "binding", "ellipsis"}
+    assert pairs["accuracy"] == pairs["binding"] == pairs["ellipsis"] in (0, 1), "three times the same pair"
 
 
 def test_every_checkpoint_once(gpt1: Gpt1, folder: Path) -> None:

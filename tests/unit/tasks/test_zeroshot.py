@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
 from gpt1_ds.tasks.zeroshot import Probe, Question, best_threshold, questions, read_probe, score
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
+from tools.layouts import make_data
 
 STORY = Example("0", ("a b c", "why ?"), ("so", "no d"), label="1")
+PAIR = Example("0", ("it is so", "it are so so"), label="0", group="binding")
 SCHEMA = Example("0", ("the cup fell on the box since", " is so frail"), ("The cup", "The box", "Bob"), label="1")
 
 
 def shown(name: str, example: Example, context: int = 64, tokenizer: Tokenizer | None = None) -> list[str]:
     tokenizer = tokenizer or WordTokenizer()
-    (question,) = questions(name, [example], tokenizer, context)
+    (question,) = questions(name, [example], tokenizer, causal_frame(tokenizer, context))
     return [
         f"{text(tokenizer, tokens[:-count])} | {text(tokenizer, tokens[-count:])}"
         for tokens, count in zip(question.sequences, question.scored, strict=True)
     ]
+
+
+def asked_words(name: str, *examples: Example, context: int = 8) -> list[Question]:
+    tokenizer = WordTokenizer()
+    return questions(name, examples, tokenizer, causal_frame(tokenizer, context))
 
 
 def text(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
@@ -36,14 +45,14 @@ def text(tokenizer: Tokenizer, tokens: np.ndarray) -> str:
 
 def test_cola_scores_every_token_of_the_sentence() -> None:
     assert shown("cola", Example("0", ("Bill left .",), label="1")) == ["<eod> | Bill left ."]
-    (yes, no) = questions("cola", [Example("0", ("x",), label=label) for label in "10"], WordTokenizer(), 8)
+    yes, no = asked_words("cola", *(Example("0", ("x",), label=label) for label in "10"))
     assert (yes.label, no.label) == (1, 0)
 
 
 def test_sst2_scores_the_word_behind_very() -> None:
     example = Example("0", ("a fine film",), label="1")
     assert shown("sst2", example) == ["<eod> a fine film very | negative", "<eod> a fine film very | positive"]
-    (question,) = questions("sst2", [example], WordTokenizer(), 8)
+    (question,) = asked_words("sst2", example)
     assert question.label == 1
 
 
@@ -54,7 +63,7 @@ def test_choices_score_the_choice_alone() -> None:
         "<eod> a b . | c",
         "<eod> a b . | d",
     ]
-    (question,) = questions("race", [Example("0", ("a", "b"), ("c", "d", "e", "f"), label="C")], WordTokenizer(), 8)
+    (question,) = asked_words("race", Example("0", ("a", "b"), ("c", "d", "e", "f"), label="C"))
     assert question.label == 2
 
 
@@ -76,7 +85,7 @@ def test_what_is_glued_to_the_pronoun_is_scored_too(tiny_data: Path) -> None:
         "We saw the code of Tom | .  Then",
         "We saw the code of the man | .  Then",
     ]
-    (question,) = questions("wsc273", [glued], tokenizer, 64)
+    (question,) = questions("wsc273", [glued], tokenizer, causal_frame(tokenizer, 64))
     assert question.sequences[0][0] == tokenizer.eod_id
 
 
@@ -97,15 +106,55 @@ def test_the_beginning_is_cut_and_question_and_answer_stay(
     name: str, example: Example, context: int, wanted: list[str]
 ) -> None:
     assert shown(name, example, context) == wanted
-    (question,) = questions(name, [example], WordTokenizer(), context)
+    (question,) = asked_words(name, example, context=context)
     assert max(map(len, question.sequences)) <= context + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "example", "context", "wanted"),
+    [
+        ("cola", Example("0", ("a b c d",), label="1"), 64, ["S | a b c d | D"]),
+        ("cola", Example("0", ("a b c d",), label="1"), 5, ["S | a b c | D"]),
+        ("sst2", Example("0", ("fine",), label="1"), 64, ["S fine very | negative | D", "S fine very | positive | D"]),
+        ("copa", STORY, 64, ["S a b c why ? | so | D", "S a b c why ? | no d | D"]),
+        ("copa", STORY, 7, ["S c why ? | so | D", "S c why ? | no d | D"]),
+        ("copa", STORY, 4, ["S | so | D", "S | no d | D"]),
+        ("pdp", SCHEMA, 7, [f"S {x} | is so frail | D" for x in ("the cup", "the box", "since Bob")]),
+        ("pdp", SCHEMA, 4, ["S | so frail | D"] * 3),
+        ("blimp", PAIR, 64, ["S | it is so | D", "S | it are so so | D"]),
+        ("blimp", PAIR, 5, ["S | it is so | D", "S | it are so | D"]),
+    ],
+)  # fmt: skip
+def test_rows_of_a_masked_model_keep_their_symbols(
+    name: str, example: Example, context: int, wanted: list[str]
+) -> None:
+    """S and D stand for [cls] and [separator]; nothing comes before a text."""
+    tokenizer = WordTokenizer()
+    frame = Frame(context, first=(tokenizer.start_id,), last=(tokenizer.delimiter_id,), mask=0)
+    (question,) = questions(name, [example], tokenizer, frame)
+    found = [
+        " | ".join(text(tokenizer, part) for part in np.split(tokens, [len(tokens) - count - 1, len(tokens) - 1]))
+        for tokens, count in zip(question.sequences, question.scored, strict=True)
+    ]
+    assert found == wanted
+
+
+def test_what_stands_around_a_text_is_what_the_model_has_seen(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(make_data(tmp_path, masks=True).parent / "tokenizer")
+    special = tokenizer.special_ids
+    assert masked_frame(tokenizer, 9, in_rows=True) == Frame(
+        9, first=(special.cls,), last=(special.separator,), mask=special.mask
+    )
+    assert masked_frame(tokenizer, 9, in_rows=False) == Frame(9, mask=special.mask)
+    with pytest.raises(ConfigError, match="needs a token <mask>: the tokenizer has none; train one with --masks"):
+        masked_frame(WordTokenizer(), 9, in_rows=True)
 
 
 def test_the_vocabulary_of_2018(tmp_path: Path) -> None:
     source = shared_data("gpt1_bpe")
     out = tmp_path / "tokenizer"
     tokenizer = import_openai(source / "encoder_bpe_40000.json", source / "vocab_40000.bpe", out)
-    (question,) = questions("sst2", [Example("0", ("Fine",), label="1")], tokenizer, 64)
+    (question,) = questions("sst2", [Example("0", ("Fine",), label="1")], tokenizer, causal_frame(tokenizer, 64))
     assert [tokens.tolist()[-2:] for tokens in question.sequences] == [[963, 9503], [963, 6353]], "very, and one token"
     assert [tokens[0] for tokens in question.sequences] == [40477] * 2, "the line end"
     assert question.scored == (1, 1)
@@ -132,6 +181,14 @@ def test_choices_are_compared_by_averages_and_sentiment_by_sums() -> None:
 def test_words_of_unlike_length_are_compared_with_their_own_average() -> None:
     sums = np.array([-9.0, -2.0, -11.0, -1.5])  # by the plain sums the shorter word always wins
     assert score(probe("sst2"), asked([(2, 1)] * 2, [0, 1]), sums)["accuracy"] == 1.0
+
+
+def test_pairs_are_compared_by_sums_and_phenomena_count_alike() -> None:
+    pairs = [replace(one, group=group) for one, group in zip(asked([(2, 3)] * 4, [0] * 4), "aaab", strict=True)]
+    found = score(probe("blimp"), pairs, np.array([-3, -2, -2, -3, -1, -2, -5, -6.0]))
+    assert found == {"accuracy": (2 / 3 + 1) / 2, "chance": 0.5, "examples": 4, "a": 2 / 3, "b": 1.0}
+    assert shown("blimp", PAIR) == ["<eod> | it is so", "<eod> | it are so so"]
+    assert asked_words("blimp", PAIR)[0].group == "binding"
 
 
 def test_equals_share_the_point() -> None:
@@ -204,15 +261,16 @@ def test_a_damaged_row_and_a_missing_folder(tmp_path: Path) -> None:
         ("copa", "copa", "train", 1000, 1 / 2),
         ("wsc273", "winograd", "test", 273, 1 / 2),
         ("pdp", "winograd", "test", 60, (45 / 2 + 12 / 3 + 1 / 4 + 2 / 5) / 60),
+        ("blimp", "blimp", "test", 67_000, 1 / 2),
     ],
 )
 def test_official_files(name: str, folder: str, split: str, count: int, chance: float) -> None:
     found = read_probe(config(name, shared_data(folder)))
     assert (found.split, len(found.examples)) == (split, count)
     if name != "cola":
-        all_asked = questions(name, found.examples if name == "pdp" else found.examples[:600], WordTokenizer(), 512)
+        all_asked = asked_words(name, *(found.examples if name == "pdp" else found.examples[:600]), context=512)
         sums = np.concatenate([question.scored for question in all_asked]) * -1.0
         scores = score(found, all_asked, sums)
         assert scores["chance"] == pytest.approx(chance)
-        if name != "sst2":
+        if name not in ("sst2", "blimp"):
             assert scores["accuracy"] == pytest.approx(chance), "a model that knows nothing is at chance"
