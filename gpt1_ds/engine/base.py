@@ -78,7 +78,7 @@ class AnnouncedLoss:
     """A loss that says when it begins."""
 
     def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
-        self.loss, self.begins, self.scores = loss, begins, loss.scores
+        self.loss, self.begins, self.scores, self.measures = loss, begins, loss.scores, loss.measures
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         self.begins()
@@ -116,6 +116,11 @@ class Engine(ABC):
     def scores(self) -> list[Tensor]:
         """[E, K] of each micro-batch of the last step or evaluation of a task; only the last stage has them."""
         return self.loss.scores
+
+    @property
+    def measures(self) -> list[dict[str, Tensor]]:
+        """What the loss of each micro-batch of the last evaluation says besides; only the last stage has them."""
+        return self.loss.measures
 
     @property
     def device(self) -> torch.device:

@@ -99,6 +99,7 @@ class PipelineEngine(Engine):
         self._counts.clear()
         self.micro_losses.clear()
         self.scores.clear()
+        self.measures.clear()
 
     def _trace(self, phase: str) -> None:
         """`phase` is that of an instruction; {} stands for how many of its kind came before it in this step."""

@@ -70,6 +70,7 @@ class DenseEngine(Engine):
     def evaluate(self, batches: Sequence[MicroBatch]) -> float:
         self.deepspeed.eval()
         self.scores.clear()
+        self.measures.clear()
         losses = []
         with torch.no_grad():
             for number, batch in enumerate(self._here(batches)):

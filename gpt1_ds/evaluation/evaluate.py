@@ -5,7 +5,6 @@ the zero-shot probes of the `probes` section.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
@@ -19,7 +18,7 @@ from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
-from gpt1_ds.evaluation.held_out import held_out_loss
+from gpt1_ds.evaluation.held_out import held_out_loss, mask_deviation
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.objectives.pretraining import pretraining_objective
@@ -28,6 +27,7 @@ from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
 HELD_OUT = "held-out"
+MASK_DRAWS, DRAWN_BATCHES = 4, 4  # global batches whose masks are drawn again: how much the loss depends on them
 
 
 def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held_out: bool, missing: bool) -> int:
@@ -91,7 +91,9 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
     config = with_vocabulary(config, data.tokenizer.vocab_size)
     for path, facts in zip(checkpoints, groups.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
         check_size(path, facts, config.model)
-    objective = pretraining_objective(config, data.tokenizer, data.data_hash)
+    objective, *_ = draws = [
+        pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(MASK_DRAWS)
+    ]
     engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False, objective=objective)
     for checkpoint in checkpoints:
         verify(engine, checkpoint)
@@ -104,7 +106,10 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         shape, tokens = batch_shape(config, groups), int(facts["tokens"])
         with progress.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:
             record = held_out_loss(engine, data, objective, shape, step, tokens, limit=0, show=show)
+            metrics, moved = record.metrics, ""
+            if config.objective.kind == "masked":
+                metrics["mask_deviation"] = found = mask_deviation(engine, data, draws, shape, DRAWN_BATCHES)
+                moved = f"  another draw of masks moves the loss by {found:.4f} (standard deviation)"
         if groups.rank == 0:
-            log.say(f"{checkpoint}: {record}")
-        metrics = {key: asdict(record)[key] for key in ("loss", "perplexity", "bits_per_byte")}
+            log.say(f"{checkpoint}: {record}{moved}")
         _tell(groups, out, {"task": HELD_OUT, "split": "validation", "step": step, "metrics": metrics})

@@ -11,14 +11,19 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.cross_entropy import head_hits, head_loss
 from gpt1_ds.model.layers import TensorParallel
 
 
 class Loss(Protocol):
-    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last."""
+    """A micro-batch's share of the batch's loss. `scores` are the task's, [E, K] of every call, newest last.
+
+    `measures` are there of every evaluation of masked text, fp32 scalars by name, weighted as the loss is: `loss`, of
+    the masked tokens alone, and `masked_accuracy`; with pairs also `pair_loss` and `pair_accuracy`.
+    """
 
     scores: list[Tensor]
+    measures: list[dict[str, Tensor]]
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor: ...
 
@@ -40,6 +45,7 @@ class LanguageLoss:
     def __init__(self, vocab_size: int, tensor: TensorParallel) -> None:
         self.vocab_size, self.tensor = vocab_size, tensor
         self.scores: list[Tensor] = []
+        self.measures: list[dict[str, Tensor]] = []
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         hidden_SBD, weight_VD, *biases = outputs
@@ -50,7 +56,11 @@ class LanguageLoss:
         real = min(max(0, self.vocab_size - first), len(weight_VD))
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         bias_V = biases[0] if biases else None
-        return head_loss(hidden_TD, weight_VD, labels_SB.flatten(), weights_SB.flatten(), real, self.tensor, bias_V)
+        arguments = hidden_TD, weight_VD, labels_SB.flatten(), weights_SB.flatten(), real, self.tensor, bias_V
+        loss = head_loss(*arguments)
+        if places and not torch.is_grad_enabled():
+            self.measures.append({"loss": loss, "masked_accuracy": head_hits(*arguments)})
+        return loss
 
 
 class TaskLoss:
@@ -64,6 +74,7 @@ class TaskLoss:
     def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
         self.spec, self.language = spec, language
         self.scores: list[Tensor] = []
+        self.measures = language.measures
 
     def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         *language, scores_SBO = outputs
@@ -78,7 +89,11 @@ class TaskLoss:
         if self.spec.lm_coefficient:
             *tokens, weights_SB = tokens
             # in the weights, not after the sum: a loss whose gradient is 1 has nothing to scale on its way back
+            pair_loss = loss
             loss = loss + self.language(tuple(language), (*tokens, self.spec.lm_coefficient * weights_SB))
+            if self.measures and not torch.is_grad_enabled():
+                hits = ((scores_EK.argmax(-1) == targets_EK.argmax(-1)) * weights_E).sum()
+                self.measures[-1] |= {"pair_loss": pair_loss, "pair_accuracy": hits}
         return loss
 
     def scores_at(self, scores_SBO: Tensor, at_B: Tensor) -> Tensor:

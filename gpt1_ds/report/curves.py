@@ -45,7 +45,8 @@ CHARTS = (
         "Loss, nats per token",
         "Cross-entropy of each logged training batch (with dropout, if there is any) and, with circles, of the first "
         "train.eval_batches of the held-out text. Dotted: what counting n-grams in the same training text predicts of "
-        "all of the held-out text.",
+        "all of the held-out text. Of masked text a token is one that is predicted; a training batch's loss of pairs "
+        "is added to it, a held-out one's is not.",
     ),
     Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
     Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),

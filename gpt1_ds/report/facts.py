@@ -60,12 +60,12 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
     for name, records in (("held out, all of it", story.evaluations), ("held out", story.held_out)):
         if records and not rows:
             record = records[-1]
+            beside = {"bits per byte": record["bits_per_byte"], "masked accuracy": record.get("masked_accuracy")}
             rows = [
                 (f"loss, {name}", _digits(record["loss"])),
-                ("bits per byte", _digits(record["bits_per_byte"])),
+                *((what, _digits(value)) for what, value in beside.items() if value is not None),
                 ("perplexity", _digits(record["perplexity"], 1)),
             ]
-            rows = [row for row in rows if row[0] != "bits per byte" or record["bits_per_byte"]]
     if not rows:
         rows = [("training loss", _digits(last["loss"]))]
     spent = duration(3600 * hours(story.train)[-1])
@@ -81,13 +81,11 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         ("parameters", f"{story.parameters:,}"),
         ("FLOPs per token", count(training_flops_per_token(story.config, model.vocab_size or 0))),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
-        ("training loss", f"{_digits(last['loss'])} nats per token"),
+        ("training loss", f"{_digits(last['loss'])} nats per {_counted(story)}"),
     ]
     for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
         for record in records[-1:]:
-            bits = record["bits_per_byte"]  # of masked models none
-            text = f"{_digits(record['loss'])} nats per token" + (f", {_digits(bits)} bits per byte" if bits else "")
-            rows.append((f"held out, {title}", f"{text}, perplexity {_digits(record['perplexity'], 1)}"))
+            rows.append((f"held out, {title}", _held_out(record)))
     for baseline in story.baselines:
         nats, bits = baseline["loss"], baseline["bits_per_byte"]
         rows.append((f"{GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte"))
@@ -100,6 +98,28 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
     if seconds := wall_clock(story.events):
         rows.append(("wall-clock time", duration(seconds)))
     return rows
+
+
+def _counted(story: RunStory) -> str:
+    """What a training loss is a mean over."""
+    if story.config.objective.next_sentence:
+        return "predicted token, and per pair added to it"
+    return "predicted token" if story.config.objective.kind == "masked" else "token"
+
+
+def _held_out(record: Mapping[str, Any]) -> str:
+    bits, accuracy, pairs = (record.get(key) for key in ("bits_per_byte", "masked_accuracy", "pair_accuracy"))
+    text = f"{_digits(record['loss'])} nats per {'token' if accuracy is None else 'predicted token'}"
+    if bits:
+        text += f", {_digits(bits)} bits per byte"
+    text += f", perplexity {_digits(record['perplexity'], 1)}"
+    if accuracy is not None:
+        text += f", masked accuracy {_digits(accuracy)}"
+    if pairs is not None:
+        text += f", pairs: loss {_digits(record['pair_loss'])}, accuracy {_digits(pairs)}"
+    if (deviation := record.get("mask_deviation")) is not None:
+        text += f"; another draw of masks moves the loss by {_digits(deviation)} (standard deviation)"
+    return text
 
 
 def wall_clock(events: Sequence[Mapping[str, Any]]) -> float:

@@ -12,6 +12,8 @@ from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import read_jsonl
 
+OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy")  # not there where they are null
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRecord:
@@ -19,7 +21,8 @@ class TrainRecord:
 
     step: int  # 1 is the first update
     tokens: int  # trained on so far
-    loss: float  # nats per token of the global batch, under the weights before this step
+    predicted: int | None = None  # masked text only: tokens that the loss of this step counts
+    loss: float  # nats per predicted token of the global batch (and per pair), under the weights before this step
     learning_rate: float
     grad_norm: float  # global, before clipping; null when the update was skipped
     applied: bool  # false: gradients were not finite and the update was skipped
@@ -40,14 +43,29 @@ class EvalRecord:
 
     step: int
     tokens: int
-    loss: float  # nats per predicted token
+    loss: float  # nats per predicted token; a pair's loss is no part of it
     perplexity: float  # per predicted token
     bits_per_byte: float | None  # of the text's UTF-8 bytes; null where not every token is predicted once
+    masked_accuracy: float | None = None  # masked text only: share of predicted tokens with the highest logit
+    pair_loss: float | None = None  # next-sentence prediction only: nats per pair
+    pair_accuracy: float | None = None
     kind: str = "eval"
 
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """What eval.json keeps: without those of other objectives."""
+        found = {key: value for key, value in asdict(self).items() if key not in ("step", "tokens", "kind")}
+        return {key: value for key, value in found.items() if key not in OPTIONAL or value is not None}
+
     def __str__(self) -> str:
-        bits = "" if self.bits_per_byte is None else f"  {self.bits_per_byte:.4f} bits per byte"
-        return f"held-out loss {self.loss:.4f}  perplexity {self.perplexity:.2f}{bits}"
+        parts = [f"held-out loss {self.loss:.4f}", f"perplexity {self.perplexity:.2f}"]
+        if self.bits_per_byte is not None:
+            parts.append(f"{self.bits_per_byte:.4f} bits per byte")
+        if self.masked_accuracy is not None:
+            parts.append(f"masked accuracy {self.masked_accuracy:.4f}")
+        if self.pair_loss is not None and self.pair_accuracy is not None:
+            parts.append(f"pairs: loss {self.pair_loss:.4f}, accuracy {self.pair_accuracy:.4f}")
+        return "  ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +120,6 @@ def _line(record: dict[str, Any]) -> str:
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()
-        if key != "loss_scale" or value is not None
+        if key not in OPTIONAL or value is not None
     }
     return json.dumps({"kind": finite.pop("kind"), **finite}) + "\n"

@@ -20,13 +20,14 @@ from gpt1_ds.training.state import TrainingState
 
 @dataclass(frozen=True)
 class StepBatch:
-    """This rank's part of one global batch. `tokens` are the whole batch's; each row's part of the fingerprint is
-    counted by one rank.
+    """This rank's part of one global batch. `tokens` are the whole batch's, as are those that are `predicted` where
+    not all are; each row's part of the fingerprint is counted by one rank.
     """
 
     micro_batches: list[MicroBatch]
     fingerprint: int
     tokens: int
+    predicted: int | None = None
 
 
 Sent = tuple[StepBatch, Arriving]

@@ -14,6 +14,7 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.wandb_logger import WandbLogger
+from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 
@@ -97,7 +98,9 @@ class StepLog:
         self.clock.step(tokens)
         self._show(step)
 
-    def train(self, state: TrainingState, result: StepResult, learning_rate: float, fingerprint: str) -> None:
+    def train(
+        self, state: TrainingState, batch: StepBatch, result: StepResult, learning_rate: float, fingerprint: str
+    ) -> None:
         """The step that `state` comes after."""
         self.engine.progress("log")
         speed = self.clock.lap()
@@ -105,6 +108,7 @@ class StepLog:
         record = TrainRecord(
             step=state.step,
             tokens=state.tokens,
+            predicted=batch.predicted,
             loss=result.loss,
             learning_rate=learning_rate,
             grad_norm=result.grad_norm,

@@ -100,7 +100,8 @@ def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequenc
     if trained:
         found["final/loss"] = trained[-1]["loss"]
     if held_out:
-        found |= {f"final/held_out_{key}": held_out[-1][key] for key in ("loss", "perplexity", "bits_per_byte")}
+        shown = (key for key in held_out[-1] if key not in ("kind", "step", "tokens"))
+        found |= {f"final/held_out_{key}": held_out[-1][key] for key in shown}
         best = min(held_out, key=lambda line: line["loss"])
         found |= {"best/held_out_loss": best["loss"], "best/step": best["step"]}
     for line in scored:

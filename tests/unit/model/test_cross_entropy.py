@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.cross_entropy import head_hits, head_loss
 from gpt1_ds.model.layers import TensorParallel
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
@@ -64,3 +64,26 @@ def test_evaluation_gives_the_same_loss_and_no_gradient() -> None:
         evaluated = head_loss(hidden, weight, labels, weights, REAL, tensor)
     assert torch.equal(trained.detach(), evaluated)
     assert not evaluated.requires_grad
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("chunk", [1, 7, TOKENS])
+def test_hits_are_weights_of_labels_with_the_highest_logit(
+    chunk: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, labels, weights = posed(torch.float32)
+    monkeypatch.setitem(blocking.CHUNK_BYTES, "cpu", chunk * ROWS * hidden.element_size())
+    bias = torch.linspace(-1, 1, ROWS) if biased else None
+    with torch.no_grad():
+        logits_TV = hidden @ weight.T + (0 if bias is None else bias)
+        labels[::2] = logits_TV[::2, :REAL].argmax(1)
+        wanted = weights[logits_TV[:, :REAL].argmax(1) == labels].sum()
+    assert 0 < wanted < weights.sum()
+    found = head_hits(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()), bias)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert not found.requires_grad
+
+
+def test_of_equal_logits_the_first_is_the_highest() -> None:
+    hidden, weight, labels, weights = torch.ones(2, 4), torch.ones(ROWS, 4), torch.tensor([0, 3]), torch.ones(2)
+    assert head_hits(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone())).item() == 1

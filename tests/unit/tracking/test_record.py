@@ -30,6 +30,26 @@ def test_lines_are_json_with_every_digit(tmp_path: Path) -> None:
     assert third["kind"] == "eval"
 
 
+def test_what_masked_text_has_besides(tmp_path: Path) -> None:
+    """Other runs' lines have no such keys."""
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    plain = EvalRecord(step=2, tokens=20, loss=1.5, perplexity=4.48, bits_per_byte=0.5)
+    values = {"loss": 1.5, "perplexity": 4.48, "bits_per_byte": None, "masked_accuracy": 0.25}
+    masked = EvalRecord(step=2, tokens=20, **values)  # type: ignore[arg-type]
+    pairs = EvalRecord(step=2, tokens=20, **values, pair_loss=0.7, pair_accuracy=0.5)  # type: ignore[arg-type]
+    for record in (train_record(1), train_record(2, predicted=3), plain, masked, pairs):
+        file.add(record)
+    lines = [json.loads(line) for line in file.path.read_text().splitlines()]
+    assert [line.get("predicted") for line in lines] == [None, 3, None, None, None]
+    assert list(lines[1])[:4] == ["kind", "step", "tokens", "predicted"]
+    assert set(lines[2]) == {"kind", "step", "tokens", "loss", "perplexity", "bits_per_byte"}
+    assert plain.metrics == {"loss": 1.5, "perplexity": 4.48, "bits_per_byte": 0.5}
+    assert masked.metrics == values
+    assert set(lines[4]) - set(lines[3]) == {"pair_loss", "pair_accuracy"}
+    assert str(masked) == "held-out loss 1.5000  perplexity 4.48  masked accuracy 0.2500"
+    assert str(pairs) == f"{masked}  pairs: loss 0.7000, accuracy 0.5000"
+
+
 def test_a_resumed_run_leaves_one_line_per_step(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl")
     for step in (10, 20, 30):

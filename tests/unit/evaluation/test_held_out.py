@@ -1,0 +1,55 @@
+"""Masks of held-out text are the same for ever: whatever the step, the run's seed and the layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt1_ds.config import load
+from gpt1_ds.data.loader import BatchShape
+from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.objectives.pretraining import pretraining_objective
+from tests.helpers.held_out import make_sentences
+from tools.layouts import FAMILIES
+
+TEXTS = {
+    "windows": [],
+    "full_sentences": ["data.text=full_sentences"],
+    "pairs": ["data.text=pairs", "model.segments=2", "objective.next_sentence=true"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_sentences(tmp_path_factory.mktemp("masks"))
+
+
+def masks(data: Data, config: Any, shapes: list[BatchShape], **seed: int) -> dict[int, bytes]:
+    """Inputs and predicted positions of every row of held-out text by its number, over all ranks."""
+    objective = pretraining_objective(config, data.tokenizer, data.data_hash, **seed)
+    found = {}
+    for shape in shapes:
+        for rows in (rows for batch in data.held_out.batches(shape) for rows in batch):
+            host = objective.batch(rows)
+            for at in np.flatnonzero(rows.row_B >= 0):
+                at_MB, ids_MB, weights_MB = (label[:, at] for label in host.labels[:3])
+                parts = host.inputs[0][:, at], at_MB, ids_MB, weights_MB > 0
+                found[int(rows.number_B[at])] = b"".join(part.tobytes() for part in parts)
+    assert sorted(found) == list(range(data.held_out.rows)), "every row, once"
+    return found
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_masks_depend_on_the_row_alone(text: str, folder: Path) -> None:
+    words = ["model.context=32", f"data.path={folder}", *FAMILIES["bert"], *TEXTS[text]]
+    config, other = (load([], [*words, f"run.seed={seed}"]) for seed in (1, 2))
+    one, another = open_data(config), open_data(other)
+    wanted = masks(one, config, [BatchShape(8, 8)])
+    for global_batch, micro_batch, ranks in ((8, 1, 1), (8, 2, 4), (32, 4, 2), (2, 1, 2)):
+        shapes = [BatchShape(global_batch, micro_batch, ranks, rank) for rank in range(ranks)]
+        assert masks(another, other, shapes) == wanted
+    drawn_anew = masks(one, config, [BatchShape(8, 8)], seed=1)
+    assert sum(drawn_anew[number] == wanted[number] for number in wanted) < len(wanted) / 5
