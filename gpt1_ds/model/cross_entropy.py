@@ -188,7 +188,7 @@ def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:
     if tensor.size > 1:
         here_C = highest_C.clone()
         torch.distributed.all_reduce(highest_C, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
-        column_C[here_C < highest_C] = tensor.size * logits_CV.shape[1]  # after all columns
+        column_C.masked_fill_(here_C < highest_C, tensor.size * logits_CV.shape[1])  # after all columns
         torch.distributed.all_reduce(column_C, op=torch.distributed.ReduceOp.MIN, group=tensor.group)
     return column_C
 
