@@ -50,12 +50,25 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small real dataset: some of Python's own documentation, 500 pieces. One for all workers, to be read only."""
     from tools.families import make_data
 
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    return made_once(tmp_path_factory, "tiny", make_data)
+
+
+@pytest.fixture(scope="session")
+def sentence_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same text for masked models: their symbols in ../tokenizer, and where sentences begin."""
+    from tests.helpers.held_out import make_sentences
+
+    return made_once(tmp_path_factory, "sentences", make_sentences)
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """What `make` gives of a folder that all workers share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return make_data(folder)
+        return make(folder)
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
-from gpt1_ds.evaluation.held_out import held_out_loss, mask_deviation
+from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.measures import mask_deviation
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.zeroshot import Probe, read_probe

@@ -41,28 +41,6 @@ def head_loss(
     return _HeadLoss.apply(hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate)  # type: ignore[no-any-return]
 
 
-@torch.no_grad()
-def head_hits(
-    hidden_TD: Tensor,
-    weight_VD: Tensor,
-    labels_T: Tensor,
-    weights_T: Tensor,
-    real: int,
-    tensor: TensorParallel,
-    bias_V: Tensor | None = None,
-) -> Tensor:
-    """fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the label's.
-
-    Arguments are those of `head_loss`. It multiplies with the vocabulary once more, which only evaluations do.
-    """
-    hits = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
-    for tokens, logits_CV in _chunks(hidden_TD, weight_VD):
-        _multiply(hidden_TD[tokens], weight_VD, bias_V, logits_CV)
-        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
-        hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
-    return hits
-
-
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
@@ -71,8 +49,8 @@ class _HeadLoss(torch.autograd.Function):
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
         grad_weight_VD = None
         grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
-        for tokens, logits_CV in _chunks(hidden_TD, weight_VD):
-            _multiply(hidden_TD[tokens], weight_VD, bias_V, logits_CV)
+        for tokens, logits_CV in chunks(hidden_TD, weight_VD):
+            multiply(hidden_TD[tokens], weight_VD, bias_V, logits_CV)
             unit = ctx.unit if differentiate else None
             loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
@@ -163,7 +141,7 @@ class _Softmax:
         self.logits_CV[rows].copy_(probability_RV)
 
 
-def _chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """(tokens, room for their logits [C, V], which the next chunk takes over)."""
     count = len(hidden_TD)
     length = chunk_tokens(count, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
@@ -173,24 +151,12 @@ def _chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tenso
         yield tokens, room_CV[: tokens.stop - first]
 
 
-def _multiply(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, logits_CV: Tensor) -> None:
+def multiply(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, logits_CV: Tensor) -> None:
     """Write the logits of a chunk."""
     if bias_V is None:
         torch.mm(hidden_CD, weight_VD.t(), out=logits_CV)
     else:
         torch.addmm(bias_V, hidden_CD, weight_VD.t(), out=logits_CV)
-
-
-def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:
-    """int64 [C]: the column of each token's highest logit among those of all ranks; of equal ones the first."""
-    highest_C, column_C = logits_CV.max(1)
-    column_C += tensor.rank * logits_CV.shape[1]
-    if tensor.size > 1:
-        here_C = highest_C.clone()
-        torch.distributed.all_reduce(highest_C, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
-        column_C.masked_fill_(here_C < highest_C, tensor.size * logits_CV.shape[1])  # after all columns
-        torch.distributed.all_reduce(column_C, op=torch.distributed.ReduceOp.MIN, group=tensor.group)
-    return column_C
 
 
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:

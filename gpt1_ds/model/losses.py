@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.model.cross_entropy import head_hits, head_loss
+from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.hits import head_hits
 from gpt1_ds.model.layers import TensorParallel
 
 

@@ -20,7 +20,8 @@ def measure(overrides: list[str], plainly: bool) -> dict[str, Any]:
     from gpt1_ds.data.sources import open_data
     from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.evaluation.held_out import held_out_loss, mask_deviation
+    from gpt1_ds.evaluation.held_out import held_out_loss
+    from gpt1_ds.evaluation.measures import mask_deviation
     from gpt1_ds.objectives.pretraining import pretraining_objective
     from tests.helpers.engines import fill
     from tests.helpers.foreign import random_weights
@@ -79,5 +80,6 @@ def make_sentences(folder: Path) -> Path:
     from tools.layouts import make_data
 
     tokenizer = make_data(folder, masks=True).parent / "tokenizer"
-    build([folder / "text"], tokenizer, folder / "pairs", workers=1, validation=0.1, split_sentences=True)
+    if not (folder / "pairs" / "dataset.json").exists():
+        build([folder / "text"], tokenizer, folder / "pairs", workers=1, validation=0.1, split_sentences=True)
     return folder / "pairs"

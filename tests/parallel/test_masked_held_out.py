@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gpt1_ds.launcher import launch
-from tests.helpers.held_out import make_sentences
 from tools.layouts import FAMILIES
 
 SMALL = [
@@ -25,14 +24,9 @@ LAYOUTS = {
 MEASURES = ("loss", "masked_accuracy", "pair_loss", "pair_accuracy")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_sentences(tmp_path_factory.mktemp("held-out"))
-
-
 @pytest.fixture(scope="module", params=["windows", "pairs"])
-def one(request: pytest.FixtureRequest, data: Path) -> tuple[list[str], dict[str, Any]]:
-    words = [*SMALL, f"data.path={data}", *(PAIRS if request.param == "pairs" else [])]
+def one(request: pytest.FixtureRequest, sentence_data: Path) -> tuple[list[str], dict[str, Any]]:
+    words = [*SMALL, f"data.path={sentence_data}", *(PAIRS if request.param == "pairs" else [])]
     return words, measured(words, 1)
 
 

@@ -13,7 +13,6 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.wandb_summary import summary
-from tests.helpers.held_out import make_sentences
 from tools.layouts import FAMILIES
 from tools.runs import configuration
 
@@ -21,11 +20,17 @@ PAIRS = ["model.segments=2", "objective.next_sentence=true", "data.text=pairs"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two steps, evaluated after the second."""
     folder = tmp_path_factory.mktemp("masked")
-    data = make_sentences(folder)
-    words = [f"data.path={data}", f"run.dir={folder}", "run.name=r", "train.steps=2", *FAMILIES["bert"], *PAIRS]
+    words = [
+        f"data.path={sentence_data}",
+        f"run.dir={folder}",
+        "run.name=r",
+        "train.steps=2",
+        *FAMILIES["bert"],
+        *PAIRS,
+    ]
     assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
     return folder / "r"
 

@@ -15,7 +15,6 @@ from gpt1_ds.cli import main
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT
-from tools.layouts import make_data
 from tools.runs import configuration
 
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
@@ -100,10 +99,9 @@ def test_two_ranks_say_the_same(gpt1: Gpt1) -> None:
         assert two[key] == pytest.approx(metrics, rel=1e-5)
 
 
-def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path) -> None:
+def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path, sentence_data: Path) -> None:
     """Every token masked in turn; pairs of two phenomena; two ranks say the same."""
-    tokenizer = make_data(folder / "masks", masks=True).parent / "tokenizer"
-    make_checkpoint(folder / "bert", tokenizer, BERT)
+    make_checkpoint(folder / "bert", sentence_data.parent / "tokenizer", BERT)
     pair = {"sentence_good": "The text is good.", "sentence_bad": "The text are good.", "UID": "p"}
     lines = [json.dumps({**pair, "linguistics_term": term}) for term in ("binding", "binding", "ellipsis")]
     (folder / "pairs.jsonl").write_text("\n".join(lines))

@@ -12,7 +12,6 @@ from gpt1_ds.config import load
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from tests.helpers.held_out import make_sentences
 from tools.layouts import FAMILIES
 
 TEXTS = {
@@ -20,11 +19,6 @@ TEXTS = {
     "full_sentences": ["data.text=full_sentences"],
     "pairs": ["data.text=pairs", "model.segments=2", "objective.next_sentence=true"],
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_sentences(tmp_path_factory.mktemp("masks"))
 
 
 def masks(data: Data, config: Any, shapes: list[BatchShape], **seed: int) -> dict[int, bytes]:
@@ -43,8 +37,8 @@ def masks(data: Data, config: Any, shapes: list[BatchShape], **seed: int) -> dic
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_masks_depend_on_the_row_alone(text: str, folder: Path) -> None:
-    words = ["model.context=32", f"data.path={folder}", *FAMILIES["bert"], *TEXTS[text]]
+def test_masks_depend_on_the_row_alone(text: str, sentence_data: Path) -> None:
+    words = ["model.context=32", f"data.path={sentence_data}", *FAMILIES["bert"], *TEXTS[text]]
     config, other = (load([], [*words, f"run.seed={seed}"]) for seed in (1, 2))
     one, another = open_data(config), open_data(other)
     wanted = masks(one, config, [BatchShape(8, 8)])

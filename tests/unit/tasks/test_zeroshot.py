@@ -18,7 +18,6 @@ from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
 from gpt1_ds.tasks.zeroshot import Probe, Question, best_threshold, questions, read_probe, score
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
-from tools.layouts import make_data
 
 STORY = Example("0", ("a b c", "why ?"), ("so", "no d"), label="1")
 PAIR = Example("0", ("it is so", "it are so so"), label="0", group="binding")
@@ -139,8 +138,8 @@ def test_rows_of_a_masked_model_keep_their_symbols(
     assert found == wanted
 
 
-def test_what_stands_around_a_text_is_what_the_model_has_seen(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(make_data(tmp_path, masks=True).parent / "tokenizer")
+def test_what_stands_around_a_text_is_what_the_model_has_seen(sentence_data: Path) -> None:
+    tokenizer = load_tokenizer(sentence_data.parent / "tokenizer")
     special = tokenizer.special_ids
     assert masked_frame(tokenizer, 9, in_rows=True) == Frame(
         9, first=(special.cls,), last=(special.separator,), mask=special.mask
