@@ -12,7 +12,8 @@ from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.data.sources import Data
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.evaluation.measures import measure
+from gpt1_ds.engine.build import evaluation_batches
+from gpt1_ds.evaluation.measures import MaskedMeasures
 from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.tracking.record import EvalRecord
@@ -32,18 +33,25 @@ def held_out_loss(
     layout. `objective` is the one for held-out text.
     """
     assert data.held_out is not None, "the caller checks that there is a validation split"
-    batches = data.held_out.batches(shape, limit)
-    found = measure(engine, objective, batches, data.held_out.rows, shape, show)
+    total, predicted, left = 0.0, 0, data.held_out.rows
+    batches, masked = data.held_out.batches(shape, limit), MaskedMeasures(engine, objective, shape)
+    for done, rows in enumerate(batches):
+        show(done, total=len(batches))
+        if not isinstance(objective, Causal):
+            masked.add(rows, left)
+        else:
+            all_tokens, real_tokens = objective.counts(rows[0], min(left, shape.global_batch), shape.global_batch)
+            total += engine.evaluate(evaluation_batches(objective, rows)) * all_tokens
+            predicted += real_tokens
+        left -= shape.global_batch
     text_bytes = _text_bytes(engine, data, batches) if isinstance(objective, Causal) else None
+    found = {"loss": total / predicted} if predicted else masked.means()
     return EvalRecord(
         step=step,
         tokens=tokens,
-        loss=found.loss,
-        perplexity=math.exp(min(found.loss, 700.0)),
-        bits_per_byte=None if text_bytes is None else found.total / max(1, text_bytes) / math.log(2),
-        masked_accuracy=found.others.get("masked_accuracy"),
-        pair_loss=found.others.get("pair_loss"),
-        pair_accuracy=found.others.get("pair_accuracy"),
+        perplexity=math.exp(min(found["loss"], 700.0)),
+        bits_per_byte=None if text_bytes is None else total / max(1, text_bytes) / math.log(2),
+        **found,
     )
 
 

@@ -50,7 +50,10 @@ class _HeadLoss(torch.autograd.Function):
         grad_weight_VD = None
         grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
         for tokens, logits_CV in chunks(hidden_TD, weight_VD):
-            multiply(hidden_TD[tokens], weight_VD, bias_V, logits_CV)
+            if bias_V is None:
+                torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+            else:
+                torch.addmm(bias_V, hidden_TD[tokens], weight_VD.t(), out=logits_CV)
             unit = ctx.unit if differentiate else None
             loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
@@ -149,14 +152,6 @@ def chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor
     for first in range(0, count, length):
         tokens = slice(first, min(first + length, count))
         yield tokens, room_CV[: tokens.stop - first]
-
-
-def multiply(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, logits_CV: Tensor) -> None:
-    """Write the logits of a chunk."""
-    if bias_V is None:
-        torch.mm(hidden_CD, weight_VD.t(), out=logits_CV)
-    else:
-        torch.addmm(bias_V, hidden_CD, weight_VD.t(), out=logits_CV)
 
 
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpt1_ds.model.cross_entropy import chunks, multiply
+from gpt1_ds.model.cross_entropy import chunks
 from gpt1_ds.model.layers import TensorParallel
 
 
@@ -28,7 +28,9 @@ def head_hits(
     """
     hits = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
     for tokens, logits_CV in chunks(hidden_TD, weight_VD):
-        multiply(hidden_TD[tokens], weight_VD, bias_V, logits_CV)
+        torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+        if bias_V is not None:
+            logits_CV += bias_V
         logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
         hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
     return hits

@@ -14,7 +14,6 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.wandb_logger import WandbLogger
-from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 
@@ -98,19 +97,17 @@ class StepLog:
         self.clock.step(tokens)
         self._show(step)
 
-    def train(
-        self, state: TrainingState, batch: StepBatch, result: StepResult, learning_rate: float, fingerprint: str
-    ) -> None:
-        """The step that `state` comes after."""
+    def train(self, state: TrainingState, result: StepResult, rate: float, mark: str, predicted: int | None) -> None:
+        """The step that `state` comes after; `mark` is its batch's fingerprint."""
         self.engine.progress("log")
         speed = self.clock.lap()
         tflops = speed.tokens_per_second * self.flops_per_token / self.groups.world / 1e12
         record = TrainRecord(
             step=state.step,
             tokens=state.tokens,
-            predicted=batch.predicted,
+            predicted=predicted,
             loss=result.loss,
-            learning_rate=learning_rate,
+            learning_rate=rate,
             grad_norm=result.grad_norm,
             applied=result.applied,
             tokens_per_second=speed.tokens_per_second,
@@ -119,7 +116,7 @@ class StepLog:
             model_tflops_per_rank=tflops,
             mfu=tflops / self._peak_tflops if self._peak_tflops else None,
             peak_memory_gib=peak_memory_gib(self.engine),
-            batch_fingerprint=fingerprint,
+            batch_fingerprint=mark,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
         )
         if self.groups.rank == 0:

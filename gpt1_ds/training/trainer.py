@@ -89,7 +89,7 @@ class Trainer:
             self.spike_policy.accept(step)
         self.log.count(step, batch.tokens)
         if step == 1 or decision.stop or self._is_due(self.config.train.log_every, step):
-            self.log.train(self.state, batch, result, self._learning_rate(step), decision.fingerprint)
+            self.log.train(self.state, result, self._learning_rate(step), decision.fingerprint, batch.predicted)
         if self._is_due(self.config.guard.compare_every, step):
             self.saver.compare_replicas(step)
 
