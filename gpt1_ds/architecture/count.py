@@ -34,11 +34,17 @@ def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
     }
 
 
-def flops_per_token(model: ModelConfig, vocab_size: int, predicted: float = 1.0, causal: bool = False) -> int:
-    """FLOPs to train on one token of a row of which this fraction is predicted: PaLM's convention, or Megatron's with
-    `causal`, which differs where attention is causal.
+def flops_per_token(
+    model: ModelConfig,
+    vocab_size: int,
+    predicted: float = 1.0,
+    causal: bool = False,
+    head: HeadSpec | None = None,
+) -> int:
+    """FLOPs to train on one token of a row of which this fraction is predicted, with the `head` of a task: PaLM's
+    convention, or Megatron's with `causal`, which differs where attention is causal.
     """
-    layers = architecture(model, vocab_size, predicted=predicted).layers
+    layers = architecture(model, vocab_size, head, predicted).layers
     return 3 * round(sum(layer.flops(causal and model.mask == "causal") for layer in layers))
 
 

@@ -46,7 +46,8 @@ class Finetuning(Workload):
         self.steps = total_steps(config, self.batches.per_epoch)
         self.objective = self.scorer.objective
         average = max(1, round(float(self.train.lengths.mean())))
-        self.flops_per_token = flops_per_token(replace(config.model, context=average), self.scorer.vocab_size)
+        model, head = replace(config.model, context=average), self.objective.head
+        self.flops_per_token = flops_per_token(model, self.scorer.vocab_size, head=head)
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.batches.at(number - 1)
