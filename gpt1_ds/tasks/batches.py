@@ -29,7 +29,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """B examples of C sequences of T positions. Padding is id 0, after each sequence."""
+    """B examples of C sequences of T positions. Padding comes after each sequence."""
 
     tokens: NDArray[np.int32]  # [B, C, T]
     lengths: Int64s  # [B, C]; 1 in a padding row
@@ -57,7 +57,7 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
     C = encoded.sequences
     lengths_BC = np.where(real[:, None], encoded.lengths[examples], 1)
     T = min(-(-int(lengths_BC.max()) // multiple) * multiple, encoded.limit)
-    tokens_BCT = np.zeros((len(examples), C, T), dtype=np.int32)
+    tokens_BCT = np.full((len(examples), C, T), encoded.pad, dtype=np.int32)
     for row, example in enumerate(examples.tolist()):
         for c in range(C if example >= 0 else 0):
             start, stop = encoded.offsets[example * C + c : example * C + c + 2]

@@ -35,6 +35,7 @@ class Encoded:
     groups: tuple[str, ...]  # [N]
     truncated: int  # examples of which a part was cut off
     limit: int  # tokens that no sequence exceeds
+    pad: int = 0  # fills up short rows; no state of a token sees it
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,6 +94,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         groups=tuple(example.group for example in examples),
         truncated=truncated,
         limit=limit,
+        pad=0 if task.frame == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
     )
 
 

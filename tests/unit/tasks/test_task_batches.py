@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -121,6 +123,14 @@ def test_padding_rows_weigh_nothing() -> None:
     assert not filled.tokens[2:].any()
     assert (filled.lengths[2:] == 1).all()
     assert padding_share(filled) > padding_share(full)
+
+
+def test_an_encoders_rows_end_with_its_padding() -> None:
+    encoded = replace(some(5, layout="pair"), pad=7)
+    batch = build_batch(encoded, np.array([0, 1, -1]))
+    for tokens_T, length in zip(batch.tokens[:2, 0], batch.lengths[:2, 0], strict=True):
+        assert (tokens_T[length:] == 7).all()
+    assert (batch.tokens[2] == 7).all()
 
 
 def test_rows_keep_the_weights_of_the_whole_batch() -> None:
