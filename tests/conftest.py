@@ -56,9 +56,9 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sentence_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same text for masked models: their symbols in ../tokenizer, and where sentences begin."""
-    from tests.helpers.held_out import make_sentences
+    from tools.families import make_data
 
-    return made_once(tmp_path_factory, "sentences", make_sentences)
+    return made_once(tmp_path_factory, "sentences", lambda folder: make_data(folder, masks=True))
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:

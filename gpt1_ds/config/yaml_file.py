@@ -11,7 +11,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import naming
 
 MAX_FILE_BYTES = 1 << 16  # a resolved configuration has 5,000
-MAX_NODES = 4000  # keys and values, of which it has 300; a second reads 20,000
+MAX_NODES = 2000  # keys and values, of which it has 300; a slow core needs half a second for them
 MAX_DEPTH = 32
 MAX_KEY_LENGTH = 256
 

@@ -42,7 +42,7 @@ class MaskedMeasures:
         parts = len(engine.measures) * engine.groups.layout.data
         for measures in engine.measures:
             for name, mean in measures.items():
-                self._sums[name] += float(mean) * (global_batch if name in OF_PAIRS else all_tokens) / parts
+                self._sums[name] += float(mean) * (real if name in OF_PAIRS else all_tokens) / parts
 
     def means(self) -> dict[str, Any]:
         """By EvalRecord's names, the same on every rank. `loss` is that of the masked tokens alone."""

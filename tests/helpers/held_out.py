@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,14 +71,3 @@ def _plain(model: Any, batches: list[Any], objective: Any) -> dict[str, float]:
     if pair_nats:
         found |= {"pair_loss": np.mean(pair_nats), "pair_accuracy": np.mean(pair_hits)}
     return {name: float(value) for name, value in found.items()}
-
-
-def make_sentences(folder: Path) -> Path:
-    """tools.layouts.make_data's text with the symbols of masked models, and where its sentences begin."""
-    from gpt1_ds.data.build import build
-    from tools.layouts import make_data
-
-    tokenizer = make_data(folder, masks=True).parent / "tokenizer"
-    if not (folder / "pairs" / "dataset.json").exists():
-        build([folder / "text"], tokenizer, folder / "pairs", workers=1, validation=0.1, split_sentences=True)
-    return folder / "pairs"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.families import FAMILIES, make_data
+from tools.families import FAMILIES
 from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 
 STEPS = 6
@@ -14,21 +14,16 @@ NAMES = ("zero3 recompute", "tp2 sequence", "pp2 recompute mb2", "tp2 pp2 sequen
 CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("masks"), masks=True)
-
-
 @pytest.fixture(scope="module", params=["gpt2", "bert", "roberta"])
-def one(request: pytest.FixtureRequest, data: Path) -> tuple[list[str], Trace]:
+def one(request: pytest.FixtureRequest, sentence_data: Path) -> tuple[list[str], Trace]:
     family = FAMILIES[request.param]
-    return family, trace(ONE, data, STEPS, family)
+    return family, trace(ONE, sentence_data, STEPS, family)
 
 
 @pytest.mark.parametrize("layout", CHOSEN, ids=lambda layout: layout.name.replace(" ", "-"))
-def test_it_equals_one_process(layout: Layout, one: tuple[list[str], Trace], data: Path) -> None:
+def test_it_equals_one_process(layout: Layout, one: tuple[list[str], Trace], sentence_data: Path) -> None:
     family, alone = one
-    apart = compare(alone, trace(layout, data, STEPS, family))
+    apart = compare(alone, trace(layout, sentence_data, STEPS, family))
     assert apart.same_batches
     assert apart.loss <= 1e-5
     assert apart.norm <= 1e-4

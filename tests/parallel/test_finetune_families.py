@@ -25,7 +25,6 @@ from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint, master
-from tools.families import make_data
 
 STEPS = 8
 ENCODER = ModelConfig(
@@ -49,10 +48,10 @@ Run = Callable[[str, str, str], Path]
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def sources(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Checkpoints of random weights; that with segments has the pooler of next-sentence prediction."""
     place = tmp_path_factory.mktemp("sources")
-    tokenizer = make_data(place, masks=True).parent / "tokenizer"
+    tokenizer = sentence_data.parent / "tokenizer"
     heads = {"segments": NEXT_SENTENCE, "no segments": None}
     return {
         name: make_checkpoint(place / name.replace(" ", "-"), tokenizer, model, head=heads[name])

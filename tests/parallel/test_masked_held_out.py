@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gpt1_ds.launcher import launch
-from tools.layouts import FAMILIES
+from tools.families import FAMILIES
 
 SMALL = [
     *("model.layers=2", "model.width=32", "model.heads=4", "model.context=32", "train.global_batch=8"),
     *("train.micro_batch=2", *FAMILIES["bert"]),
 ]
-PAIRS = ["model.segments=2", "objective.next_sentence=true", "data.text=pairs"]
+WINDOWS = ["data.text=windows", "objective.next_sentence=false", "model.segments=0"]
 LAYOUTS = {
     "tp2": (2, ["parallel.tensor=2"]),
     "pp2": (2, ["parallel.pipeline=2"]),
@@ -26,7 +26,7 @@ MEASURES = ("loss", "masked_accuracy", "pair_loss", "pair_accuracy")
 
 @pytest.fixture(scope="module", params=["windows", "pairs"])
 def one(request: pytest.FixtureRequest, sentence_data: Path) -> tuple[list[str], dict[str, Any]]:
-    words = [*SMALL, f"data.path={sentence_data}", *(PAIRS if request.param == "pairs" else [])]
+    words = [*SMALL, f"data.path={sentence_data}", *(WINDOWS if request.param == "windows" else [])]
     return words, measured(words, 1)
 
 

@@ -13,10 +13,8 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.wandb_summary import summary
-from tools.layouts import FAMILIES
+from tools.families import FAMILIES
 from tools.runs import configuration
-
-PAIRS = ["model.segments=2", "objective.next_sentence=true", "data.text=pairs"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,6 @@ def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run.name=r",
         "train.steps=2",
         *FAMILIES["bert"],
-        *PAIRS,
     ]
     assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
     return folder / "r"

@@ -112,7 +112,7 @@ BOMBS = {
     "distinct keys, 64 KB": "model:\n" + "".join(f"  k{number}: 1\n" for number in range(6_000)),
     "distinct variables": "slurm: {environment: {" + ", ".join(f"K{n}: 1" for n in range(6_000)) + "}}",
     "a long list": "slurm: {options: [" + "a, " * 20_000 + "]}",
-    "many wrong items": "slurm: {options: [" + "a, " * 3_500 + "]}",
+    "many wrong items": "slurm: {options: [" + "a, " * 1_900 + "]}",
     "deep": "[" * 5_000,
     "deep, closed": "parallel: {deepspeed: " + "[" * 5_000 + "]" * 5_000 + "}",
     "a long key": "model: {" + "k" * 60_000 + ": 1}",

@@ -150,7 +150,7 @@ def test_missing_and_oversized_files(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"no such file, and no shipped preset of that name; did you mean pretrain/gpt1"
     ):
-        load(["pretrain/gpt2"])
+        load(["pretrain/gpt1_118m"])
     big = tmp_path / "big.yaml"
     big.write_text("#" * (1 << 21))
     with pytest.raises(ConfigError, match="too large"):

@@ -12,12 +12,13 @@ from gpt1_ds.config import load
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from tools.layouts import FAMILIES
+from tools.families import FAMILIES
 
+ALONE = ["objective.next_sentence=false", "model.segments=0"]
 TEXTS = {
-    "windows": [],
-    "full_sentences": ["data.text=full_sentences"],
-    "pairs": ["data.text=pairs", "model.segments=2", "objective.next_sentence=true"],
+    "windows": ["data.text=windows", *ALONE],
+    "full_sentences": ["data.text=full_sentences", *ALONE],
+    "pairs": [],
 }
 
 
