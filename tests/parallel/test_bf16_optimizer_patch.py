@@ -105,7 +105,8 @@ def test_the_norm_of_partitions_is_that_of_all_gradients(ranks: int, layout: lis
         for how in ("partitions", "ours")
     )
     for mine, other in zip(partitions, ours, strict=True):
-        assert mine[0] == pytest.approx(other[0], rel=1e-6)
+        # one fp32 dot product over all weights in the place of one for each: 2e-6 apart on cores without AVX-512
+        assert mine[0] == pytest.approx(other[0], rel=5e-6)
         assert mine[0] == partitions[0][0], "all ranks have the same"
 
 
