@@ -49,11 +49,7 @@ class _HeadLoss(torch.autograd.Function):
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
         grad_weight_VD = None
         grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
-        for tokens, logits_CV in chunks(hidden_TD, weight_VD):
-            if bias_V is None:
-                torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
-            else:
-                torch.addmm(bias_V, hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+        for tokens, logits_CV in chunk_logits(hidden_TD, weight_VD, bias_V):
             unit = ctx.unit if differentiate else None
             loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
@@ -144,14 +140,19 @@ class _Softmax:
         self.logits_CV[rows].copy_(probability_RV)
 
 
-def chunks(hidden_TD: Tensor, weight_VD: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """(tokens, room for their logits [C, V], which the next chunk takes over)."""
+def chunk_logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """(tokens, their logits [C, V], in memory that the next chunk takes over)."""
     count = len(hidden_TD)
     length = chunk_tokens(count, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
-    room_CV = hidden_TD.new_empty(length, len(weight_VD))
+    memory_CV = hidden_TD.new_empty(length, len(weight_VD))
     for first in range(0, count, length):
         tokens = slice(first, min(first + length, count))
-        yield tokens, room_CV[: tokens.stop - first]
+        logits_CV = memory_CV[: tokens.stop - first]
+        if bias_V is None:
+            torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+        else:
+            torch.addmm(bias_V, hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+        yield tokens, logits_CV
 
 
 def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:

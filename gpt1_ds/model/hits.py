@@ -5,32 +5,25 @@ Shapes: T tokens, C of them in a chunk, D width, V vocabulary columns on this ra
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from gpt1_ds.model.cross_entropy import chunks
 from gpt1_ds.model.layers import TensorParallel
 
 
 @torch.no_grad()
 def head_hits(
-    hidden_TD: Tensor,
-    weight_VD: Tensor,
-    labels_T: Tensor,
-    weights_T: Tensor,
-    real: int,
-    tensor: TensorParallel,
-    bias_V: Tensor | None = None,
+    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
 ) -> Tensor:
     """fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the label's.
 
-    Arguments are those of `head_loss`. It multiplies with the vocabulary once more, which only evaluations do.
+    `chunks` are tokens and their logits [C, V], which are written over; the first `real` columns of a rank are those of
+    the vocabulary.
     """
-    hits = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
-    for tokens, logits_CV in chunks(hidden_TD, weight_VD):
-        torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
-        if bias_V is not None:
-            logits_CV += bias_V
+    hits = torch.zeros((), dtype=torch.float32, device=weights_T.device)
+    for tokens, logits_CV in chunks:
         logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
         hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
     return hits

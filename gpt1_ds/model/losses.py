@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
 from gpt1_ds.model.hits import head_hits
 from gpt1_ds.model.layers import TensorParallel
 
@@ -57,10 +57,12 @@ class LanguageLoss:
         real = min(max(0, self.vocab_size - first), len(weight_VD))
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         bias_V = biases[0] if biases else None
-        arguments = hidden_TD, weight_VD, labels_SB.flatten(), weights_SB.flatten(), real, self.tensor, bias_V
-        loss = head_loss(*arguments)
-        if places and not torch.is_grad_enabled():
-            self.measures.append({"loss": loss, "masked_accuracy": head_hits(*arguments)})
+        labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
+        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V)
+        if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
+            chunks = chunk_logits(hidden_TD, weight_VD, bias_V)
+            hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)
+            self.measures.append({"loss": loss, "masked_accuracy": hits})
         return loss
 
 

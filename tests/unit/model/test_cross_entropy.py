@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
 from gpt1_ds.model.hits import head_hits
 from gpt1_ds.model.layers import TensorParallel
 
@@ -80,11 +80,14 @@ def test_hits_are_weights_of_labels_with_the_highest_logit(
         labels[::2] = logits_TV[::2, :REAL].argmax(1)
         wanted = weights[logits_TV[:, :REAL].argmax(1) == labels].sum()
     assert 0 < wanted < weights.sum()
-    found = head_hits(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()), bias)
+    found = head_hits(chunk_logits(hidden, weight, bias), labels, weights, REAL, TensorParallel(connect_alone()))
     assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
     assert not found.requires_grad
 
 
 def test_of_equal_logits_the_first_is_the_highest() -> None:
     hidden, weight, labels, weights = torch.ones(2, 4), torch.ones(ROWS, 4), torch.tensor([0, 3]), torch.ones(2)
-    assert head_hits(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone())).item() == 1
+    assert (
+        head_hits(chunk_logits(hidden, weight, None), labels, weights, REAL, TensorParallel(connect_alone())).item()
+        == 1
+    )
