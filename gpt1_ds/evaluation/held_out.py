@@ -15,7 +15,6 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import evaluation_batches
 from gpt1_ds.evaluation.measures import MaskedMeasures
 from gpt1_ds.objectives.base import TextObjective
-from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.tracking.record import EvalRecord
 
 
@@ -37,14 +36,14 @@ def held_out_loss(
     batches, masked = data.held_out.batches(shape, limit), MaskedMeasures(engine, objective, shape)
     for done, rows in enumerate(batches):
         show(done, total=len(batches))
-        if not isinstance(objective, Causal):
+        if not objective.predicts_all:
             masked.add(rows, left)
         else:
             all_tokens, real_tokens = objective.counts(rows[0], min(left, shape.global_batch), shape.global_batch)
             total += engine.evaluate(evaluation_batches(objective, rows)) * all_tokens
             predicted += real_tokens
         left -= shape.global_batch
-    text_bytes = _text_bytes(engine, data, batches) if isinstance(objective, Causal) else None
+    text_bytes = _text_bytes(engine, data, batches) if objective.predicts_all else None
     found = {"loss": total / predicted} if predicted else masked.means()
     return EvalRecord(
         step=step,

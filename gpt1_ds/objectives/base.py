@@ -42,6 +42,11 @@ class Objective(Protocol):
 class TextObjective(Objective, Protocol):
     """An objective of pre-training. `rows` are of the kind that the configuration's data come in."""
 
+    @property
+    def predicts_all(self) -> bool:
+        """Whether every token of a row is predicted."""
+        ...
+
     def batch(self, rows: Any) -> HostBatch: ...
 
     def counts(self, rows: Any, real: int, global_batch: int) -> tuple[int, int]:

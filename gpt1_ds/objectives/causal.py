@@ -6,6 +6,7 @@ Shapes: B rows, T = S + 1 tokens of a window, S positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ class Causal:
     """Labels: the next tokens [S, B] and their weights [S, B], which sum to 1 over a full micro-batch."""
 
     head: None = None
+    predicts_all: ClassVar[bool] = True
 
     def batch(self, rows: Rows) -> HostBatch:
         """Of these windows; rows numbered -1 only fill up the batch."""

@@ -10,6 +10,7 @@ Shapes: B rows, S positions, M positions that are predicted in a full row, G row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ class Masked:
     settings: ObjectiveConfig
     head: HeadSpec | None = None
     text: MaskedText | None = None
+    predicts_all: ClassVar[bool] = False
 
     def predicted(self, length_B: Int64s) -> Int64s:
         """Tokens of rows of these lengths that are predicted; rows of length 0 only fill up a batch."""

@@ -17,7 +17,6 @@ from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.objectives.base import TextObjective
-from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
@@ -46,7 +45,7 @@ class Pretraining(Workload):
         counted = self.groups.tensor_rank == 0 and self.groups.is_first_stage  # each row once
         micro_batches = training_batches(self.objective, batch.micro_batches, self.config.run.seed, step)
         predicted = None
-        if not isinstance(self.objective, Causal):
+        if not self.objective.predicts_all:
             predicted, _ = self.objective.counts(
                 batch.micro_batches[0], self.shape.global_batch, self.shape.global_batch
             )
