@@ -28,7 +28,7 @@ class MaskedMeasures:
     shape: BatchShape
     predicted: int = 0  # tokens so far
     rows: int = 0  # so far
-    _sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # this rank's share
+    _sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # this rank's part
 
     def add(self, rows: Sequence[Any], left: int) -> None:
         """Evaluate a global batch. `left` rows are in it and those after it; what fills it up counts nothing."""
@@ -70,5 +70,5 @@ def mask_deviation(
             losses.append(found.means()["loss"])
         variance += found.predicted**2 * float(np.var(losses, ddof=1))
         predicted, left = predicted + found.predicted, left - shape.global_batch
-    share = (data.held_out.rows - max(0, left)) / data.held_out.rows
-    return math.sqrt(variance * share) / predicted
+    fraction = (data.held_out.rows - max(0, left)) / data.held_out.rows
+    return math.sqrt(variance * fraction) / predicted

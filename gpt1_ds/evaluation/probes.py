@@ -91,18 +91,18 @@ def pseudo_log_likelihoods(
     sequences: Sequence[NDArray[np.int32]],
     scored: Sequence[int],
     mask: int,
-    behind: int,
+    after: int,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Float64s:
     """float64 [len(sequences)], nats (Salazar et al. 2020, equation 1): of each sequence the sum over the `scored`
-    tokens before the `behind` last ones, each given all others, when `mask` stands in its place.
+    tokens before the last `after` ones, each given all others, when `mask` stands in its place.
 
     A sequence is a row of one segment for every token that is scored; rows see no padding.
     """
     sums, device = np.zeros(len(sequences)), next(model.parameters()).device
     counts, sizes = np.array(scored, dtype=np.int64), np.array([len(one) for one in sequences], dtype=np.int64)
     number_R = np.repeat(np.arange(len(sequences)), counts)  # R rows: which sequence each is, and which token it masks
-    at_R = np.repeat(sizes - behind - np.cumsum(counts), counts) + np.arange(len(number_R))
+    at_R = np.repeat(sizes - after - np.cumsum(counts), counts) + np.arange(len(number_R))
     for batch in _batches(sizes[number_R].tolist(), batch_tokens):
         number_B, at_B, column_B = number_R[batch], at_R[batch], np.arange(len(batch))
         tokens_SB = np.zeros((sizes[number_B].max(), len(batch)), dtype=np.int64)

@@ -211,7 +211,7 @@ def _cut(tuned: FineTuned) -> str:
     if tuned.task.layout == "single":
         return "`truncation=True` cuts as in training."
     questions = _CUT_QUESTION.format(quarter=tuned.limit // 4 - 1) if tuned.head.choice else ""
-    if tuned.task.frame != "extract":
+    if tuned.task.symbols != "extract":
         return _CUT_LONGER.format(questions=questions)
     return _CUT.format(half=tuned.limit // 2 - 2, questions=questions)
 

@@ -140,14 +140,14 @@ def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> N
         name: str = names[tokenizer.special_ids.require(role, f"task.name={task.name}")]
         return name
 
-    first, between, last = ROLES[task.frame]
-    segment = int(task.frame == "separator")  # of the second text
+    first, between, last = ROLES[task.symbols]
+    segment = int(task.symbols == "separator")  # of the second text
     begin, middle, end = [(symbol(first), 0), ("A", 0)], [(symbol(role), 0) for role in between], symbol(last)
     contents["post_processor"] = template(
         [*begin, (end, 0)], [*begin, *middle, ("B", segment), (end, segment)], {name: n for n, name in names.items()}
     )
     settings["padding_side"] = "right"
-    if task.frame == "extract":
+    if task.symbols == "extract":
         settings["pad_token"] = names[padding_id(tokenizer)]  # extract ends a sequence, so no text is mistaken
     # without a word about segments: GPT-1 would add them to its embeddings
     segments = ["token_type_ids"] if segment else []

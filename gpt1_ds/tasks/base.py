@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 Kind = Literal["classification", "similarity", "regression", "choice"]
 Layout = Literal["single", "pair", "both", "choice"]
-Frame = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
+Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
 Regression = Literal["classes", "value"]
 SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
 
@@ -36,7 +36,7 @@ class Task:
     labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
     metrics: tuple[str, ...]  # the first one chooses the best epoch
     score_range: tuple[float, float] = (0.0, float(SCORE_CLASSES - 1))
-    frame: Frame = "extract"
+    symbols: Symbols = "extract"
     regression: Regression = "classes"  # what the head says of a score: six classes, or the score itself
 
     @classmethod
@@ -49,7 +49,7 @@ class Task:
         texts = (task.name, *task.labels, *task.metrics)
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
             raise TypeError("names are lines of text")
-        choices = ((task.kind, Kind), (task.layout, Layout), (task.frame, Frame), (task.regression, Regression))
+        choices = ((task.kind, Kind), (task.layout, Layout), (task.symbols, Symbols), (task.regression, Regression))
         if not all(value in get_args(known) for value, known in choices):
             raise TypeError("no such kind of task")
         low, high = map(float, task.score_range)

@@ -94,7 +94,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         groups=tuple(example.group for example in examples),
         truncated=truncated,
         limit=limit,
-        pad=0 if task.frame == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
+        pad=0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
     )
 
 

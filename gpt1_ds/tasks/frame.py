@@ -27,14 +27,14 @@ class Frame:
     mask: int | None = None
 
     @property
-    def room(self) -> int:
-        """Tokens of a text and what comes before it."""
+    def capacity(self) -> int:
+        """Tokens of a text and what comes before it, at most."""
         return self.size - len(self.first) - len(self.last)
 
     @property
     def most(self) -> int:
         """Tokens of a text that can be scored."""
-        return self.room - len(self.before)
+        return self.capacity - len(self.before)
 
     def around(self, history: Sequence[int], tokens: Int32s) -> Int32s:
         """The sequence of what is known and what is scored."""

@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.tasks.base import Frame, Task
+from gpt1_ds.tasks.base import Symbols, Task
 
 Int32s = NDArray[np.int32]
-ROLES: dict[Frame, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
+ROLES: dict[Symbols, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
     "extract": ("start", ("delimiter",), "extract"),
     "separator": ("cls", ("separator",), "separator"),
     "two_separators": ("cls", ("separator", "separator"), "separator"),
@@ -57,7 +57,7 @@ def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
     return replace(
         task,
         layout="pair" if task.layout == "both" else task.layout,
-        frame="separator" if model.segments else "two_separators",
+        symbols="separator" if model.segments else "two_separators",
         regression="classes" if settings.regression == "classes" else "value",
     )
 
@@ -69,26 +69,26 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
     is cut alike for all its choices.
     """
     assert limit >= SHORTEST, f"a limit of {limit} tokens leaves nothing for texts"
-    first, between, last = ROLES[task.frame]
-    symbols = {role: ids.require(role, f"task.name={task.name}") for role in (first, *between, last)}
+    first, between, last = ROLES[task.symbols]
+    id_of = {role: ids.require(role, f"task.name={task.name}") for role in (first, *between, last)}
 
     def joined(*parts: Int32s) -> Row:
-        tokens, second = [symbols[first], *parts[0].tolist()], None
+        tokens, second = [id_of[first], *parts[0].tolist()], None
         for part in parts[1:]:
-            tokens += [symbols[role] for role in between]
+            tokens += [id_of[role] for role in between]
             second = len(tokens)
             tokens += part.tolist()
-        tokens.append(symbols[last])
+        tokens.append(id_of[last])
         return Row(np.array(tokens, dtype=np.int32), len(tokens) if second is None else second)
 
     specials = 2 + len(between)
     if task.layout == "single":
         return [joined(texts[0][: limit - 2])]
     if task.layout != "choice":
-        pair = _cut(texts, limit, specials, task.frame)
+        pair = _cut(texts, limit, specials, task.symbols)
         return [joined(*order) for order in ([pair] if task.layout == "pair" else [pair, pair[::-1]])]
     if len(texts) == 1:
-        return [joined(*_cut([texts[0], choice], limit, specials, task.frame)) for choice in choices]
+        return [joined(*_cut([texts[0], choice], limit, specials, task.symbols)) for choice in choices]
     quarter = limit // 4 - 1
     question, choices = texts[1][:quarter], [choice[:quarter] for choice in choices]
     left = limit - specials - len(question) - max(map(len, choices))
@@ -98,19 +98,20 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
 
 def count_specials(task: Task) -> int:
     """Symbols in one sequence."""
-    return 2 if task.layout == "single" else 2 + len(ROLES[task.frame][1])
+    return 2 if task.layout == "single" else 2 + len(ROLES[task.symbols][1])
 
 
-def _cut(texts: Sequence[Int32s], limit: int, specials: int, frame: Frame) -> list[Int32s]:
+def _cut(texts: Sequence[Int32s], limit: int, specials: int, symbols: Symbols) -> list[Int32s]:
     """Two texts that fit, in the way of the model's authors."""
-    if frame == "extract":
+    if symbols == "extract":
         return [text[: limit // 2 - 2] for text in texts]
-    first, second, room = len(texts[0]), len(texts[1]), limit - specials
+    first, second, capacity = len(texts[0]), len(texts[1]), limit - specials
     shorter = min(first, second)
-    if first + second <= room:
+    if first + second <= capacity:
         return list(texts)
-    if shorter > room // 2:  # both lose tokens; the second one where they are alike
-        first, second = room - room // 2, room // 2
+    if shorter > capacity // 2:  # both lose tokens, the second one more
+        first, second = capacity - capacity // 2, capacity // 2
     else:
-        first, second = (shorter, room - shorter) if first < second else (room - shorter, shorter)
+        longer = capacity - shorter
+        first, second = (shorter, longer) if first < second else (longer, shorter)
     return [texts[0][:first], texts[1][:second]]

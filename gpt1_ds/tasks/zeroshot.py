@@ -191,7 +191,7 @@ def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     after = min(
         len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)
     )
-    kept = [[*frame.before, *whole.tolist()][-frame.room :] for whole in wholes]
+    kept = [[*frame.before, *whole.tolist()][-frame.capacity :] for whole in wholes]
     sequences = tuple(frame.around(whole, np.zeros(0, dtype=np.int32)) for whole in kept)
     return Question(sequences, (min(after, frame.most),) * len(wholes), int(example.label or 0))
 
@@ -200,7 +200,7 @@ def _question(text: Sequence[int] | Int32s, answers: Sequence[Int32s], label: in
     """`text` and each of `answers`, which are scored; cut so that every answer has the same text before it."""
     answers = [answer[: frame.most] for answer in answers]
     history = [*frame.before, *text]
-    kept = history[max(0, len(history) + max(map(len, answers)) - frame.room) :]
+    kept = history[max(0, len(history) + max(map(len, answers)) - frame.capacity) :]
     return Question(tuple(frame.around(kept, answer) for answer in answers), tuple(map(len, answers)), label)
 
 

@@ -46,7 +46,7 @@ class EvalRecord:
     loss: float  # nats per predicted token; a pair's loss is no part of it
     perplexity: float  # per predicted token
     bits_per_byte: float | None  # of the text's UTF-8 bytes; null where not every token is predicted once
-    masked_accuracy: float | None = None  # masked text only: share of predicted tokens with the highest logit
+    masked_accuracy: float | None = None  # masked text only: fraction of predicted tokens with the highest logit
     pair_loss: float | None = None  # next-sentence prediction only: nats per pair
     pair_accuracy: float | None = None
     kind: str = "eval"

@@ -82,7 +82,7 @@ class Finetuning(Workload):
         if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         fresh: tuple[int, ...] = ()
-        if self.task.frame == "extract" and "task" not in facts:  # pre-training has not met GPT-1's three symbols
+        if self.task.symbols == "extract" and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
         self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))

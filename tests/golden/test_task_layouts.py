@@ -16,7 +16,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.tasks.base import Frame, Layout, Task
+from gpt1_ds.tasks.base import Layout, Symbols, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.layouts import fitted, lay_out
 from gpt1_ds.tasks.reading import TaskData, read_task
@@ -276,19 +276,19 @@ def test_nothing_is_longer_than_the_limit(limit: int) -> None:
     assert all((one == 102).sum() == 1 for one in made[1:])
 
 
-def popped(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+def popped(first: list[int], second: list[int], capacity: int) -> tuple[list[int], list[int]]:
     """What is left of two texts, as the data script of Devlin et al. (2019) cuts them."""
     first, second = first.copy(), second.copy()
-    while len(first) + len(second) > room:
+    while len(first) + len(second) > capacity:
         (first if len(first) > len(second) else second).pop()
     return first, second
 
 
-@pytest.mark.parametrize("frame", ["separator", "two_separators"])
-def test_the_longer_text_is_cut_as_in_berts_code(frame: Frame) -> None:
+@pytest.mark.parametrize("symbols", ["separator", "two_separators"])
+def test_the_longer_text_is_cut_as_in_berts_code(symbols: Symbols) -> None:
     """Every pair of lengths up to 12, at an odd and an even limit; then the layouts of BERT and of RoBERTa."""
-    task, specials = Task("made up", "classification", "pair", ("no", "yes"), ("accuracy",), frame=frame), SPECIALS
-    between = [202] if frame == "separator" else [202, 202]
+    task, specials = Task("made up", "classification", "pair", ("no", "yes"), ("accuracy",), symbols=symbols), SPECIALS
+    between = [202] if symbols == "separator" else [202, 202]
     for limit in (13, 14):
         for a, b in np.ndindex(12, 12):
             first, second = list(range(1, a + 1)), list(range(31, 31 + b))
@@ -298,13 +298,13 @@ def test_the_longer_text_is_cut_as_in_berts_code(frame: Frame) -> None:
             assert row.second == 1 + len(first) + len(between)
 
 
-@pytest.mark.parametrize("frame", ["separator", "two_separators"])
-def test_a_choice_of_a_bidirectional_model_keeps_its_question(frame: Frame) -> None:
-    task = Task("made up", "choice", "choice", ("0", "1"), ("accuracy",), frame=frame)
+@pytest.mark.parametrize("symbols", ["separator", "two_separators"])
+def test_a_choice_of_a_bidirectional_model_keeps_its_question(symbols: Symbols) -> None:
+    task = Task("made up", "choice", "choice", ("0", "1"), ("accuracy",), symbols=symbols)
     document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
     rows = lay_out(task, [document, question], [ids(71), ids(72, 73)], SPECIALS, 17)
-    between = [202] if frame == "separator" else [202, 202]
-    kept = [*range(1, 10 if frame == "separator" else 9), 31, 32, 33]
+    between = [202] if symbols == "separator" else [202, 202]
+    kept = [*range(1, 10 if symbols == "separator" else 9), 31, 32, 33]
     assert [row.tokens.tolist() for row in rows] == [
         [201, *kept, *between, 71, 202],
         [201, *kept, *between, 72, 73, 202],
@@ -320,13 +320,13 @@ def test_how_a_bidirectional_model_reads_a_task(segments: int) -> None:
     model = ModelConfig(mask="bidirectional", segments=segments)
     task = fitted(similar, TaskConfig(), model)
     assert (task.layout, task.sequences, task.outputs, task.regression) == ("pair", 1, 1, "value")
-    assert task.frame == ("separator" if segments else "two_separators")
+    assert task.symbols == ("separator" if segments else "two_separators")
     assert fitted(similar, TaskConfig(regression="classes"), model).outputs == 6
     assert fitted(similar, TaskConfig(), ModelConfig()) == similar
     assert fitted(similar, TaskConfig(regression="value"), ModelConfig()).outputs == 1
 
 
 def test_a_tokenizer_without_the_symbols_is_refused() -> None:
-    task = Task("cola", "classification", "single", ("no", "yes"), ("accuracy",), frame="separator")
+    task = Task("cola", "classification", "single", ("no", "yes"), ("accuracy",), symbols="separator")
     with pytest.raises(ConfigError, match=r"^task.name=cola needs a token <cls>: the tokenizer has none; train one"):
         lay_out(task, [ids(1)], [], SpecialIds(eod=0), 16)

@@ -95,9 +95,9 @@ def test_every_layout_equals_one_process(model: str, shape: str, layout: str, ru
 def test_what_the_checkpoint_says_of_its_head(run: Run) -> None:
     facts: dict[str, Any] = manifest.read(find(run("segments", "regression", "one")))
     assert {"kind": "pooled", "outputs": 1, "sequences": 1, "lm_coefficient": 0.0}.items() <= facts["head"].items()
-    assert {"layout": "pair", "frame": "separator", "regression": "value"}.items() <= facts["task"].items()
+    assert {"layout": "pair", "symbols": "separator", "regression": "value"}.items() <= facts["task"].items()
     facts = manifest.read(find(run("no segments", "choice", "one")))
-    assert (facts["head"]["kind"], facts["task"]["frame"]) == ("dense", "two_separators")
+    assert (facts["head"]["kind"], facts["task"]["symbols"]) == ("dense", "two_separators")
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,7 +2,7 @@
 
 Its `token_type_embeddings` have one row, which every token has: an import adds it to the positions. RobertaLMHead has
 the exact GELU whatever `hidden_act` says, so no other is possible. It counts the positions of tokens that are not
-padding: a text with <pad> among its words has other positions there than here, where padding is behind a row's length.
+padding: a text with <pad> among its words has other positions there than here, where padding comes after the tokens.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ def both(request: pytest.FixtureRequest) -> Pair:
     return pair(*request.param)
 
 
-def masked_one_by_one(theirs: Any, sequences: list[np.ndarray], scored: list[int], behind: int) -> np.ndarray:
+def masked_one_by_one(theirs: Any, sequences: list[np.ndarray], scored: list[int], after: int) -> np.ndarray:
     """A row without padding for each token."""
     sums = np.zeros(len(sequences))
     for number, (sequence, count) in enumerate(zip(sequences, scored, strict=True)):
-        for at in range(len(sequence) - behind - count, len(sequence) - behind):
+        for at in range(len(sequence) - after - count, len(sequence) - after):
             tokens = torch.from_numpy(sequence.astype(np.int64))[None]
             tokens[0, at] = MASK
             with torch.no_grad():
@@ -96,7 +96,7 @@ def test_masked_models_are_scored_as_by_transformers(both: Pair, monkeypatch: py
     lengths = [3, 12, 7, 7, 20]
     sequences = [numbers.integers(5, THEIR_VOCABULARY, length, dtype=np.int32) for length in lengths]
     scored = [0, 11, 3, 6, 4]
-    wanted = masked_one_by_one(both.theirs, sequences, scored, behind=1)
+    wanted = masked_one_by_one(both.theirs, sequences, scored, after=1)
     assert wanted[1] < -50
     for batch in (1, 50, 8192):  # tokens: one row, a few, and all in one batch, padded to the longest
         found = pseudo_log_likelihoods(both.ours, sequences, scored, MASK, 1, batch)
