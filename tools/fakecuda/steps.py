@@ -181,9 +181,9 @@ def batches(config: Config, engine: Engine) -> list[MicroBatch]:
         if engine.objective.head is None:
             batch = engine.objective.batch(Rows(np.zeros((count, length + 1), np.int64), rows))  # type: ignore[attr-defined]
         else:
-            tokens_ECT, extract_EC = np.zeros((count, 1, length), np.int64), np.full((count, 1), length - 1)
+            tokens_ECT, length_EC = np.zeros((count, 1, length), np.int64), np.full((count, 1), length)
             weights_ECS, targets_EK = np.ones((count, 1, length - 1), np.float32), np.ones((count, 2), np.float32)
-            arrays = (tokens_ECT, weights_ECS, extract_EC, targets_EK, np.ones(count, np.float32))
+            arrays = (tokens_ECT, weights_ECS, length_EC, length_EC, targets_EK, np.ones(count, np.float32))
             batch = engine.objective.batch(*arrays)  # type: ignore[attr-defined]
         found.append(MicroBatch.of(batch, row_keys(config.run.seed, 1, rows)))
     return found
