@@ -179,7 +179,8 @@ def find_file(name: str) -> Path:
             return candidate
     shipped = presets()
     close = difflib.get_close_matches(name.removesuffix(".yaml"), shipped, n=2)
-    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(shipped)}"
+    first = sorted(shipped, key=lambda preset: not preset.startswith("pretrain/"))  # of a long list the middle is cut
+    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(first)}"
     raise ConfigError(f"{name}: no such file, and no shipped preset of that name; {way_out}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpt1_ds.config import probes
 from gpt1_ds.config.model import ModelConfig
-from gpt1_ds.config.objective import ObjectiveConfig
+from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.schema import Config
 
 SHAPE = ("kind", "decoder_layers", "width", "heads", "head_width", "context", "ffn", "units")
@@ -49,6 +49,11 @@ def problems(config: Config) -> Iterator[str]:
         yield (
             f"parallel.sequence=true cuts model.context={model.context} over parallel.tensor={parallel.tensor} "
             "ranks; use a context that is a multiple of it"
+        )
+    if parallel.sequence and (model.stacks, config.objective.kind) == (2, "spans") and WHOLE % parallel.tensor:
+        yield (
+            f"parallel.sequence=true cuts targets, whose positions are a multiple of {WHOLE}, over "
+            f"parallel.tensor={parallel.tensor} ranks; use a divisor of {WHOLE}"
         )
     if parallel.zero == 0 and train.precision != "fp32":
         yield (

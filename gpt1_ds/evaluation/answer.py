@@ -38,11 +38,11 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     facts_B3 = torch.from_numpy(row_facts(np.zeros(1, np.int64), (np.array([len(source_ids)]),) * 2)).to(device)
     memory = model.encode(torch.tensor(source_ids, device=device).unsqueeze(1), facts_B3)
     generator, caches, token = torch.Generator().manual_seed(sampling.seed), model.caches(), tokenizer.pad_id
-    written: list[int] = []
+    forbidden, written = control_symbols(tokenizer), list[int]()
     while len(written) < sampling.tokens:
         states = model.decode(memory, torch.tensor([[token]], device=device), facts_B3, caches)
         logits_V = model.logits_of(states)[-1, 0]
-        token = next_token(loaded, logits_V, control_symbols(tokenizer), sampling, generator)
+        token = next_token(loaded, logits_V, forbidden, sampling, generator)
         if token == tokenizer.eod_id:
             break
         written.append(token)

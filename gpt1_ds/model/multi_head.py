@@ -16,6 +16,7 @@ from gpt1_ds.architecture.facts import KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import attention, dropout
+from gpt1_ds.model.attention import Scores
 from gpt1_ds.model.layers import ColumnParallel, RowParallel, TensorParallel
 from gpt1_ds.model.relative import score_bias
 
@@ -90,32 +91,18 @@ class Attention(nn.Module):
         q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
         if cache is not None:
             k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
-        bias_NST = None
-        if table_NK is not None:
-            bias_NST = score_bias(table_NK, positions, k_GSH.shape[1], self.encodes)
-        until_B = None if self.causal else facts_B3[:, UNTIL]
-        seen = until_B, True, bias_NST
-        out_SBI = self._attended(q_GSH, k_GSH, v_GSH, facts_B3, *seen, site, cache is not None)
+        until_G = None if self.causal else _until(facts_B3, qkv.shape[2])
+        bias_NST = None if table_NK is None else score_bias(table_NK, positions, k_GSH.shape[1], self.encodes)
+        scores = Scores(self.factor, until_G, bias_NST=bias_NST)
+        out_SBI = self._attended(q_GSH, k_GSH, v_GSH, facts_B3[:, KEY], scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
     def _attended(
-        self,
-        q_GSH: Tensor,
-        k_GTH: Tensor,
-        v_GTH: Tensor,
-        facts_B3: Tensor,
-        until_B: Tensor | None,
-        causal: bool,
-        bias_NST: Tensor | None,
-        site: Tensor,
-        cached: bool,
+        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, scores: Scores, site: Tensor, cached: bool
     ) -> Tensor:
         """[S, B, N x H]"""
-        rows, positions = len(facts_B3), q_GSH.shape[1]
+        rows, positions = len(keys_B), q_GSH.shape[1]
         heads = len(q_GSH) // rows
-        until_G = None if until_B is None else until_B.repeat_interleave(heads).to(torch.int32)
-        scores = attention.Scores(self.factor, until_G, causal, bias_NST)
-        keys_B = facts_B3[:, KEY]
         if cached:
             out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores)
         elif self.kind == "exact":
@@ -126,7 +113,7 @@ class Attention(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # a seed that the compiler sees is a graph for each of its values
     def _fused(
-        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, site: Tensor, scores: attention.Scores
+        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, site: Tensor, scores: Scores
     ) -> Tensor:
         """Its dropout is seeded with (seed, step, first row, layer, this rank's heads)."""
         if not self.training or self.probability == 0.0:
@@ -160,8 +147,8 @@ class CrossAttention(Attention):
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         k_GTH, v_GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
-        until_B = facts_B3[:, UNTIL]
-        out_SBI = self._attended(q_GSH, k_GTH, v_GTH, facts_B3, until_B, False, None, site, cache is not None)
+        scores = Scores(self.factor, _until(facts_B3, q_GSH.shape[0] // rows), causal=False)
+        out_SBI = self._attended(q_GSH, k_GTH, v_GTH, facts_B3[:, KEY], scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
     def _memory(self, memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,3 +157,8 @@ class CrossAttention(Attention):
         kv = kv_TBO.view(positions, rows, -1, 2, self.head_dim)
         k_GTH, v_GTH = (part.flatten(0, 1) for part in kv.permute(3, 1, 2, 0, 4))
         return k_GTH, v_GTH
+
+
+def _until(facts_B3: Tensor, heads: int) -> Tensor:
+    """int32 [G]: how far every position of a row sees."""
+    return facts_B3[:, UNTIL].repeat_interleave(heads).to(torch.int32)

@@ -16,16 +16,13 @@ from gpt1_ds.objectives.prefix import Prefix
 from gpt1_ds.objectives.spans import Spans, SpanText
 
 
-def _span_text(config: Config, tokenizer: Tokenizer | None, data_hash: str, seed: int) -> SpanText | None:
-    if tokenizer is None:
-        return None
+def _span_text(config: Config, tokenizer: Tokenizer, key: int) -> SpanText:
     needed, found = config.objective.sentinels, tokenizer.special_ids.sentinels or 0
     if found < needed:
         raise ConfigError(
             f"objective.kind=spans needs objective.sentinels={needed} ids <extra_id_k>: the tokenizer has {found}; "
             f"train one with --sentinels {needed}"
         )
-    key = key_of("spans", seed, data_hash)
     return SpanText(tokenizer.vocab_size - 1, tokenizer.eod_id, tokenizer.pad_id, key)
 
 
@@ -42,12 +39,13 @@ def pretraining_objective(
         pad = 0 if tokenizer is None else tokenizer.pad_id
         return Prefix(objective, config.model, pad, key_of("prefix", seed, data_hash))
     if objective.kind == "spans":
-        return Spans(objective, config.model, _span_text(config, tokenizer, data_hash, seed))
+        key = key_of("spans", seed, data_hash)
+        return Spans(objective, config.model, None if tokenizer is None else _span_text(config, tokenizer, key))
     text = None
     if tokenizer is not None:
         mask_id = tokenizer.special_ids.require("mask", "objective.kind=masked")
         special = list(tokenizer.special_ids.present().values())
-        text_ids = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
+        text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), special)
         begins_V = tokenizer.begins_word() if objective.whole_words else None
         text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V)
     return Masked(objective, pretraining_head(config), text)

@@ -31,7 +31,7 @@ from tools.runs import TINY
         (["model.lr=1e-3"], ["did you mean optimizer.lr?"]),
         (["optimiser.lr=1e-3"], ["Did you mean: 'optimizer'"]),
         (["-c", "pretrain/gpt1_17m"], ["pretrain/gpt1_17m: no such file", "did you mean pretrain/gpt1_117m"]),
-        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "pretrain/tiny_cpu"]),
+        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "gpt1_117m"]),
         (["data.path=nowhere"], ["nowhere: not a dataset", "gpt1-ds data build"]),
         (["--frobnicate"], ["--frobnicate"]),
     ],
