@@ -85,17 +85,15 @@ class TrainingData:
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
         """The rank's share of the batch of optimizer step `step` (1 is the first)."""
-        micro_batches: list[Any] = []
-        total = 0
+        micro_batches, total = list[Any](), 0
         lengths_G = np.full(shape.global_batch, self.context) if self.whole else None
         number_G = (step - 1) * shape.global_batch + np.arange(shape.global_batch)
         for rows in shape.rows():
-            number_B = number_G[rows]
-            tokens_BT = self.windows(number_B)
+            tokens_BT = self.windows(number_G[rows])
             if lengths_G is None:
                 micro_batches.append(Rows(tokens_BT, rows, number_G))
             else:
-                micro_batches.append(TextRows.of_windows(tokens_BT, rows, self._versions(number_B), lengths_G))
+                micro_batches.append(TextRows.of_windows(tokens_BT, rows, self._versions(number_G[rows]), lengths_G))
             total += fingerprint(tokens_BT, rows)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 

@@ -102,32 +102,31 @@ class Block(nn.Module):
     def forward(self, inputs: tuple[Tensor, ...], cache: BlockCache | None = None) -> tuple[Tensor, ...]:
         *states, facts_B3 = inputs
         table_NK = states[self.stacks][self.stack] if len(states) > self.stacks else None
-        memory = states[0] if self.cross is not None else None
         if self.recompute and self.training:
             # reentrant checkpointing would silently cut the gradient after integer inputs
             states[self.stack] = checkpoint(
-                self._forward, states[self.stack], memory, table_NK, facts_B3, use_reentrant=False,
+                self._forward, states[self.stack], states[0], table_NK, facts_B3, use_reentrant=False,
                 preserve_rng_state=False,
             )  # fmt: skip
         else:
-            states[self.stack] = self._forward(states[self.stack], memory, table_NK, facts_B3, cache)
+            states[self.stack] = self._forward(states[self.stack], states[0], table_NK, facts_B3, cache)
         return (*states, facts_B3)
 
     def _forward(
         self,
         x_SBD: Tensor,
-        memory_TBD: Tensor | None,
+        memory_TBD: Tensor,
         table_NK: Tensor | None,
         facts_B3: Tensor,
         cache: BlockCache | None = None,
     ) -> Tensor:
+        """`memory` is read where there is cross attention."""
         join = partial(sum_and_norm, keys_B=facts_B3[:, KEY] if self.training else None, probability=self.probability)
         own, at = None if cache is None else cache.own, self.sites
         if not self.pre_norm:
             attended_SBD = self.attention(x_SBD, facts_B3, self.site, own, table_NK)
             _, n_SBD = join(x_SBD, attended_SBD, self.attention_norm, site=self.site + at.attended)
-            fed_SBD = self.mlp(n_SBD, facts_B3, self.site)
-            return join(n_SBD, fed_SBD, self.mlp_norm, site=self.site + at.out)[1]
+            return join(n_SBD, self.mlp(n_SBD, facts_B3, self.site), self.mlp_norm, site=self.site + at.out)[1]
         attended_SBD = self.attention(self.attention_norm(x_SBD), facts_B3, self.site, own, table_NK)
         following = self.mlp_norm if self.cross_norm is None else self.cross_norm
         n_SBD, normal_SBD = join(x_SBD, attended_SBD, following, site=self.site + at.attended)
@@ -135,8 +134,7 @@ class Block(nn.Module):
             of_memory = None if cache is None else cache.memory
             crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_B3, self.site + at.crossing, of_memory)
             n_SBD, normal_SBD = join(n_SBD, crossed_SBD, self.mlp_norm, site=self.site + at.crossed)
-        fed_SBD = self.mlp(normal_SBD, facts_B3, self.site)
-        return n_SBD + self._drop(fed_SBD, facts_B3, self.site + at.out)
+        return n_SBD + self._drop(self.mlp(normal_SBD, facts_B3, self.site), facts_B3, self.site + at.out)
 
     def _drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
         if not self.training:

@@ -73,8 +73,7 @@ def _blocks(q_GSH: Tensor, k_GTH: Tensor, until_G: Tensor | None, causal: bool) 
     """(heads, rows, keys) of every block: as many heads as keep a block within ATTENTION_SCORES, and the keys that any
     of its queries may see.
     """
-    (groups, positions, _), last = q_GSH.shape, k_GTH.shape[1]
-    limit = ATTENTION_SCORES[q_GSH.device.type]
+    (groups, positions, _), last, limit = q_GSH.shape, k_GTH.shape[1], ATTENTION_SCORES[q_GSH.device.type]
     until = (0 if causal else last) if until_G is None else min(int(until_G.max()), last)
     blocks = []
     for first_row in range(0, positions, ATTENTION_ROWS):

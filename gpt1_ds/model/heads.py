@@ -153,8 +153,7 @@ class PositionEmbedding(nn.Module):
     def forward(self, inputs: tuple[Tensor, ...], cache: PositionCount | None = None) -> tuple[Tensor, ...]:
         *streams, facts_B3 = inputs
         states = [self._mapped(x_SBD, facts_B3, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(streams)]
-        tables = () if self.relative is None else (self.relative(),)
-        return (*states, *tables, facts_B3)
+        return (*states, facts_B3) if self.relative is None else (*states, self.relative(), facts_B3)
 
     def _mapped(self, hidden_SBD: Tensor, facts_B3: Tensor, site: int, cache: PositionCount | None) -> Tensor:
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
@@ -167,8 +166,7 @@ class PositionEmbedding(nn.Module):
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
-            keys_B = facts_B3[:, KEY]
-            hidden_SBD = dropout.dropout(hidden_SBD, keys_B, site, self.probability, first_position)
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], site, self.probability, first_position)
         return hidden_SBD
 
 

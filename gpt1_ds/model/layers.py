@@ -5,8 +5,9 @@ Shapes: S positions (of this rank, under sequence parallelism), B rows, D width,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
@@ -63,16 +64,23 @@ class TensorParallel:
         )
 
 
-def activated(x_F: Tensor, bias_F: Tensor, kind: Activation) -> Tensor:
-    """activation(x + bias), of x's shape [..., F] and type. A gated one has gate and value of a feature side by side:
-    gelu_tanh(gate) x value, [..., F / 2] (Shazeer 2020).
-    """
-    if kind == "relu":
-        return torch.relu(x_F + bias_F)
-    if kind == "gated_gelu":
-        gate_F, gate_bias_F = x_F[..., ::2].contiguous(), bias_F[::2].contiguous()
-        return bias_activation(gate_F, gate_bias_F, "gelu_tanh") * (x_F[..., 1::2] + bias_F[1::2])
-    return bias_activation(x_F, bias_F, kind)
+def _relu(x_F: Tensor, bias_F: Tensor) -> Tensor:
+    return torch.relu(x_F + bias_F)
+
+
+def _gated_gelu(x_F: Tensor, bias_F: Tensor) -> Tensor:
+    """gelu_tanh(gate) x value, [..., F / 2], of gate and value side by side (Shazeer 2020)."""
+    gate_F, gate_bias_F = x_F[..., ::2].contiguous(), bias_F[::2].contiguous()
+    return bias_activation(gate_F, gate_bias_F, "gelu_tanh") * (x_F[..., 1::2] + bias_F[1::2])
+
+
+# (x [..., F], bias [F]) -> activation(x + bias), of x's type
+ACTIVATIONS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu_tanh": partial(bias_activation, kind="gelu_tanh"),
+    "gelu": partial(bias_activation, kind="gelu"),
+    "relu": _relu,
+    "gated_gelu": _gated_gelu,
+}
 
 
 def cut_parameter(*shape: int, dim: int = 0) -> nn.Parameter:
@@ -123,12 +131,12 @@ class ColumnParallelActivation(_ColumnParallel):
             skip_bias_add=True,
             tp_group=tensor.group,
         )
-        self.activation = activation
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x_SBD: Tensor) -> Tensor:
         y_SBO, bias_O = super().forward(x_SBD)
         bias_O = y_SBO.new_zeros(y_SBO.shape[-1]) if bias_O is None else bias_O
-        return activated(y_SBO, bias_O, self.activation)
+        return self.activation(y_SBO, bias_O)
 
 
 class RowParallel(tensor_parallel.RowParallelLinear):

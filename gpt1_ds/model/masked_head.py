@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import names
-from gpt1_ds.model.layers import Activation, LayerNorm, TensorParallel, activated, cut_parameter
+from gpt1_ds.model.layers import ACTIVATIONS, Activation, LayerNorm, TensorParallel, cut_parameter
 
 
 class Dense(nn.Linear):
@@ -18,11 +18,11 @@ class Dense(nn.Linear):
 
     def __init__(self, width: int, activation: Activation, tensor: TensorParallel) -> None:
         super().__init__(width, width)
-        self.activation, self.tensor = activation, tensor
+        self.activation, self.tensor = ACTIVATIONS[activation], tensor
 
     def forward(self, hidden_SBD: Tensor) -> Tensor:
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
-        return activated(linear(hidden_SBD, weight), bias, self.activation)
+        return self.activation(linear(hidden_SBD, weight), bias)
 
 
 class MaskedHead(nn.Module):

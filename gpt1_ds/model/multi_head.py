@@ -101,15 +101,14 @@ class Attention(nn.Module):
         self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, scores: Scores, site: Tensor, cached: bool
     ) -> Tensor:
         """[S, B, N x H]"""
-        rows, positions = len(keys_B), q_GSH.shape[1]
-        heads = len(q_GSH) // rows
+        heads = len(q_GSH) // len(keys_B)
         if cached:
             out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores)
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._mask(keys_B, site, heads), scores)
         else:
             out_GSH = self._fused(q_GSH, k_GTH, v_GTH, keys_B, site, scores)
-        return out_GSH.view(rows, heads, positions, -1).permute(2, 0, 1, 3).reshape(positions, rows, -1)
+        return out_GSH.unflatten(0, (-1, heads)).permute(2, 0, 1, 3).flatten(2)  # type: ignore[no-any-return]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # a seed that the compiler sees is a graph for each of its values
     def _fused(
