@@ -126,14 +126,12 @@ class DenseModel(nn.Module):
         """fp32 scalar loss of one micro-batch: of the tokens of each stack, the facts of the rows, and the labels that
         the loss asks for (see model/losses.py).
         """
-        *streams, facts_B3 = tensors[: self.stacks + 1]
-        state: Any = self.run((*streams, facts_B3))
-        labels = tensors[self.stacks + 1 :]
+        state: Any = self.run(tensors[: self.stacks + 1])
         for head in self.heads.values():
             state = head(state)
         if self.projection is not None:
             state = self.projection(self.tokens, state)
-        return self.loss(state, labels)
+        return self.loss(state, tensors[self.stacks + 1 :])
 
     def hidden(
         self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None

@@ -64,7 +64,8 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
 
     def projection(self, hidden_SBD: Tensor) -> tuple[Tensor, Tensor]:
         """What the loss makes logits of: (states of all positions [S, B, D], the weights [V, D])."""
-        hidden_SBD = self._scaled(hidden_SBD)
+        if self.scale != 1.0:
+            hidden_SBD = hidden_SBD * self.scale
         if self.tensor.sequence:
             hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(hidden_SBD, group=self.tensor.group)
         else:
@@ -74,16 +75,15 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
 
     def logits(self, hidden_SBD: Tensor, bias_V: Tensor | None = None) -> Tensor:
         """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
-        logits_SBV = self.output(self._scaled(hidden_SBD), weight=self.weight)[0]
+        if self.scale != 1.0:
+            hidden_SBD = hidden_SBD * self.scale
+        logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
         if bias_V is not None:
             logits_SBV = logits_SBV + bias_V
         real = max(0, self.vocab_size - self.vocab_start_index)
         # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
         logits_SBV.detach()[..., real:].fill_(-math.inf)
         return logits_SBV  # type: ignore[no-any-return]
-
-    def _scaled(self, hidden_SBD: Tensor) -> Tensor:
-        return hidden_SBD if self.scale == 1.0 else hidden_SBD * self.scale
 
 
 class Head(TokenEmbedding):

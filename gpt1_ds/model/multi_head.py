@@ -85,15 +85,12 @@ class Attention(nn.Module):
         cache: KeyValueCache | None = None,
         table_NK: Tensor | None = None,
     ) -> Tensor:
-        qkv_SBO = self.qkv(x_SBD)
-        positions, rows, _ = qkv_SBO.shape
-        qkv = qkv_SBO.view(positions, rows, -1, 3, self.head_dim)  # S B N 3 H: whole heads, however many are here
+        qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
         q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
         if cache is not None:
             k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
-        until_G = None if self.causal else _until(facts_B3, qkv.shape[2])
-        bias_NST = None if table_NK is None else score_bias(table_NK, positions, k_GSH.shape[1], self.encodes)
-        scores = Scores(self.factor, until_G, bias_NST=bias_NST)
+        bias_NST = None if table_NK is None else score_bias(table_NK, len(qkv), k_GSH.shape[1], self.encodes)
+        scores = Scores(self.factor, None if self.causal else _until(facts_B3, qkv.shape[2]), bias_NST=bias_NST)
         out_SBI = self._attended(q_GSH, k_GSH, v_GSH, facts_B3[:, KEY], scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
