@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
     from gpt1_ds.tasks.reading import TaskData
 
 
@@ -88,17 +89,25 @@ def _run_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*sweep.table(), sep="\n")
         return 0
-    return runner.run(sweep, jobs, partial(_write_study, sweep.folder))
+    return runner.run(sweep, jobs, _updater(sweep))
 
 
-def _write_study(folder: Path) -> None:
-    """The table and figure of a study, written again after every trial."""
+def _updater(sweep: FinetuningSweep) -> Callable[[], None]:
+    """Writes the table and figure of a study, after every trial; at its first call the controls, too."""
     from gpt1_ds.report.study_page import write_study
+    from gpt1_ds.sweep.controls import write_controls
 
-    try:
-        write_study(folder)
-    except UserError as error:
-        _say_once(f"{folder}: without study.html: {error}")
+    parts = {"controls.json": partial(write_controls, sweep), "study.html": partial(write_study, sweep.folder)}
+
+    def update() -> None:
+        for name, write in parts.items():
+            try:
+                write()
+            except UserError as error:
+                _say_once(f"{sweep.folder}: without {name}: {error}")
+        parts.pop("controls.json", None)
+
+    return update
 
 
 _say_once = cache(say)  # of what is not installed

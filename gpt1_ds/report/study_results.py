@@ -13,8 +13,8 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
 
-DEV = ("dev", "dev_mm")  # MNLI has two, and the paper's Table 5 their mean
-Key = tuple[str, str, int]  # task, variant, seed
+SPLITS = {"dev": ("dev", "dev_mm"), "test": ("test", "test_mm")}  # MNLI has two, and the paper's Table 5 their mean
+Key = tuple[str, str, int | None]  # task, variant or control, seed; controls have none
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Score:
     """A line of results.csv: one metric of one split, by the best epoch's checkpoint."""
 
     task: str  # its name in the study
-    variant: str
-    seed: int
+    variant: str  # or a control (tasks/controls.py), which has no seed, seconds or step
+    seed: int | None
     split: str
     metric: str
     value: float | None  # as in eval.json, not x 100; None: not defined
-    seconds: float  # that the cell trained and evaluated; segments that were killed do not count
-    step: int  # of the best epoch
+    seconds: float | None  # that the cell trained and evaluated; segments that were killed do not count
+    step: int | None  # of the best epoch
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Results:
     curve: tuple[tuple[int, Key], ...]  # (layers taken, cell) of the layer-transfer figure
     scores: tuple[Score, ...]
     failed: dict[str, str]  # cell's folder -> why it failed the last time
+    split: str = "dev"  # that the table shows
 
     @property
     def columns(self) -> list[Column]:
@@ -65,15 +66,20 @@ class Results:
 
     @property
     def done(self) -> int:
-        return len({(score.task, score.variant, score.seed) for score in self.scores})
+        return len({(score.task, score.variant, score.seed) for score in self.scores if score.seed is not None})
+
+    @property
+    def controls(self) -> list[str]:
+        """What stands below the variants, in the order of the file."""
+        return list(dict.fromkeys(score.variant for score in self.scores if score.seed is None))
 
     @cached_property
     def points(self) -> dict[Key, float]:
-        """Finished cell -> its task's metric x 100 on dev. A metric that is not defined leaves the cell out."""
+        """Finished cell or control -> its task's metric x 100 on `split`. An undefined one leaves the cell out."""
         metric = {task.name: task.metric for task in self.tasks}
         found: dict[Key, list[float | None]] = {}
         for score in self.scores:
-            if score.split in DEV and score.metric == metric[score.task]:
+            if score.split in SPLITS[self.split] and score.metric == metric[score.task]:
                 found.setdefault((score.task, score.variant, score.seed), []).append(score.value)
         return {
             key: 100 * fmean(x for x in values if x is not None) for key, values in found.items() if None not in values
@@ -81,7 +87,7 @@ class Results:
 
     @cached_property
     def seconds(self) -> dict[Key, float]:
-        return {(score.task, score.variant, score.seed): score.seconds for score in self.scores}
+        return {(score.task, score.variant, score.seed): score.seconds or 0.0 for score in self.scores}
 
 
 def read_study(folder: Path) -> Results:
@@ -98,8 +104,9 @@ def read_study(folder: Path) -> Results:
         curve=tuple(
             (point["layers"], (point["task"], point["variant"], point["seed"])) for point in told["layer_transfer"]
         ),
-        scores=tuple(score for key, place in places.items() for score in _scores(key, RunDir(place))),
+        scores=(*(score for key, place in places.items() for score in _scores(key, RunDir(place))), *_controls(folder)),
         failed=_failed(RunDir(folder)),
+        split=told.get("split", "dev"),
     )
 
 
@@ -116,6 +123,14 @@ def _scores(key: Key, cell: RunDir) -> Iterator[Score]:
     for entry in json.loads(cell.evaluation.read_text()):
         for metric, value in entry["metrics"].items():
             yield Score(*key, entry["split"], metric, value, seconds, entry["step"])
+
+
+def _controls(folder: Path) -> Iterator[Score]:
+    file = folder / "controls.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    for task, entry in known.items():
+        for score in entry["scores"]:
+            yield Score(task, score["control"], None, score["split"], score["metric"], score["value"], None, None)
 
 
 def _failed(study: RunDir) -> dict[str, str]:

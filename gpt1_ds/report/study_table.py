@@ -49,7 +49,8 @@ def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
 
 
 def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
-    keys = [(column.name, variant, seed) for seed in results.seeds]
+    """Of a variant or a control; None while no run is done."""
+    keys = [(column.name, variant, seed) for seed in (*results.seeds, None)]
     there = [key for key in keys if key in results.points]
     return mean([results.points[key] for key in there], [results.seconds[key] for key in there])
 
@@ -62,7 +63,7 @@ def averaged(results: Results) -> list[Column]:
 def average(results: Results, variant: str) -> Mean | None:
     """Over the tasks for each seed, then over those seeds that have all of them."""
     names = [column.name for column in averaged(results)]
-    whole = [seed for seed in results.seeds if all((name, variant, seed) in results.points for name in names)]
+    whole = [seed for seed in (*results.seeds, None) if all((name, variant, seed) in results.points for name in names)]
     return mean([fmean(results.points[name, variant, seed] for name in names) for seed in whole])
 
 
@@ -70,13 +71,14 @@ def make_table(results: Results) -> Table:
     head = ["", "avg", *(column.title for column in results.columns)]
     tasks = [column.task for column in averaged(results)]
     wide = []
-    for variant in results.variants:
+    for variant in (*results.variants, *results.controls):
         means = [cell_mean(results, column, variant) for column in results.columns]
         wide.append([variant, *map(_text, (average(results, variant), *means))])
         if variant in paper.TABLE_5:
             numbers = [paper.score(variant, column.task) for column in results.columns]
             wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
-    long = [_entry(results, column, variant) for column in results.columns for variant in results.variants]
+    rows = (*results.variants, *results.controls)
+    long = [_entry(results, column, variant) for column in results.columns for variant in rows]
     return Table(head, wide, long, _notes(results))
 
 
@@ -108,6 +110,13 @@ def _notes(results: Results) -> list[str]:
         f"avg is the mean over {names}, for every seed that has them all; the paper's is over the same tasks.",
         paper.NOTE,
     ]
+    if results.split == "test":
+        notes.append("The table shows the test split; the best epoch is chosen on dev.")
+    if results.controls:
+        notes.append(
+            f"{', '.join(results.controls)}: linear models of the same training examples, without pre-training "
+            "(gpt1_ds/tasks/controls.py). What does not exceed them shows no knowledge of language."
+        )
     if any(column.task == "mnli" for column in results.columns):
         notes.append("MNLI is the mean of matched and mismatched where both are there.")
     return notes

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpt1_ds.sweep.study_file import StudySettings, as_overrides, read_study
 
@@ -58,6 +58,7 @@ class Study(StudySettings):
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
     variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value overrides
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table
+    split: Literal["dev", "test"] = "dev"  # that the table shows; the best epoch is always chosen on dev
     layer_transfer: LayerTransfer | None = None  # null: no such curve
 
     @property

@@ -86,6 +86,7 @@ class FinetuningSweep(Sweep):
             ],
             "variants": list(self.study.variants),
             "seeds": list(self.study.seeds),
+            "split": self.study.split,
             "cells": [self._place(trial) for trial in self.trials],
             "layer_transfer": [{"layers": layers, **self._place(trial)} for layers, trial in self.curve],
         }

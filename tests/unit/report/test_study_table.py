@@ -105,6 +105,31 @@ def test_what_is_missing_is_not_guessed(folder: Path) -> None:
     assert (one.seeds, one.error) == (1, None)
 
 
+def test_controls_stand_below_the_variants(folder: Path) -> None:
+    finish_all(folder)
+    scores = [
+        {"control": "majority", "split": split, "metric": "matthews", "value": value}
+        for split, value in (("dev", 0.0), ("test", 0.1))
+    ]
+    (folder / "controls.json").write_text(json.dumps({"cola": {"examples": "", "scores": scores}}))
+    results = read_study(folder)
+    assert results.done == 12, "a control is no cell"
+    table = make_table(results)
+    assert table.wide[-1] == ["majority", "-", "0.0", "-", "-"]
+    write_study(folder)
+    row = (folder / "results.csv").read_text().splitlines()[-2]
+    assert row == "cola,majority,,dev,matthews,0.0,,"
+
+
+def test_a_table_of_test_splits(folder: Path) -> None:
+    finish(folder, "cola/full/1", dev={"matthews": 0.3}, test={"matthews": 0.2})
+    told = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**told, "split": "test"}))
+    table = make_table(read_study(folder))
+    assert table.wide[0][2] == "20.0"
+    assert any("test split" in note for note in table.notes)
+
+
 def test_a_cell_counts_when_it_is_done(folder: Path) -> None:
     finish(folder, "cola/full/1", dev={"matthews": 0.3})
     (folder / "cola/full/1/DONE").unlink()

@@ -1,0 +1,156 @@
+"""Scores that a trained model has to be compared with: rules that were never pre-trained, fitted on the same examples.
+
+    majority           the most frequent label of train; of a regression its mean score
+    bag of words       a linear model of the TF-IDF weights of words and pairs of words and, where there are two texts,
+                       of how many words they have in common
+    second text alone  the same without the first text: what the way a task was written betrays (Gururangan et al. 2018)
+
+Linear means logistic regression, ridge regression for scores; the penalty is chosen by cross-validation on train.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.metrics import Numbers, measure
+from gpt1_ds.tasks.reading import TaskData
+
+MAJORITY, WORDS, SECOND = "majority", "bag of words", "second text alone"
+CONTROLS = (MAJORITY, WORDS, SECOND)
+PENALTIES = np.logspace(-2, 2, 5)  # inverse strengths that cross-validation chooses from
+FOLDS = 5
+SEED = 0  # of the folds
+
+Texts = list[tuple[str, str]]  # (first text or nothing, second)
+
+
+@dataclass(frozen=True)
+class ControlScore:
+    """One metric of one split, as eval.json has it: not x 100; None: not defined."""
+
+    control: str
+    split: str
+    metric: str
+    value: float | None
+
+
+def control_scores(data: TaskData) -> Iterator[ControlScore]:
+    """Every control on every labelled split but train.
+
+    Raises DataError when scikit-learn is not installed.
+    """
+    task, train = data.task, _labelled(data.task, data.splits["train"])
+    splits = {name: _labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
+    pairs = len(train[0].texts) > 1 or bool(train[0].choices)
+    for control in CONTROLS if pairs else CONTROLS[:2]:
+        predict = _majority(task, train) if control == MAJORITY else _linear(task, train, control)
+        for split, examples in splits.items():
+            if examples:
+                gold, predictions = _gold(task, examples), predict(examples)
+                for metric in task.metrics:
+                    yield ControlScore(control, split, metric, measure(metric, gold, predictions))
+
+
+def _labelled(task: Task, examples: Sequence[Example]) -> list[Example]:
+    if task.kind == "regression":
+        return [example for example in examples if example.score is not None]
+    return [example for example in examples if example.label is not None]
+
+
+def _gold(task: Task, examples: Sequence[Example]) -> Numbers:
+    """[N]: scores, or the numbers of classes or choices."""
+    if task.kind == "regression":
+        return np.array([example.score for example in examples], dtype=np.float64)
+    number_of: dict[str | None, int] = {label: number for number, label in enumerate(task.labels)}
+    return np.array([number_of[example.label] for example in examples], dtype=np.int64)
+
+
+def _majority(task: Task, train: Sequence[Example]) -> Callable[[Sequence[Example]], Numbers]:
+    gold = _gold(task, train)
+    if task.kind == "regression":
+        return lambda examples: np.full(len(examples), gold.mean())
+    labels, counts = np.unique(gold, return_counts=True)
+    return lambda examples: np.full(len(examples), labels[counts.argmax()])
+
+
+def _linear(task: Task, train: Sequence[Example], control: str) -> Callable[[Sequence[Example]], Numbers]:
+    """A choice is a row for each answer, whose label is whether it is right; the most probable one is chosen."""
+    alone = control == SECOND
+    gold = _gold(task, train)
+    if task.kind == "choice":
+        gold = np.array([choice == right for right in gold for choice in range(task.sequences)], dtype=np.int64)
+    rows = _rows(train, alone)
+    features = _Features(rows)
+    model = _fitted(task, features(rows), gold)
+
+    def predict(examples: Sequence[Example]) -> Numbers:
+        table = features(_rows(examples, alone))
+        found: Numbers = model.predict(table)
+        if task.kind == "choice":
+            found = np.argmax(model.predict_proba(table)[:, 1].reshape(len(examples), -1), axis=1)
+        return found
+
+    return predict
+
+
+def _fitted(task: Task, table: Any, gold: Numbers) -> Any:
+    """A scikit-learn estimator."""
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+    if task.kind == "regression":
+        return RidgeCV(1 / PENALTIES).fit(table, gold)
+    model = LogisticRegression(max_iter=1000)
+    smallest = int(np.unique(gold, return_counts=True)[1].min())
+    if smallest < 2:
+        return model.fit(table, gold)
+    folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=SEED)
+    return GridSearchCV(model, {"C": PENALTIES}, cv=folds).fit(table, gold)
+
+
+def _rows(examples: Sequence[Example], alone: bool) -> Texts:
+    """The texts of each example; of a choice those of each answer, with the document and the question before it."""
+    rows = []
+    for example in examples:
+        *before, last = example.texts
+        told = [(" ".join(example.texts), choice) for choice in example.choices] or [(" ".join(before), last)]
+        rows += [("" if alone else first, second) for first, second in told]
+    return rows
+
+
+class _Features:
+    """Of texts [N]: a sparse matrix with the words of both texts apart, and what they have in common."""
+
+    def __init__(self, rows: Texts) -> None:
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer
+        except ImportError:
+            raise DataError("controls need scikit-learn; pip install 'gpt1-ds[finetune]'") from None
+        self.two = any(first for first, _ in rows)
+        self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+        self.words.fit(text for row in rows for text in row)
+
+    def __call__(self, rows: Texts) -> Any:
+        from scipy.sparse import csr_matrix, hstack
+
+        second = self.words.transform([row[1] for row in rows])
+        if not self.two:
+            return second
+        first = self.words.transform([row[0] for row in rows])
+        cosine = np.asarray(first.multiply(second).sum(1))
+        common = np.array([_overlap(*row) for row in rows])
+        return hstack([first, second, csr_matrix(np.hstack([cosine, common]))]).tocsr()
+
+
+def _overlap(first: str, second: str) -> tuple[float, float, float]:
+    """Of the words of either text, the fraction that is in the other one; whether both are as long."""
+    words, others = (set(re.findall(r"\w+", text.lower())) for text in (first, second))
+    common = len(words & others)
+    return common / max(1, len(words)), common / max(1, len(others)), len(others) / max(1, len(words | others))
