@@ -37,6 +37,7 @@ from gpt1_ds.launcher import launch
 from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.masked import Masked, MaskedText
 from gpt1_ds.objectives.pretraining import pretraining_objective
+from gpt1_ds.objectives.spans import Spans, SpanText
 from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.memory import memory
@@ -54,6 +55,11 @@ MASKED = [
 ]
 BERT = [*MASKED, "model.segments=2", "objective.next_sentence=true", "data.text=pairs"]
 ROBERTA = [*MASKED, "data.text=full_sentences"]
+T5 = [
+    *("model.kind=encoder_decoder", "model.norm=pre", "model.norm_kind=rms", "model.positions=relative"),
+    *("model.biases=false", "model.attention_scale=one", "model.init=t5", "model.activation=relu"),
+    *("model.logit_scale=inverse_root_width", "model.ffn_dropout=0.1", "objective.kind=spans"),
+]
 BF16, FP32 = ["train.precision=bf16"], ["train.precision=fp32"]
 CHOICE = ["model.layers=4", "model.width=256", "model.heads=4", "model.context=256", "train.global_batch=16"]
 
@@ -102,6 +108,10 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "bert dp2 zero3 recompute": (2, [*SMALL, *BERT, *FP32, *batch(8, 4), *layout(zero=3, recompute=True)]),
     "roberta fp32 zero2": (1, [*SMALL, *ROBERTA, *FP32, *batch(8, 8), *layout(zero=2)]),
     "roberta tp2 sequence": (2, [*SMALL, *ROBERTA, *FP32, *batch(8, 4), *layout(tensor=2), "parallel.sequence=true"]),
+    "t5 fp32 zero1": (1, [*WIDE, *T5, *FP32, *batch(8, 4), *layout()]),
+    "t5 pp2 fp32": (2, [*WIDE, *T5, *FP32, *batch(8, 2), *layout(pipeline=2)]),
+    "t5 tp2 fp32": (2, [*WIDE, *T5, *FP32, *batch(8, 4), *layout(tensor=2)]),
+    "t5 dp2 zero3 recompute": (2, [*SMALL, *T5, *FP32, *batch(8, 4), *layout(zero=3, recompute=True)]),
     "dp4 bf16 zero1": (4, [*SMALL, *BF16, *batch(32, 8), *layout()]),
 }
 
@@ -162,17 +172,19 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
 
 
 def objective_of(config: Config) -> TextObjective:
-    """That of pre-training, with the first id for <mask>."""
+    """That of pre-training, with the first id for <mask>, the last ones for sentinels."""
     if config.objective.kind == "causal":
         return pretraining_objective(config)
+    if config.objective.kind == "spans":
+        return Spans(config.objective, config.model, SpanText(last=VOCABULARY - 1, end=1, pad=0, key=0))
     return Masked(config.objective, pretraining_head(config), MaskedText(0, np.arange(1, VOCABULARY), key=0))
 
 
 def full_rows(config: Config, draw: np.random.Generator, row_B: Int64s) -> Rows | TextRows:
     """Random tokens, and no padding."""
-    tokens_BT = draw.integers(0, VOCABULARY, (len(row_B), config.model.context + 1))
-    if config.objective.kind == "causal":
-        return Rows(tokens_BT, row_B)
+    tokens_BT = draw.integers(0, VOCABULARY, (len(row_B), config.row.text + 1))
+    if config.objective.kind != "masked":
+        return Rows(tokens_BT, row_B, np.arange(config.train.global_batch))
     lengths_G = np.full(config.train.global_batch, config.model.context)
     return TextRows.of_windows(tokens_BT, row_B, row_B, lengths_G)
 

@@ -69,6 +69,7 @@ def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int 
         tuple(_parameters(model, prefix, crosses)),
         depth=depth,
         stack=stack,
+        part=part,
         norm=model.norm,
         products=2.0 * (part * (matrices + crosses * 2 * width * inner) + source * 2 * width * inner),
         scores=model.heads * scores,

@@ -90,6 +90,7 @@ class Layer:
     parameters: tuple[Parameter, ...]
     depth: int | None = None  # number of the block; None at both ends of the model
     stack: int = 0  # that it belongs to; 1 is an encoder-decoder's decoder
+    part: float = 1.0  # of a row's tokens, the fraction that this stack has
     norm: Literal["post", "pre"] = "post"  # where a block normalises: sums, or what attention and mlp read
     products: float = 0.0  # FLOPs per token of products with weights
     scores: float = 0  # attention scores per token: heads x keys

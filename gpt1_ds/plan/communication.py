@@ -1,7 +1,7 @@
 """What a rank sends in a step, by the process group that carries it; tests/fakecuda compares the bytes.
 
-    tensor      an all-reduce of a micro-batch's states after both halves of a block, in each of its passes (Shoeybi et
-                al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
+    tensor      an all-reduce of a micro-batch's states after each sub-layer of a block, in each of its passes (Shoeybi
+                et al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
                 Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
                 et al. 2022), and adds up the gradients of parameters that are not cut.
     pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradient of the tied
@@ -65,10 +65,11 @@ class Communication:
 
     def reductions(self, stage: Stage) -> tuple[Reductions, Reductions]:
         """Over the tensor-parallel ranks for one micro-batch, in its (forward, backward) pass."""
-        sequence, blocks, state = self.parallel.sequence, stage.blocks, self.state
+        sequence, state = self.parallel.sequence, self.state
         halves = 0.5 if sequence else 0.0
-        forward: Reductions = [(2 * blocks, state)]
-        backward: Reductions = [(2 * blocks * (1 + halves + self.recompute), state)]
+        passes = sum((3 if layer.has("cross.q.weight") else 2) * layer.part for layer in stage.body)
+        forward: Reductions = [(passes, state)]
+        backward: Reductions = [(passes * (1 + halves + self.recompute), state)]
         if stage.tokens:
             forward.append((1, state))
             backward.append((halves, state))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gpt1_ds.architecture.gpt import body
+from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config, ModelConfig
 
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
@@ -122,7 +122,7 @@ def block_kernels(config: Config) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def _block_kernels(model: ModelConfig, compiled: bool, again: bool) -> tuple[int, int]:
-    matrices = len(next(layer for layer in body(model, (model.context,)) if layer.kind == "block").matrices)
+    matrices = len(next(layer for layer in architecture(model, 1).layers if layer.kind == "block").matrices)
     parts = [*[MATRIX] * matrices, ATTENTION[model.attention], COMPILED_REST if compiled else EAGER_REST]
     if model.norm == "pre" and not compiled:
         parts.append(EAGER_PRE)

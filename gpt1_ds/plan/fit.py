@@ -27,6 +27,6 @@ def with_micro_batch(config: Config, world: int, device: str, limit: int) -> Con
     vocabulary = config.model.vocab_size or ASSUMED_VOCABULARY
     for size in reversed([size for size in divisors(rows) if size <= most]):
         found = replace(config, train=replace(config.train, micro_batch=size))
-        if size == 1 or config.model.kind != "gpt" or peak(found, world, vocabulary, device).peak <= limit:
+        if size == 1 or config.model.kind == "lstm" or peak(found, world, vocabulary, device).peak <= limit:
             break
     return found

@@ -155,7 +155,7 @@ class _Rank:
 
     def _kept(self, layer: Layer) -> float:
         again = layer.depth is not None and self.config.train.recompute == "block"
-        return self.hidden if again else self._saved(layer)
+        return self.hidden * layer.part if again else self._saved(layer)
 
     def _ends(self) -> float:
         """Saved before the first block and after the last."""

@@ -45,10 +45,10 @@ class Planning:
 
     def plan(self, as_json: bool) -> int:
         """The configuration as it is; the exit code. Raises ConfigError where it cannot run on these ranks."""
-        config, planned = self.config, self.config.model.kind == "gpt"
+        config, planned = self.config, self.config.model.kind != "lstm"
         ConfigError.raise_all(world_problems(config, self.world))
         if as_json and not planned:
-            raise ConfigError(f"model.kind={config.model.kind}: only a gpt is planned with --json; leave it out")
+            raise ConfigError(f"model.kind={config.model.kind} is not planned with --json; leave it out")
         if as_json:
             print(json.dumps({**self._head(), **self._numbers(config)}))
             return 0
@@ -59,9 +59,8 @@ class Planning:
 
     def search(self, as_json: bool, out: str | None) -> int:
         """The best layouts; the best one is written to `out`. The exit code is 1 where no layout fits."""
-        if self.config.model.kind != "gpt":
-            why = "there is one layout only" if self.config.model.kind == "lstm" else "only a gpt is planned"
-            raise ConfigError(f"model.kind={self.config.model.kind}: {why}; leave --search out")
+        if self.config.model.kind == "lstm":
+            raise ConfigError(f"model.kind={self.config.model.kind}: there is one layout only; leave --search out")
         found = search(self.config, self.world, self.vocabulary, self.machine, self.limit)
         if as_json:
             print(json.dumps({**self._head(), **self._ranking(found)}))

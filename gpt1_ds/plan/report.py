@@ -29,8 +29,9 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     model, train, parallel = config.model, config.train, config.parallel
     vocabulary = vocab_size or ASSUMED_VOCABULARY
     total = parameters(model, vocabulary, pretraining_head(config))
+    layers = " + ".join(map(str, model.blocks))
     yield (
-        f"model: {model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}, vocabulary "
+        f"model: {layers} layers x width {model.width}, {model.heads} heads, context {model.context}, vocabulary "
         f"{vocabulary}{'' if vocab_size else ' (assumed)'}: {total:,} parameters"
     )
     palm, megatron = (training_flops_per_token(config, vocabulary, causal) for causal in (False, True))
