@@ -33,15 +33,15 @@ class Ours:
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.engine.build import build_engine
+        from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups, connect
-        from gpt1_ds.engine.session import tune_malloc
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.finetune_config import finetune_config
         from gpt1_ds.training.finetuning import Finetuning
         from gpt1_ds.training.state import TrainingState
 
-        tune_malloc()
+        keep_freed_blocks()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
         words.append(f"task.tokenizer={options.tokenizer}")
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)

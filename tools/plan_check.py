@@ -143,13 +143,14 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     import torch.distributed as dist
 
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
+    from gpt1_ds.engine.heap import keep_freed_blocks
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.engine.session import share_cores, tune_malloc
+    from gpt1_ds.engine.session import share_cores
 
     config = load([], words)
     share_cores()
     if keep:
-        tune_malloc()
+        keep_freed_blocks()
     else:
         ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD: larger blocks go back when they are freed
     connect(300)

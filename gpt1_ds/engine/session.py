@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
 from gpt1_ds.engine import graphs
+from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
 
@@ -21,7 +21,7 @@ from gpt1_ds.launcher.accelerator import choose
 def distributed_session(config: Config) -> Iterator[ProcessGroups]:
     """This rank, connected to the others and placed in the layout."""
     share_cores()
-    tune_malloc()
+    keep_freed_blocks()
     device = connect(config.guard.init_timeout, choose(config))
     try:
         ConfigError.raise_all(device_problems(config, device))
@@ -54,12 +54,3 @@ def share_cores() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
-
-
-def tune_malloc() -> None:
-    """glibc hands every large tensor back to the system when it is freed and pays page faults for the next one: a
-    quarter of a step of a small model. Keep such blocks instead."""
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: smaller blocks come from the heap
-        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD: and the heap does not shrink

@@ -19,9 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.common.memory import available_bytes
+from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.optimizer import AdamW
 from gpt1_ds.engine.process_groups import connect
-from gpt1_ds.engine.session import share_cores, tune_malloc
+from gpt1_ds.engine.session import share_cores
 from gpt1_ds.launcher import launch
 from gpt1_ds.model import attention, dropout
 from gpt1_ds.model.activation import bias_activation
@@ -70,7 +71,7 @@ def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
 def measure(burst: float, largest: int | None = None) -> Numbers:
     """One rank's numbers, all ranks measuring the same at once."""
     share_cores()
-    tune_malloc()
+    keep_freed_blocks()
     device = connect(300)
     bench = _Bench(device, burst, [size for size in SIZES[device.type] if size <= (largest or size)])
     cuda = device.type == "cuda"

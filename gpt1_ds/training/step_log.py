@@ -12,6 +12,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
+from gpt1_ds.engine.heap import Heap
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.wandb_logger import WandbLogger
 from gpt1_ds.training.state import TrainingState
@@ -79,6 +80,7 @@ class StepLog:
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock = Stopwatch()
+        self._heap = Heap()
         self._peak_tflops = peak_tflops(engine.device, precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
@@ -119,6 +121,7 @@ class StepLog:
             batch_fingerprint=mark,
             loss_scale=result.loss_scale if self.engine.deepspeed.fp16_enabled() else None,
         )
+        self._heap.trim()
         if self.groups.rank == 0:
             self._add(record)
             self._say(record)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
+from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.session import tune_malloc
 from gpt1_ds.model.heads import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import LanguageLoss
@@ -75,7 +75,7 @@ def measure(options: Options) -> Row:
     ways: dict[str, Run] = {"ours": head.ours, "fp32 logits": head.plain, "Megatron": head.megatron}
     losses, apart = agree(head, ways)
     memory = {name: peak_bytes(lambda f=forward: head.run(f), options.device) / 2**20 for name, forward in ways.items()}
-    tune_malloc()  # from here on, as a run does
+    keep_freed_blocks()  # from here on, as a run does
     rows, width = padded(head.tokens.vocab_size, 128, 1), head.hidden_SBD.shape[-1]
     products = matrix.step_seconds(list(matrix.linear(tokens, width, rows, 1)), options.device)
     work: dict[str, Callable[[], float]] = {"its matrix products": lambda: 1e3 * products()}

@@ -93,11 +93,11 @@ class Ours:
 
     def __init__(self, config: Config, text: Text, device: str) -> None:
         from gpt1_ds.engine.build import build_engine
+        from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups
-        from gpt1_ds.engine.session import tune_malloc
 
         connect(device)
-        tune_malloc()
+        keep_freed_blocks()
         assert config.model.vocab_size is not None, "it is known here"
         self.config, self.text, self.steps = config, text, 0
         self.engine: Any = build_engine(config, config.model.vocab_size, ProcessGroups(config))
