@@ -95,6 +95,7 @@ class Trace:
     weights: dict[str, np.ndarray]
     initial: dict[str, np.ndarray]
     seconds: float
+    stages: set[tuple[int, int]]  # (number, layers that its ranks hold) of each pipeline stage
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def trace(layout: Layout, data: Path, steps: int, extra: Sequence[str] = ()) -> 
         whole_weights([rank["weights"] for rank in ranks]),
         whole_weights([rank["initial"] for rank in ranks]),
         time.monotonic() - began,
+        {rank["stage"] for rank in ranks},
     )
 
 
@@ -178,7 +180,10 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
             losses.append(result.loss)
             norms.append(result.grad_norm)
             fingerprints.append(f"{int(total) % 2**64:016x}")
-        result_here = {"losses": losses, "norms": norms, "fingerprints": fingerprints}
+        module = engine.deepspeed.module
+        layers = module.parts if config.parallel.pipelined else [0, len(engine.architecture.layers)]
+        here = groups.pipeline_rank, layers[groups.pipeline_rank + 1] - layers[groups.pipeline_rank]
+        result_here = {"stage": here, "losses": losses, "norms": norms, "fingerprints": fingerprints}
         weights = _weights(engine)
         dist.destroy_process_group()
     return {**result_here, "weights": weights, "initial": initial}

@@ -16,6 +16,7 @@ from gpt1_ds.architecture import encoder_decoder, gpt, lstm
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import NORMAL, ZEROS, Elementwise, Initial, Layer, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.config.objective import RowLengths
 
 TOKENS = "tokens"
 BODIES: dict[str, Callable[[ModelConfig, tuple[int, ...]], Iterator[Layer]]] = {
@@ -81,6 +82,13 @@ def architecture(
         joined = layers[-1].kind in ("task_head", "masked_head")
         layers.append(_head(model, table, predicted, joined))
     return Architecture(tuple(layers))
+
+
+def pretrained_architecture(
+    model: ModelConfig, vocab_size: int, head: HeadSpec | None, row: RowLengths
+) -> Architecture:
+    """With the costs of pre-training on such rows, by which a pipeline is cut."""
+    return architecture(model, vocab_size, head, row.predicted / row.fed, row.stacks)
 
 
 def _head(model: ModelConfig, table: Parameter, predicted: float, joined: bool) -> Layer:

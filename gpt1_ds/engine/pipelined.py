@@ -13,7 +13,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
-from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.architecture import architecture, pretrained_architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
 from gpt1_ds.engine import overlap
@@ -51,7 +51,11 @@ class PipelineEngine(Engine):
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
         self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
         layout = groups.layout
-        self.architecture = whole = architecture(config.model, vocab_size, objective.head)
+        if config.task is None:
+            whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)
+        else:
+            whole = architecture(config.model, vocab_size, objective.head)
+        self.architecture = whole
         cuts = pipeline_cuts(whole, layout.pipeline)
         before = whole.layers[: cuts[groups.pipeline_rank]]
         self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.architecture import pretrained_architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.architecture.head import HeadSpec, pretraining_head
 from gpt1_ds.architecture.layer import Layer, Parameter
@@ -121,6 +121,6 @@ def stages(config: Config, vocab_size: int) -> tuple[Stage, ...]:
 def _stages(
     model: ModelConfig, vocab_size: int, tensor: int, pipeline: int, head: HeadSpec | None, row: RowLengths
 ) -> tuple[Stage, ...]:
-    whole = architecture(model, vocab_size, head, row.predicted / row.fed, row.stacks)
+    whole = pretrained_architecture(model, vocab_size, head, row)
     cuts = pairwise(pipeline_cuts(whole, pipeline))
     return tuple(Stage(number, whole.layers[start:stop], tensor) for number, (start, stop) in enumerate(cuts))

@@ -32,7 +32,7 @@ WALLS = {
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),
     "triton": ("model/kernels/",),
     "wandb": ("tracking/wandb.py",),
-    "sklearn": ("tasks/metrics.py",),
+    "sklearn": ("tasks/metrics.py", "tasks/controls.py"),
     "datasets": ("tasks/formats.py",),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),

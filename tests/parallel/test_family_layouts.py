@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.config import load
+from gpt1_ds.plan.stages import stages
 from tools.families import FAMILIES
-from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
+from tools.layouts import LAYOUTS, ONE, RECIPE, Layout, Trace, compare, trace
 
 STEPS = 6
 NAMES = ("zero3 recompute", "tp2 sequence", "pp2 recompute mb2", "tp2 pp2 sequence recompute")
@@ -24,7 +26,10 @@ def one(request: pytest.FixtureRequest, sentence_data: Path, span_data: Path) ->
 @pytest.mark.parametrize("layout", CHOSEN, ids=lambda layout: layout.name.replace(" ", "-"))
 def test_it_equals_one_process(layout: Layout, one: tuple[list[str], Path, Trace]) -> None:
     family, data, alone = one
-    apart = compare(alone, trace(layout, data, STEPS, family))
+    there = trace(layout, data, STEPS, family)
+    config = load([], [*RECIPE, *layout.overrides, *family])
+    assert there.stages == {(stage.number, len(stage.layers)) for stage in stages(config, 500)}, "cut as planned"
+    apart = compare(alone, there)
     assert apart.same_batches
     assert apart.loss <= 1e-5
     assert apart.norm <= 1e-4
