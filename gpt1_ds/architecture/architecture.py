@@ -101,6 +101,9 @@ def _head(model: ModelConfig, table: Parameter, predicted: float, joined: bool) 
 
 
 def _task_head(head: HeadSpec, width: int) -> Layer:
+    if head.loss is not None:  # of two vectors and how they differ (Reimers and Gurevych 2019, equation in section 3)
+        classes = tuple(linear(head.name, head.outputs, 3 * width)) if head.loss == "nli" else ()
+        return Layer("task_head", head.name, classes, joined=not classes)
     scores = tuple(linear(head.name, head.outputs, width))
     if head.kind == "linear":
         return Layer("task_head", head.name, scores, products=2.0 * width * head.outputs)

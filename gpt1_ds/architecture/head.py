@@ -7,7 +7,9 @@ from typing import Literal, get_args
 
 from gpt1_ds.config import Config, ModelConfig
 
-Kind = Literal["linear", "pooled", "dense"]
+Pooling = Literal["mean", "cls", "max"]
+Kind = Literal["linear", "pooled", "dense", Pooling]
+SentenceLoss = Literal["nli", "triplet", "cosine", "ranking"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,9 @@ class HeadSpec:
     Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
     of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs;
     a single one is a score.
+
+    With a `loss` of sentence vectors each sequence is a text of its own, and `kind` says what of its states is its
+    vector. `outputs` are the classes of nli.
     """
 
     outputs: int
@@ -27,6 +32,9 @@ class HeadSpec:
     lm_coefficient: float = 0.5  # weight of the language-model loss; at 0 the model has no tied head
     kind: Kind = "linear"
     name: Literal["head", "next_sentence"] = "head"  # begins the names of its parameters
+    loss: SentenceLoss | None = None
+    margin: float = 1.0  # of triplet
+    group: int = 1  # of ranking: examples whose second texts are one another's wrong answers
 
     @property
     def is_value(self) -> bool:
@@ -37,8 +45,11 @@ class HeadSpec:
     def is_sound(self) -> bool:
         """Whether a head can be made of what may have come from a file."""
         counts = all(type(count) is int and 1 <= count < 2**48 for count in (self.outputs, self.sequences))
-        shares = all(type(share) in (int, float) and share >= 0 for share in (self.dropout, self.lm_coefficient))
+        counts = counts and type(self.group) is int and 1 <= self.group < 2**31
+        numbers = (self.dropout, self.lm_coefficient, self.margin)
+        shares = all(type(share) in (int, float) and share >= 0 for share in numbers)
         known = self.kind in get_args(Kind) and self.name in ("head", "next_sentence")
+        known = known and (self.loss in get_args(SentenceLoss) if self.kind in get_args(Pooling) else self.loss is None)
         return counts and shares and known and self.dropout < 1 and type(self.choice) is bool
 
 

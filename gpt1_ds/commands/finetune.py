@@ -49,6 +49,7 @@ def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     from gpt1_ds.plan.report import describe
     from gpt1_ds.tasks.encoding import encode, length_limit
     from gpt1_ds.tasks.layouts import fitted
+    from gpt1_ds.tasks.sentences import scored
 
     assert config.task is not None, "finetune_config checks it"
     source = config.checkpoint.init_from
@@ -57,7 +58,7 @@ def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
     task = fitted(data.task, config.task, config.model)
     yield f"task: {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}"
     for split, examples in data.splits.items():
-        encoded = encode(task, examples, tokenizer, limit)
+        encoded = encode(task if split == "train" else scored(task), examples, tokenizer, limit)
         longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
         yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
     yield from data.notes

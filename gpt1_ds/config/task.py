@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 TABLE = "table"  # the task whose files, columns and labels this section describes
+SENTENCES: Final = "sentences"  # the kind of task that makes a vector of each text
+KINDS = ("classification", "similarity", "regression", "choice", SENTENCES)
 SHORTEST = 8  # tokens: below that, a pair of texts leaves no token of the texts
 
 
@@ -29,7 +31,7 @@ class TaskConfig:
     test: list[str] = field(default_factory=list)  # the same; without labels it is for predictions only
     dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
-    kind: Literal["auto", "classification", "similarity", "regression", "choice"] = "auto"  # needed for `table` only
+    kind: Literal["auto", "classification", "similarity", "regression", "choice", "sentences"] = "auto"  # of `table`
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
     labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
     score_range: list[float] = field(default_factory=lambda: [0.0, 5.0])  # regression: lowest and highest score
@@ -40,6 +42,11 @@ class TaskConfig:
     bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
     answer: Literal["all", "labelled"] = "all"  # splits that the best epoch answers; labelled: none without labels
     metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
+    pooling: Literal["mean", "cls", "max"] = "mean"  # sentences: what of its states is a sentence's vector
+    loss: Literal["nli", "triplet", "cosine", "ranking"] = "nli"  # sentences: what trains the vectors
+    margin: float = 1.0  # triplet: by how much the contradiction is to be further away than the entailed text
+    group: int = 16  # ranking: consecutive examples whose second texts are one another's wrong answers
+    sts: str = ""  # sentences: folder (STS-B) or file of scored pairs that vectors are judged by; cosine may do without
     lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; bidirectional models: 0
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
@@ -53,8 +60,10 @@ class TaskConfig:
             yield "task.path is empty; name the folder that holds the task's files"
         if self.name == TABLE:
             yield from self._table_problems()
-        elif self.kind != "auto" or self.labels:
+        elif self.kind not in ("auto", SENTENCES) or self.labels:
             yield f"task.kind and task.labels describe task.name={TABLE}; {self.name} has its own: leave them out"
+        if self.kind == SENTENCES:
+            yield from self._sentence_problems()
         if not 0 <= self.dev_fraction < 1:
             yield f"task.dev_fraction={self.dev_fraction} must be in [0, 1)"
         if self.train_examples is not None and self.train_examples < 1:
@@ -74,13 +83,23 @@ class TaskConfig:
             if len(set(names)) < len(names):
                 yield f"task.{key}={names} names something twice; keep one of each"
 
+    def _sentence_problems(self) -> Iterator[str]:
+        if not self.margin > 0:
+            yield f"task.margin={self.margin} must be above 0"
+        if self.group < 2:
+            yield f"task.group={self.group} must be at least 2: an example alone has no wrong answers"
+        if not self.sts and self.loss != "cosine":
+            yield f"task.sts is empty; name the scored pairs (STS-B) that judge the vectors of task.loss={self.loss}"
+        if self.dev_fraction and self.sts:
+            yield f"task.dev_fraction={self.dev_fraction}: the scored pairs of task.sts are dev; leave it out"
+
     def _table_problems(self) -> Iterator[str]:
         columns, choices = self.columns, self.columns.choices
         if self.kind == "auto":
-            yield f"task.kind is needed for task.name={TABLE}; classification, similarity, regression or choice"
+            yield f"task.kind is needed for task.name={TABLE}; {', '.join(KINDS)}"
         if not columns.text:
             yield "task.columns.text is empty; name the column of the text"
-        if self.kind == "similarity" and not columns.text2:
+        if self.kind in ("similarity", SENTENCES) and not columns.text2:
             yield f"task.columns.text2 is empty; task.kind={self.kind} compares two texts"
         if (self.kind == "choice") != bool(choices):
             yield f"task.columns.choices={choices} does not fit task.kind={self.kind}; choice needs it, no other has it"

@@ -8,6 +8,7 @@ from gpt1_ds.config import probes
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.schema import Config
+from gpt1_ds.config.task import SENTENCES, TaskConfig
 
 SHAPE = ("kind", "decoder_layers", "width", "heads", "head_width", "context", "ffn", "units")
 CHOICES = (
@@ -43,6 +44,8 @@ def problems(config: Config) -> Iterator[str]:
             f"use parallel.pipeline={max(1, sum(model.blocks))} or fewer"
         )
     yield from _objective_problems(config)
+    if config.task is not None and config.task.kind == SENTENCES:
+        yield from _sentence_problems(config, config.task)
     if model.norm_kind == "rms" and train.precision == "fp16":
         yield "train.precision=fp16 overflows with model.norm_kind=rms, whose states grow from block to block; use bf16"
     if parallel.sequence and model.context % parallel.tensor:
@@ -61,6 +64,19 @@ def problems(config: Config) -> Iterator[str]:
         )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def _sentence_problems(config: Config, task: TaskConfig) -> Iterator[str]:
+    """Vectors of sentences: what is pooled, and which examples are compared."""
+    if task.pooling == "cls" and config.model.mask == "causal":
+        yield "task.pooling=cls reads nothing of model.mask=causal: its first token sees no other; use mean or max"
+    if task.loss == "ranking" and config.train.micro_batch % task.group:
+        yield (
+            f"task.group={task.group} does not divide train.micro_batch={config.train.micro_batch}: no layout may cut "
+            "a group; use a micro-batch that is a multiple of it"
+        )
+    elif task.loss == "ranking" and not config.train.micro_batch:
+        yield "train.micro_batch=auto does not know task.group; set it to a multiple of the group for task.loss=ranking"
 
 
 def _objective_problems(config: Config) -> Iterator[str]:

@@ -70,7 +70,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer
 
 
 def _check(task: Task, here: Task, checkpoint: Path) -> None:
-    if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels):
+    if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels) or here.loss != task.loss:
         raise DataError(
             f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "
             f"{here.name} is {here.kind} of {', '.join(here.labels) or 'scores'}"

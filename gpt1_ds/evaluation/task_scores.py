@@ -18,11 +18,13 @@ from gpt1_ds.architecture.head import HeadSpec, head_kind
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
+from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
+from gpt1_ds.objectives.sentences import Sentences
 from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
@@ -30,6 +32,7 @@ from gpt1_ds.tasks.encoding import encode, length_limit, read_out
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.sentences import scored
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -47,22 +50,27 @@ class TaskScorer:
         self.config = config = replace(config, model=replace(config.model, vocab_size=self.vocab_size))
         limit = length_limit(self.settings, config.model.context)
         self.splits = {
-            split: encode(self.task, examples, self.tokenizer, limit) for split, examples in data.splits.items()
+            split: encode(self.task_of(split), examples, self.tokenizer, limit)
+            for split, examples in data.splits.items()
         }
         self.multiple = _multiple(config, limit)
         self.shape = batch_shape(config, groups)
-        self.objective = Supervised(head_spec(self.task, config))
+        kind = Sentences if self.task.kind == SENTENCES else Supervised
+        self.objective = kind(head_spec(self.task, config))
+
+    def task_of(self, split: str) -> Task:
+        """What the examples of a split are: sentence vectors are judged by scored pairs, whatever trains them."""
+        return self.task if split == "train" else scored(self.task)
 
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
         predictions, loss = self.predict(engine, split)
-        scores = score(self.task, self.splits[split], predictions)
+        task = self.task_of(split)
+        scores = score(task, self.splits[split], predictions)
         if self.groups.rank == 0:
             for warning in scores.warnings:
                 log.say(warning)
-        record = TaskRecord(
-            step=step, tokens=tokens, task=self.task.name, split=split, loss=loss, metrics=scores.values
-        )
+        record = TaskRecord(step=step, tokens=tokens, task=task.name, split=split, loss=loss, metrics=scores.values)
         return record, predictions
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
@@ -86,9 +94,8 @@ class TaskScorer:
 
     def has_labels(self, split: str) -> bool:
         encoded = self.splits[split]
-        return bool(
-            np.isfinite(encoded.scores).any() if self.task.kind == "regression" else (encoded.labels >= 0).any()
-        )
+        has_scores = self.task_of(split).has_scores
+        return bool(np.isfinite(encoded.scores).any() if has_scores else (encoded.labels >= 0).any())
 
     def micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
@@ -100,7 +107,7 @@ class TaskScorer:
     def _micro_batch(
         self, batch: Batch, rows: NDArray[np.int64], parts: np.float32, dropout_seed: tuple[int, int]
     ) -> MicroBatch:
-        one, C = batch.rows(int(rows[0]), int(rows[-1]) + 1), self.task.sequences
+        one, C = batch.rows(int(rows[0]), int(rows[-1]) + 1), batch.tokens.shape[1]
         targets = one.targets if one.targets is not None else one_hot(one.labels, classes(self.task))
         host = self.objective.batch(
             *(one.tokens, one.lm_weights * parts, one.lengths, one.seconds),
@@ -123,10 +130,10 @@ def classes(task: Task) -> int:
 
 def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
     """Class or choice numbers, or the scores of a regression, [N] from the head's scores [N, K]."""
-    if task.kind != "regression":
+    if not task.has_scores and task.kind != SENTENCES:
         numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
         return numbers
-    if task.outputs == 1:
+    if task.outputs == 1 or task.kind == SENTENCES:
         return scores[:, 0].astype(np.float64)
     return read_out(probabilities(scores), task.score_range)
 
@@ -140,6 +147,13 @@ def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def head_spec(task: Task, config: Config) -> HeadSpec:
     assert config.task is not None, "fine-tuning has a task"
+    if task.kind == SENTENCES:
+        own, outputs = config.task, task.outputs if task.loss == "nli" else 1
+        group = own.group if task.loss == "ranking" else 1
+        return HeadSpec(
+            *(outputs, task.sequences), dropout=0.0, lm_coefficient=0.0, kind=own.pooling, loss=task.loss,
+            margin=own.margin, group=group,
+        )  # fmt: skip
     dropout, coefficient, kind = config.task.head_dropout, config.task.lm_coefficient, head_kind(config.model)
     return HeadSpec(task.outputs, task.sequences, task.kind == "choice", dropout, coefficient, kind)
 

@@ -26,6 +26,7 @@ from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
 from gpt1_ds.model.masked_head import MaskedHead
+from gpt1_ds.model.sentence_head import SentenceHead
 from gpt1_ds.model.task_head import PooledHead, TaskHead
 from gpt1_ds.plan.cuda import is_compiled
 
@@ -54,7 +55,7 @@ def module_specs(
         "block": (Block, (config.model, tensor, recompute)),
         "lstm": (Lstm, (config.model, tensor)),
         "norm": (FinalNorm, (config.model, tensor)),
-        "task_head": (TaskHead if head is None or head.kind == "linear" else PooledHead, (head, tensor)),
+        "task_head": (_task_head(head), (head, tensor)),
         "masked_head": (MaskedHead, (config.model, tensor)),
         "head": (TokenEmbedding, (config.model, tensor)),
     }
@@ -67,6 +68,12 @@ def module_specs(
         is_tied_head = layer.kind == "head" and layer.tied is not None
         specs.append(ModuleSpec(layer, module, (layer, *arguments), projection if is_tied_head else None))
     return specs
+
+
+def _task_head(head: HeadSpec | None) -> type[nn.Module]:
+    if head is not None and head.loss is not None:
+        return SentenceHead
+    return TaskHead if head is None or head.kind == "linear" else PooledHead
 
 
 def compiles(config: Config) -> bool:

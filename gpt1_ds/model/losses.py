@@ -14,6 +14,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
 from gpt1_ds.model.hits import head_hits
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.sentence_loss import SentenceLoss
 
 
 class Loss(Protocol):
@@ -30,6 +31,8 @@ class Loss(Protocol):
 
 
 def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
+    if head is not None and head.loss is not None:
+        return SentenceLoss(head)
     language = LanguageLoss(vocab_size, tensor)
     return language if head is None else TaskLoss(head, language)
 

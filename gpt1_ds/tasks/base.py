@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-Kind = Literal["classification", "similarity", "regression", "choice"]
-Layout = Literal["single", "pair", "both", "choice"]
+from gpt1_ds.architecture.head import SentenceLoss
+
+Kind = Literal["classification", "similarity", "regression", "choice", "sentences"]
+Layout = Literal["single", "pair", "both", "choice", "sentences"]
 Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
 Regression = Literal["classes", "value"]
 SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
@@ -18,7 +20,7 @@ class Example:
     """One row of a file, its texts stripped of surrounding blanks. `label` and `score` are None where there is none."""
 
     id: str
-    texts: tuple[str, ...]  # one text; two texts; or the document of a choice, and its question if there is one
+    texts: tuple[str, ...]  # one text; two; a triplet; or the document of a choice, and its question if there is one
     choices: tuple[str, ...] = ()
     label: str | None = None  # one of Task.labels
     score: float | None = None  # of a regression, within Task.score_range
@@ -32,12 +34,13 @@ class Task:
 
     name: str
     kind: Kind
-    layout: Layout  # single x; pair a b; both a b and b a; choice one sequence per choice
+    layout: Layout  # single x; pair a b; both a b and b a; choice one sequence per choice; sentences one per text
     labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
     metrics: tuple[str, ...]  # the first one chooses the best epoch
     score_range: tuple[float, float] = (0.0, float(SCORE_CLASSES - 1))
     symbols: Symbols = "extract"
     regression: Regression = "classes"  # what the head says of a score: six classes, or the score itself
+    loss: SentenceLoss | None = None  # of sentence vectors; cosine knows a score of each pair, the others its label
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Task:
@@ -53,9 +56,16 @@ class Task:
         if not all(value in get_args(known) for value, known in choices):
             raise TypeError("no such kind of task")
         low, high = map(float, task.score_range)
-        if not (low < high and task.metrics and (task.labels or task.kind == "regression")):
+        if (task.loss in get_args(SentenceLoss)) != (task.kind == "sentences"):
+            raise TypeError("no such loss")
+        if not (low < high and task.metrics and (task.labels or task.has_scores)):
             raise TypeError("not a task")
         return task
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether an example has a score, and no label."""
+        return self.kind == "regression" or self.loss == "cosine"
 
     @property
     def outputs(self) -> int:
@@ -66,9 +76,11 @@ class Task:
             return 1
         if self.kind == "regression":
             return SCORE_CLASSES if self.regression == "classes" else 1
-        return len(self.labels)
+        return max(1, len(self.labels))
 
     @property
     def sequences(self) -> int:
         """C, the sequences of one example."""
+        if self.layout == "sentences":
+            return 3 if self.loss == "triplet" else 2
         return {"single": 1, "pair": 1, "both": 2, "choice": len(self.labels)}[self.layout]

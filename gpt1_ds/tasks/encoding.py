@@ -72,14 +72,17 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         texts, choices = encode_texts(example, tokenizer)
         laid_out = lay_out(task, texts, choices, tokenizer.special_ids, limit)
         rows += laid_out
-        whole = task.sequences * (sum(map(len, texts)) + specials) + sum(map(len, choices))
+        copies = 1 if task.layout == "sentences" else task.sequences  # of each text
+        whole = copies * sum(map(len, texts)) + task.sequences * specials + sum(map(len, choices))
         truncated += sum(len(row.tokens) for row in laid_out) < whole
     number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
     targets = None
-    if task.kind == "regression":
-        known = np.isfinite(scores)
-        told = np.where(known, scores, task.score_range[0])
+    if task.has_scores:
+        known, (low, high) = np.isfinite(scores), task.score_range
+        told = np.where(known, scores, low)
+        if task.kind == "sentences":  # a cosine is to be the score
+            told = (told - low) / (high - low)
         targets = told[:, None].astype(np.float32) if task.outputs == 1 else soft_targets(told, task.score_range)
         targets = np.where(known[:, None], targets, 0)
     return Encoded(

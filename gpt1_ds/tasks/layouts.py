@@ -7,6 +7,7 @@ D delimiter, E extract; with a limit of M tokens (`task.max_length`, else the mo
 - both          S a D b E and S b D a E     the same
 - choice        S document D choice E       per choice: the document, here a story's sentences, and each choice are cut
                                             to M // 2 - 2 tokens, as in the authors' code
+- sentences     S x E                       per text: x is cut to M - 2 tokens
 - choice with a question
                 S document question D choice E
                                             no delimiter before the question; question and choices are cut to M // 4 - 1
@@ -82,8 +83,8 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
         return Row(np.array(tokens, dtype=np.int32), len(tokens) if second is None else second)
 
     specials = 2 + len(between)
-    if task.layout == "single":
-        return [joined(texts[0][: limit - 2])]
+    if task.layout in ("single", "sentences"):
+        return [joined(text[: limit - 2]) for text in texts]
     if task.layout != "choice":
         pair = _cut(texts, limit, specials, task.symbols)
         return [joined(*order) for order in ([pair] if task.layout == "pair" else [pair, pair[::-1]])]
@@ -98,7 +99,7 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
 
 def count_specials(task: Task) -> int:
     """Symbols in one sequence."""
-    return 2 if task.layout == "single" else 2 + len(ROLES[task.symbols][1])
+    return 2 if task.layout in ("single", "sentences") else 2 + len(ROLES[task.symbols][1])
 
 
 def _cut(texts: Sequence[Int32s], limit: int, specials: int, symbols: Symbols) -> list[Int32s]:

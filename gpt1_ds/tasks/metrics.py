@@ -37,8 +37,8 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     Raises DataError when scikit-learn or scipy is not installed, or when no example has a label.
     """
     assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
-    gold: Numbers = encoded.scores if task.kind == "regression" else encoded.labels
-    known = np.isfinite(encoded.scores) if task.kind == "regression" else encoded.labels != NO_LABEL
+    gold: Numbers = encoded.scores if task.has_scores else encoded.labels
+    known = np.isfinite(encoded.scores) if task.has_scores else encoded.labels != NO_LABEL
     if not known.any():
         raise DataError(f"{task.name}: no example has a label, so nothing can be scored")
     groups = np.array(encoded.groups)

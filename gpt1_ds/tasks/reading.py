@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,15 +11,16 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import TABLE
+from gpt1_ds.config.task import SENTENCES, TABLE
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks import formats
+from gpt1_ds.tasks import formats, sentences
 from gpt1_ds.tasks.base import Example, Layout, Task
-from gpt1_ds.tasks.registry import Spec, find_spec
+from gpt1_ds.tasks.registry import METRICS, Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
 from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
 
 Examples = tuple[Example, ...]
+SCORES = (0.0, 5.0)  # of STS-B's pairs
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,65 @@ def read_task(config: TaskConfig) -> TaskData:
     Raises ConfigError for a section that does not fit its task, DataError for files, columns or rows that cannot be
     used, for a dev split that nothing gives, and for a label of another split that never occurs in training.
     """
+    if config.kind == SENTENCES:
+        return _read_sentences(config)
     spec = find_spec(config)
+    splits, notes = _read_splits(config, spec)
+    if "dev" not in splits:
+        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
+        better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
+        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
+    splits["train"] = capped(splits["train"], config.train_examples)
+    return TaskData(_task(config, spec, splits), splits, tuple(notes))
+
+
+def _read_sentences(config: TaskConfig) -> TaskData:
+    """Pairs or triplets to train on, and scored pairs as dev and test: those of task.sts, else the task's own."""
+    sentences.check_pairs(config)
+    spec = find_spec(config)
+    splits, notes = _read_splits(config, spec, ("train",) if config.sts else None)
+    low, high = config.score_range
+    if config.sts:
+        share = (high - low) / (SCORES[1] - SCORES[0])
+        for split, rows in read_scored(config.sts).items():
+            splits[split] = tuple(replace(one, score=low + share * (one.score or 0.0)) for one in rows)
+    elif "dev" not in splits:
+        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
+        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
+    labels = _classes(config, spec, {"train": splits["train"]})
+    task = Task(config.name, SENTENCES, SENTENCES, labels, METRICS[SENTENCES], (low, high), loss=config.loss)
+    if config.sts:
+        scored = [example for split, rows in splits.items() if split != "train" for example in rows]
+        splits["train"], shared = sentences.without(splits["train"], scored)
+        if shared:
+            notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
+    splits["train"] = capped(sentences.shaped(config, labels, splits["train"]), config.train_examples)
+    return TaskData(task, splits, tuple(notes))
+
+
+def read_scored(path: str) -> dict[str, Examples]:
+    """dev and test of a folder like STS-B's; or the pairs of one file, as dev. Raises DataError."""
+    config = TaskConfig(name="stsb", path=path)
+    spec = find_spec(config)
+    splits, _ = _read_splits(config, spec, ("train",) if Path(path).is_file() else ("dev", "test"))
+    splits = {"dev" if split == "train" else split: rows for split, rows in splits.items()}
+    found = {split: tuple(one for one in rows if one.score is not None) for split, rows in splits.items()}
+    found = {split: rows for split, rows in found.items() if rows}
+    if "dev" not in found:
+        raise DataError(f"{path}: has no scored pairs as dev; name the folder of STS-B, or a file of such rows")
+    return found
+
+
+def _read_splits(
+    config: TaskConfig, spec: Spec, wanted: Sequence[str] | None = None
+) -> tuple[dict[str, Examples], list[str]]:
+    """(examples by split, notes), of the `wanted` splits only, if they are named."""
     reader = RowReader(spec, config.score_range)
     splits: dict[str, Examples] = {}
     notes: list[str] = []
-    for split, tables in _tables(config, spec):
+    for split, tables in _tables(config, spec, "train" if wanted is None or "train" in wanted else ""):
+        if wanted is not None and split not in wanted:
+            continue
         splits[split] = reader.read(tables, not split.startswith("test"))
         if reader.left_out:
             notes.append(f"{config.name} {split}: {reader.left_out} rows have no agreed label and are left out")
@@ -53,12 +108,7 @@ def read_task(config: TaskConfig) -> TaskData:
     elif reader.problems:
         notes.append(f"{config.name}: {len(reader.problems)} bad rows are left out; the first is {reader.problems[0]}")
     DataError.raise_all(f"{config.path} {split}: no row is left" for split, rows in splits.items() if not rows)
-    if "dev" not in splits:
-        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
-        better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
-        notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
-    splits["train"] = capped(splits["train"], config.train_examples)
-    return TaskData(_task(config, spec, splits), splits, tuple(notes))
+    return splits, notes
 
 
 def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples]:

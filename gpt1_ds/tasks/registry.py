@@ -12,7 +12,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import TABLE
+from gpt1_ds.config.task import SENTENCES, TABLE
 from gpt1_ds.tasks.base import Kind
 
 Names = tuple[str, ...]
@@ -64,6 +64,7 @@ METRICS: Mapping[Kind, Names] = {
     "similarity": ("accuracy", "f1", "matthews"),
     "regression": ("pearson", "spearman"),
     "choice": ("accuracy",),
+    "sentences": ("spearman", "pearson"),
 }  # what fits a kind; all of it is reported for `table`, whose first one chooses the best epoch
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
@@ -101,6 +102,13 @@ SPECS = {
             labels=NLI,
             files=_each("snli_1.0_{0}.jsonl|snli_1.0_{0}.txt|{0}.tsv"),
             label=("gold_label", "label"),
+        ),
+        Spec(
+            name="nli",
+            labels=NLI,
+            aliases=dict(zip("012", NLI, strict=True)),
+            label=("gold_label", "label"),
+            files=_each("{0}.tsv|{0}.csv|{0}.jsonl|{0}.json"),
         ),
         Spec(
             name="mnli",
@@ -260,8 +268,11 @@ def find_spec(config: TaskConfig) -> Spec:
     if config.name not in SPECS:
         raise ConfigError(f"task.name={config.name} is not known; choose {', '.join(SPECS)}")
     spec, columns = SPECS[config.name], config.columns
-    if config.kind != "auto":
-        spec = replace(spec, kind=config.kind, metrics=METRICS[config.kind], labels=tuple(config.labels), text2=())
+    if config.name == TABLE and config.kind != "auto":
+        rows: Kind = config.kind
+        if rows == SENTENCES:  # of pairs that have a score or a label
+            rows = "regression" if config.loss == "cosine" else "classification"
+        spec = replace(spec, kind=rows, metrics=METRICS[rows], labels=tuple(config.labels), text2=())
     named: dict[str, Any] = {
         key: (value,) for key in ("text2", "label", "id", "group") if (value := getattr(columns, key))
     }
@@ -271,8 +282,9 @@ def find_spec(config: TaskConfig) -> Spec:
         named["choices"] = (tuple(columns.choices),)
     spec = replace(spec, **named)
     if config.metric != "auto":
-        if config.metric not in METRICS[spec.kind]:
-            fitting = ", ".join(METRICS[spec.kind])
-            raise ConfigError(f"task.metric={config.metric} does not fit a {spec.kind}; choose {fitting}")
+        kind: Kind = SENTENCES if config.kind == SENTENCES else spec.kind
+        if config.metric not in METRICS[kind]:
+            fitting = ", ".join(METRICS[kind])
+            raise ConfigError(f"task.metric={config.metric} does not fit a {kind}; choose {fitting}")
         spec = replace(spec, metrics=tuple(dict.fromkeys((config.metric, *spec.metrics))))
     return spec

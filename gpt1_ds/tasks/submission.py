@@ -29,8 +29,9 @@ def write_submission(
 ) -> Path:
     """Write `predictions` [N], class or choice numbers or scores, in the order of the examples; returns the file.
 
-    A score outside of the task's range is brought to its border. The index is the example's id, which in GLUE's test
-    files is the row's number. Raises DataError when two examples have one id, or an id or label holds a tab.
+    A score outside of the task's range is brought to its border; of sentences it is the cosine. The index is the
+    example's id, which in GLUE's test files is the row's number. Raises DataError when two examples have one id, or an
+    id or label holds a tab.
     """
     assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
     if len(set(encoded.ids)) < len(encoded.ids):
@@ -40,8 +41,12 @@ def write_submission(
     lines = ["index\tprediction"]
     low, high = task.score_range
     for identity, prediction in zip(encoded.ids, predictions.tolist(), strict=True):
-        score = task.kind == "regression"
-        shown = f"{min(max(prediction, low), high):.3f}" if score else task.labels[prediction]
+        if task.kind == "sentences":
+            shown = f"{prediction:.6f}"
+        elif task.kind == "regression":
+            shown = f"{min(max(prediction, low), high):.3f}"
+        else:
+            shown = task.labels[prediction]
         if any(mark in identity + shown for mark in "\t\n\r"):
             raise DataError(
                 f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"

@@ -10,6 +10,7 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config import Config, load, load_carried
 from gpt1_ds.config.load import default_name, named
+from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import length_limit
@@ -29,7 +30,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
             f"model.{key}={getattr(config.model, key)}: fine-tuning reads one token of a causal or bidirectional "
             "model; start from one of those"
         )
-    if config.task is not None and config.model.mask == "bidirectional":
+    if config.task is not None and (config.model.mask == "bidirectional" or config.task.kind == SENTENCES):
         config = _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
@@ -47,9 +48,11 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 
 def _without_language_model(config: Config, coefficient: str | None) -> Config:
-    """A model that sees both sides has no next token to predict."""
+    """A model that sees both sides has no next token to predict; the loss of sentence vectors is alone."""
     assert config.task is not None, "fine-tuning has a task"
     if coefficient is not None and config.task.lm_coefficient > 0:
+        if config.task.kind == SENTENCES:
+            raise ConfigError(f"task.lm_coefficient={coefficient}: task.kind=sentences has its own loss only; use 0")
         raise ConfigError(
             f"task.lm_coefficient={coefficient}: model.mask=bidirectional has no next token to predict; use 0"
         )

@@ -25,6 +25,7 @@ COLUMNS = {
     "regression": "{text: a, text2: b, label: x}",
     "choice": "{text: a, label: x, choices: [c]}",
     "question": "{text: a, text2: b, label: x, choices: [c]}",
+    **{f"sentences-{loss}": "{text: a, text2: b, label: x}" for loss in ("nli", "triplet", "cosine", "ranking")},
 }
 KIND = {"single": "classification", "pair": "classification", "question": "choice"}  # of those named otherwise
 TRAINING = [
@@ -40,8 +41,22 @@ def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[
     for split, count in (("train", train), ("dev", dev)):
         rows = [_row(shape, draw, number) for number in range(count)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    kind = KIND.get(shape, shape)
+    kind, _, loss = shape.partition("-")
+    kind = KIND.get(kind, kind)
+    if loss:
+        return _make_sentences(folder, loss)
     return ["task.name=table", f"task.path={folder}", f"task.kind={kind}", f"task.columns={COLUMNS[shape]}"]
+
+
+def _make_sentences(folder: Path, loss: str) -> list[str]:
+    """What scores the vectors lies beside the training file."""
+    scored = [json.loads(line) for line in (folder / "dev.jsonl").read_text().splitlines()]
+    (folder / "sts").mkdir(exist_ok=True)
+    lines = ["sentence1\tsentence2\tscore", *(f"{row['a']} .\t{row['b']} .\t{row['score']}" for row in scored)]
+    (folder / "sts" / "dev.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "dev.jsonl").unlink()
+    words = ["task.name=table", f"task.path={folder}", "task.kind=sentences", f"task.loss={loss}"]
+    return [*words, f"task.columns={COLUMNS['pair']}", f"task.sts={folder / 'sts'}"]
 
 
 def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
@@ -58,6 +73,13 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
     if shape in ("choice", "question"):
         right = number % 3
         return {**row, "x": right, "c": [" ".join(text()[:3]) + (" file" if n == right else "") for n in range(3)]}
+    if shape.startswith("sentences"):
+        number, kind = divmod(number, 3)  # three texts for one
+        row["a"] = " ".join(random.Random(number).choices(WORDS, k=5))
+        row["score"] = (5.0, 2.5, 0.5)[kind]
+        row["b"] = " ".join([*row["a"].split()[: 5 - 2 * kind], *draw.choices(["file", "path"], k=1 + kind)])
+        label = ("entailment", "neutral", "contradiction")[kind]
+        return {**row, "x": row["score"] if shape == "sentences-cosine" else label}
     label = number % 2
     row["b" if shape != "single" and number % 4 > 1 else "a"] += " file path" if label else " value"
     return {**row, "x": ("no", "yes")[label]}

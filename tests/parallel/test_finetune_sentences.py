@@ -1,0 +1,80 @@
+"""Sentence vectors: every layout has the numbers of one process (dropout on), for each loss and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.config import ModelConfig
+from tests.helpers import finetuning
+from tests.helpers.foreign import make_checkpoint
+
+STEPS = 5
+ENCODER = ModelConfig(
+    **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
+    **{"head": "masked", "activation": "gelu", "segments": 2},
+)
+LAYOUTS = {
+    "one": (1, []),
+    "tp2": (2, ["parallel.tensor=2"]),
+    "pp2": (2, ["parallel.pipeline=2"]),
+    "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
+    "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
+}
+CASES = [
+    ("nli", "mean", "tp2"),
+    ("nli", "mean", "pp2"),
+    ("triplet", "max", "tp2"),
+    ("triplet", "max", "tp2-pp2"),
+    ("cosine", "cls", "tp2"),
+    ("ranking", "mean", "zero3"),
+]
+Run = Callable[[str, str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    place = tmp_path_factory.mktemp("runs")
+    source = make_checkpoint(place / "source", sentence_data.parent / "tokenizer", ENCODER)
+
+    @cache
+    def finetuned(loss: str, pooling: str, layout: str) -> Path:
+        ranks, cut = LAYOUTS[layout]
+        words = finetuning.make_task(place / loss, f"sentences-{loss}")
+        words += [f"checkpoint.init_from={source}", f"task.pooling={pooling}", "task.group=2", *cut]
+        words += [f"run.dir={place}", f"run.name={loss}-{layout}", f"train.steps={STEPS}"]
+        assert finetuning.finetune(words, ranks) == 0
+        return place / f"{loss}-{layout}"
+
+    return finetuned
+
+
+@pytest.mark.parametrize(("loss", "pooling", "layout"), CASES)
+def test_every_layout_equals_one_process(loss: str, pooling: str, layout: str, run: Run) -> None:
+    one, other = run(loss, pooling, "one"), run(loss, pooling, layout)
+    first, second = (finetuning.lines(finetuning.RunDir(folder), "train") for folder in (one, other))
+    assert len(first) == STEPS
+    for mine, theirs in zip(first, second, strict=True):
+        assert (mine["batch_fingerprint"], mine["tokens"]) == (theirs["batch_fingerprint"], theirs["tokens"])
+        assert abs(mine["loss"] - theirs["loss"]) < 1e-5 * max(1, mine["loss"])
+        assert abs(mine["grad_norm"] / theirs["grad_norm"] - 1) < 1e-4
+    for (step, judged, scores), (other_step, other_judged, other_scores) in zip(
+        *(finetuning.scores(finetuning.RunDir(folder)) for folder in (one, other)), strict=True
+    ):
+        assert step == other_step
+        assert abs(judged - other_judged) < 1e-5
+        assert scores == pytest.approx(other_scores, abs=1e-3)
+
+
+def test_what_the_checkpoint_says(run: Run) -> None:
+    facts = manifest.read(find(run("triplet", "max", "one")))
+    assert {"kind": "max", "loss": "triplet", "sequences": 3, "lm_coefficient": 0.0}.items() <= facts["head"].items()
+    assert {"kind": "sentences", "layout": "sentences", "symbols": "separator"}.items() <= facts["task"].items()
+    assert not any(name.startswith("head.") for name in facts["parameters"])
+    facts = manifest.read(find(run("nli", "mean", "one")))
+    assert "head.weight" in facts["parameters"]
