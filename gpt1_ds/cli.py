@@ -15,6 +15,7 @@ from gpt1_ds.commands import (
     completion,
     data,
     doctor,
+    embed,
     evaluate,
     fill,
     finetune,
@@ -44,6 +45,8 @@ GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "trained models": (
         sample.COMMAND,
         fill.COMMAND,
+        embed.COMMAND,
+        embed.SEARCH,
         evaluate.COMMAND,
         predict.COMMAND,
         checkpoint.COMMAND,

@@ -25,6 +25,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", action="store_true", help=every)
     points = "with --every: N of them, evenly on a log scale of steps (default: all)"
     parser.add_argument("--points", type=int, metavar="N", help=points)
+    pairs = "score sentence vectors of any checkpoint by the pairs of a folder (STS-B) or file instead"
+    parser.add_argument("--sts", metavar="PATH", help=pairs)
+    shared.pooling(parser)
     shared.ranks(parser)
 
 
@@ -49,6 +52,10 @@ def _run(options: argparse.Namespace) -> int:
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
+    if options.sts or options.pooling:
+        pairs = _scored_pairs(options, config)
+        target = "gpt1_ds.evaluation.evaluate_sts:evaluate_sts"
+        return launch.start(target, (config, folders, out, pairs, options.pooling), options.nproc)
     if config.task is not None and not config.probes:
         target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"
         return launch.start(target, (config, folders, out), options.nproc)
@@ -56,6 +63,19 @@ def _run(options: argparse.Namespace) -> int:
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)
     return launch.start("gpt1_ds.evaluation.evaluate:evaluate", task, options.nproc)
+
+
+def _scored_pairs(options: argparse.Namespace, config: Config) -> str:
+    """Where the scored pairs are, read once before ranks start. Raises ConfigError and DataError."""
+    from gpt1_ds.tasks.reading import read_scored
+
+    pairs = options.sts or (config.task.sts if config.task is not None else "")
+    if not pairs:
+        raise ConfigError(f"--pooling {options.pooling}: says how --sts makes vectors; add --sts PATH (STS-B)")
+    if options.pooling == "cls" and config.model.mask == "causal":
+        raise ConfigError("--pooling cls: model.mask=causal: its first token sees no other; use mean or max")
+    read_scored(pairs)
+    return str(pairs)
 
 
 def _kept(run: Path, points: int | None) -> list[Path]:

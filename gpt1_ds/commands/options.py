@@ -27,6 +27,14 @@ def ranks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nproc", type=int, metavar="N", help=started)
 
 
+def pooling(parser: argparse.ArgumentParser) -> None:
+    """Of every command that makes vectors of sentences."""
+    states = (
+        "of the last states mean, max or cls, or of the token rows alone words (default: the checkpoint's, or mean)"
+    )
+    parser.add_argument("--pooling", choices=("mean", "cls", "max", "words"), help=states)
+
+
 def training(parser: argparse.ArgumentParser) -> None:
     """Of the commands that train one model."""
     configuration(parser)

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.task_scores import classes, head_spec, predictions, probabilities
 from gpt1_ds.objectives.base import row_facts
@@ -44,6 +45,8 @@ class Predictor:
             raise CheckpointError(
                 f"{loaded.folder}: was not fine-tuned on a task; `gpt1-ds finetune` makes what predicts"
             )
+        if loaded.task.kind == SENTENCES:
+            raise CheckpointError(f"{loaded.folder}: makes sentence vectors, no classes; use gpt1-ds embed or search")
         self.task: Task = loaded.task
         self.settings = loaded.config.task
         self._folder = loaded.folder

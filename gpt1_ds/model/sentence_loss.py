@@ -55,4 +55,5 @@ def _ranking(u_ED: Tensor, v_ED: Tensor, group: int) -> Tensor:
     u_NGD, v_NGD = (F.normalize(part, dim=-1).unflatten(0, (-1, group)) for part in (u_ED, v_ED))
     cosine_NGG = u_NGD @ v_NGD.transpose(1, 2)
     right_NG = (SCALE * cosine_NGG).log_softmax(-1).diagonal(dim1=1, dim2=2)
-    return -right_NG.flatten()
+    loss_E: Tensor = -right_NG.flatten()
+    return loss_E

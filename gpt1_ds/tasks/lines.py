@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
+from gpt1_ds.config.task import TABLE, ColumnsConfig
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader
@@ -70,6 +71,25 @@ class LineReader:
 
     def _read(self, values: Mapping[str, Any], number: int) -> Example:
         return self._rows.example(values, self._columns, number, needs_label=False)
+
+
+def read_texts(path: Path) -> list[str]:
+    """A text of each line, of .jsonl the key `text` of each object. Raises DataError for a file or line without one."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; name one with a text a line")
+    kind: Format = "jsonl" if ENDINGS.get(path.suffix.lower()) == "jsonl" else "text"
+    spec = TaskConfig(name=TABLE, kind="regression", columns=ColumnsConfig(text="text"))
+    reader = LineReader(Task(TABLE, "regression", "single", (), ("spearman",)), spec, kind)
+    texts: list[str] = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                texts += reader.example(line.rstrip(b"\n"), number).texts
+            except BadRowError as error:
+                raise DataError(f"{path} line {number}: {error}") from None
+    if not texts:
+        raise DataError(f"{path}: is empty; it is to hold a text a line")
+    return texts
 
 
 def choose_format(task: Task, name: str, first: bytes) -> Format:

@@ -78,6 +78,8 @@ def _read_sentences(config: TaskConfig) -> TaskData:
 
 def read_scored(path: str) -> dict[str, Examples]:
     """dev and test of a folder like STS-B's; or the pairs of one file, as dev. Raises DataError."""
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such folder or file; name scored pairs, like the folder of STS-B")
     config = TaskConfig(name="stsb", path=path)
     spec = find_spec(config)
     splits, _ = _read_splits(config, spec, ("train",) if Path(path).is_file() else ("dev", "test"))

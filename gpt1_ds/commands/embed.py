@@ -1,0 +1,116 @@
+"""`embed`: the vector of each line of a file; `search`: the lines of a file that mean nearly the same as a text."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt1_ds.commands import options as shared
+from gpt1_ds.commands.parser import Command
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.log import say
+from gpt1_ds.common.text import shown
+
+if TYPE_CHECKING:
+    from gpt1_ds.evaluation.embed import Embedder, Float32s
+
+KINDS = (".npy", ".jsonl")
+LINES = "a text a line; of .jsonl the key text of each object"
+
+
+def _embed_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    parser.add_argument("--input", required=True, metavar="FILE", help=LINES)
+    output = ".npy: float32 [lines, width]; .jsonl: an object with text and vector a line"
+    parser.add_argument("--output", required=True, metavar="FILE", help=output)
+    shared.pooling(parser)
+
+
+def _embed(options: argparse.Namespace) -> int:
+    from gpt1_ds.tasks.lines import read_texts
+
+    UserError.raise_all(_problems(options))
+    texts = read_texts(Path(options.input))
+    embedder = _embedder(options)
+    vectors = _vectors(embedder, texts)
+    _write(Path(options.output), texts, vectors)
+    print(f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} ({embedder.pooling})")
+    return 0
+
+
+def _problems(options: argparse.Namespace) -> Iterator[str]:
+    output = Path(options.output)
+    if output.suffix not in KINDS:
+        yield f"--output {output}: its name ends in neither {' nor '.join(KINDS)}; choose one of them"
+    if output.is_dir() or not output.parent.is_dir():
+        yield f"{output}: no file can be there; choose another --output"
+    elif output.exists() and Path(options.input).exists() and output.samefile(options.input):
+        yield f"{output}: is what is read, too; choose another --output"
+
+
+def _write(path: Path, texts: list[str], vectors: Float32s) -> None:
+    import json
+
+    import numpy as np
+
+    if path.suffix == ".npy":
+        with path.open("wb") as file:
+            np.save(file, vectors)
+        return
+    with path.open("w") as lines:
+        for text, vector in zip(texts, vectors, strict=True):
+            numbers = [float(str(number)) for number in vector]  # the shortest that are the same in float32
+            lines.write(json.dumps({"text": text, "vector": numbers}, ensure_ascii=False) + "\n")
+
+
+def _search_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    parser.add_argument("--documents", required=True, metavar="FILE", help=LINES)
+    parser.add_argument("--query", required=True, metavar="TEXT", help="what is looked for")
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="lines that are shown (default: %(default)s)")
+    shared.pooling(parser)
+
+
+def _search(options: argparse.Namespace) -> int:
+    from gpt1_ds.tasks.lines import read_texts
+
+    if options.top < 1:
+        raise UserError(f"--top {options.top} must be at least 1")
+    if not options.query.strip():
+        raise UserError("--query is empty; say what is looked for")
+    texts = read_texts(Path(options.documents))
+    embedder = _embedder(options)
+    from gpt1_ds.evaluation.embed import nearest
+
+    (query,) = embedder.vectors([options.query])
+    for number, cosine in nearest(query, _vectors(embedder, texts), options.top):
+        print(f"{cosine:.4f}  {number + 1:>6}  {shown(texts[number])}")
+    return 0
+
+
+def _embedder(options: argparse.Namespace) -> Embedder:
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
+    from gpt1_ds.evaluation.embed import Embedder
+    from gpt1_ds.evaluation.load import load_checkpoint
+
+    return Embedder(load_checkpoint(options.checkpoint), options.pooling)
+
+
+def _vectors(embedder: Embedder, texts: list[str]) -> Float32s:
+    from gpt1_ds.common import progress
+
+    before = embedder.cut
+    with progress.bar(len(texts), unit="{:,.0f} texts".format) as show:
+        vectors = embedder.vectors(texts, show)
+    if embedder.cut > before:
+        most = embedder.frame.most
+        say(f"{embedder.cut - before} of {len(texts)} texts are longer than {most} tokens and cut")
+    return vectors
+
+
+COMMAND = Command("embed", "the vector of each line of a file, as .npy or .jsonl", _embed, _embed_options)
+SEARCH = Command("search", "the lines of a file that are nearest to a text", _search, _search_options)

@@ -1,0 +1,120 @@
+"""Vectors of sentences, from any checkpoint whatever layout wrote it, and what is nearest to one.
+
+Shapes: N texts, S positions, B rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.head import Pooling
+from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.config.task import SENTENCES
+from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.probes import frame_of
+from gpt1_ds.model.sentence_head import pooled
+from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.tasks.encoding import length_limit
+from gpt1_ds.tasks.frame import Frame
+from gpt1_ds.tasks.layouts import ROLES
+
+Float32s = NDArray[np.float32]
+Pooled = Literal[Pooling, "words"]
+BATCH_TOKENS = 8192  # positions of one forward pass, padding included
+
+
+class Embedder:
+    """Vectors as `pooling` says: `words` is the mean of the text's token rows, without a look at the blocks; the others
+    pool the last states, control symbols included. None: as the checkpoint was trained, else mean. `cut` counts texts
+    that were longer than the model reads. Raises ConfigError for a model that has no such vectors.
+    """
+
+    def __init__(self, loaded: Loaded, pooling: Pooled | None = None) -> None:
+        self.loaded, model = loaded, loaded.config.model
+        if model.kind == "encoder_decoder" or model.mask == "prefix":
+            what = f"model.kind={model.kind}, model.mask={model.mask}"
+            raise ConfigError(
+                f"{loaded.folder} ({what}): sentence vectors are those of causal and bidirectional models"
+            )
+        self.default = own_pooling(loaded)
+        self.pooling: Pooled = pooling or self.default
+        self.frame = _frame(loaded)
+        if self.pooling == "cls" and (model.mask == "causal" or not self.frame.first):
+            why = "its first token sees no other" if model.mask == "causal" else "it has seen text without <cls>"
+            raise ConfigError(f"--pooling cls: {loaded.folder} has no such state: {why}; use mean or max")
+        self.cut = 0
+
+    @torch.inference_mode()
+    def vectors(self, texts: Sequence[str], show: Callable[[int], None] = lambda _: None) -> Float32s:
+        """fp32 [N, D]; `show` is told how many are done."""
+        rows = [self._row(text) for text in texts]
+        vectors_ND = np.zeros((len(rows), self.loaded.config.model.width), dtype=np.float32)
+        order, done = np.argsort([-len(row) for row in rows], kind="stable"), 0
+        while done < len(order):
+            size = max(1, BATCH_TOKENS // max(1, len(rows[order[done]])))
+            batch = order[done : done + size]
+            vectors_ND[batch] = self._vectors([rows[number] for number in batch])
+            done += len(batch)
+            show(done)
+        if not np.isfinite(vectors_ND).all():
+            raise CheckpointError(f"{self.loaded.folder}: its weights give no finite numbers: this is no trained model")
+        return vectors_ND
+
+    def _row(self, text: str) -> NDArray[np.int32]:
+        tokens, frame = self.loaded.tokenizer.encode(text), self.frame
+        self.cut += len(tokens) > frame.most
+        tokens = tokens[: frame.most]
+        return tokens if self.pooling == "words" else frame.around(frame.before, tokens)
+
+    def _vectors(self, rows: Sequence[NDArray[np.int32]]) -> Float32s:
+        """[B, D] of the rows of one batch."""
+        model = self.loaded.model
+        device = next(model.parameters()).device
+        length_B = np.array([len(row) for row in rows], dtype=np.int64)
+        tokens_SB = np.zeros((max(1, length_B.max()), len(rows)), dtype=np.int64)
+        for column, row in enumerate(rows):
+            tokens_SB[: len(row), column] = row
+        tokens, lengths = torch.from_numpy(tokens_SB).to(device), torch.from_numpy(length_B).to(device)
+        if self.pooling == "words":
+            states_SBD = model.tokens.weight[tokens]
+            found_BD = pooled(states_SBD, lengths.clamp(min=1), "mean", model.tokens.tensor)
+            return (found_BD * (lengths > 0).unsqueeze(-1)).cpu().numpy()  # a text without tokens has no words
+        facts_B3 = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
+        hidden_SBD, _ = model.hidden(tokens, facts_B3)
+        return pooled(hidden_SBD, lengths, self.pooling, model.tokens.tensor).cpu().numpy()
+
+
+def own_pooling(loaded: Loaded) -> Pooling:
+    """What the checkpoint's vectors were trained with; mean for a model that was not trained for them."""
+    if loaded.task is not None and loaded.task.kind == SENTENCES and loaded.config.task is not None:
+        return loaded.config.task.pooling
+    return "mean"
+
+
+def _frame(loaded: Loaded) -> Frame:
+    """What stands around a text: of a fine-tuned model the symbols of its task."""
+    if loaded.task is None or loaded.config.task is None:
+        return frame_of(loaded)
+    first, _, last = ROLES[loaded.task.symbols]
+    ids = loaded.tokenizer.special_ids
+    begin, end = (ids.require(role, f"task.name={loaded.task.name}") for role in (first, last))
+    limit = length_limit(loaded.config.task, loaded.config.model.context)
+    return Frame(limit, first=(begin,), last=(end,))
+
+
+def normalised(vectors_ND: Float32s) -> Float32s:
+    """[N, D], each of length 1; zeros stay."""
+    lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return (vectors_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+def nearest(query_D: Float32s, documents_ND: Float32s, top: int) -> list[tuple[int, float]]:
+    """(number, cosine) of the `top` documents that are nearest to the query, nearest first; of equals the first."""
+    cosine_N = normalised(documents_ND) @ normalised(query_D[None])[0]
+    order = np.argsort(-cosine_N, kind="stable")[:top]
+    return [(int(number), float(cosine_N[number])) for number in order]

@@ -1,0 +1,61 @@
+"""`evaluate --sts`: how well cosines of sentence vectors agree with people's scores of pairs, for any checkpoint.
+
+Each rank holds the whole model and takes its part of the texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpt1_ds.common import log, progress
+from gpt1_ds.config import Config
+from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, normalised
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.reading import Examples, read_scored
+from gpt1_ds.tasks.registry import METRICS
+from gpt1_ds.tasks.sentences import STS
+from gpt1_ds.tracking.entries import merge
+from gpt1_ds.tracking.wandb_run import show_evaluation
+
+
+def evaluate_sts(
+    config: Config, checkpoints: Sequence[Path], out: Path | None, pairs: str, pooling: Pooled | None
+) -> int:
+    """Score `checkpoints` by the scored `pairs` (task.sts); rank 0 prints the results and merges them into `out`
+    (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`.
+    """
+    with distributed_session(config) as groups:
+        splits = groups.agree(lambda: read_scored(pairs))
+        for checkpoint in checkpoints:
+            embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]
+            task = STS if embedder.pooling == embedder.default else f"{STS}-{embedder.pooling}"
+            for split, examples in splits.items():
+                metrics = sts_metrics(embedder, examples, groups)
+                if groups.rank:
+                    continue
+                shown = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
+                log.say(f"{checkpoint}: {task} {split} ({embedder.pooling}): {shown}")
+                if out is not None:
+                    merge(out, {"task": task, "split": split, "step": embedder.loaded.step, "metrics": metrics})
+        if groups.rank == 0:
+            show_evaluation(config, out)
+    return 0
+
+
+def sts_metrics(embedder: Embedder, examples: Examples, groups: ProcessGroups) -> dict[str, float | None]:
+    """Spearman's and Pearson's correlation of the cosine with the score, the same on every rank."""
+    texts = sorted({text for example in examples for text in example.texts}, key=lambda text: (len(text), text))
+    with progress.bar(len(texts) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
+        mine = normalised(embedder.vectors(texts[groups.rank :: groups.world], show))
+    vectors: dict[str, Float32s] = {}
+    for rank, found in enumerate(groups.gather(mine)):
+        vectors |= dict(zip(texts[rank :: groups.world], found, strict=True))
+    cosines = np.array([vectors[one.texts[0]] @ vectors[one.texts[1]] for one in examples], dtype=np.float64)
+    gold = np.array([one.score for one in examples], dtype=np.float64)
+    return {metric: measure(metric, gold, cosines) for metric in METRICS["sentences"]}

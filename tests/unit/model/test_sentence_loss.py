@@ -1,0 +1,73 @@
+"""Losses of sentence vectors against their formulas, and pooling against a loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.sentence_head import pooled
+from gpt1_ds.model.sentence_loss import SentenceLoss
+
+E, D = 6, 5
+WEIGHTS = torch.full((E,), 1 / E)
+UNREAD = (torch.zeros(1),) * 3
+
+
+def loss_of(name: Any, vectors_BD: torch.Tensor, targets_EK: torch.Tensor, *logits: torch.Tensor) -> float:
+    spec = HeadSpec(3, len(vectors_BD) // E, kind="mean", loss=name, margin=0.5, group=3)
+    return float(SentenceLoss(spec)((torch.zeros(1), vectors_BD, *logits), (*UNREAD, targets_EK, WEIGHTS)))
+
+
+def vectors(texts: int) -> torch.Tensor:
+    return torch.randn(E * texts, D, generator=torch.Generator().manual_seed(texts))
+
+
+def test_nli_is_cross_entropy() -> None:
+    logits_EK = torch.randn(E, 3, generator=torch.Generator().manual_seed(0))
+    classes_E = torch.arange(E) % 3
+    found = loss_of("nli", vectors(2), F.one_hot(classes_E, 3).float(), logits_EK)
+    assert found == pytest.approx(float(F.cross_entropy(logits_EK, classes_E)), abs=1e-6)
+
+
+def test_triplet_is_a_margin() -> None:
+    rows = vectors(3).view(E, 3, D)
+    wanted = [max(float((a - p).norm() - (a - n).norm()) + 0.5, 0.0) for a, p, n in rows]
+    assert 0 < sum(one == 0 for one in wanted) < E, "both sides of the margin are there"
+    found = loss_of("triplet", vectors(3), torch.ones(E, 2))
+    assert found == pytest.approx(sum(wanted) / E, abs=1e-5)
+
+
+def test_cosine_is_a_squared_difference_whatever_trains() -> None:
+    rows, score_E = vectors(2).view(E, 2, D), torch.linspace(0, 1, E)
+    wanted = (F.cosine_similarity(rows[:, 0], rows[:, 1]) - score_E).square().mean()
+    for name in ("cosine", "nli", "triplet", "ranking"):
+        assert loss_of(name, vectors(2), score_E.unsqueeze(1)) == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_ranking_stays_in_its_group() -> None:
+    rows = vectors(2).view(E, 2, D)
+    total = 0.0
+    for start in (0, 3):
+        for u in range(start, start + 3):
+            cosines = [20 * float(F.cosine_similarity(rows[u, 0], rows[v, 1], dim=0)) for v in range(start, start + 3)]
+            total -= cosines[u - start] - math.log(sum(map(math.exp, cosines)))
+    assert loss_of("ranking", vectors(2), torch.ones(E, 2)) == pytest.approx(total / E, abs=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_padding_is_not_pooled(pooling: Any) -> None:
+    hidden_SBD = -torch.rand(7, 3, D) - 1  # padding would be the largest if it were 0
+    length_B = torch.tensor([7, 1, 4])
+    found = pooled(hidden_SBD.bfloat16(), length_B, pooling, TensorParallel(connect_alone()))
+    assert found.dtype == torch.float32
+    for row, length in enumerate(length_B.tolist()):
+        states = hidden_SBD[:length, row].bfloat16().float()
+        wanted = {"mean": states.mean(0), "max": states.max(0).values, "cls": states[0]}[pooling]
+        torch.testing.assert_close(found[row], wanted, rtol=0, atol=1e-6)
