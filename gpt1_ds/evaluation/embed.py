@@ -110,7 +110,8 @@ def _frame(loaded: Loaded) -> Frame:
 def normalised(vectors_ND: Float32s) -> Float32s:
     """[N, D], each of length 1; zeros stay."""
     lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return (vectors_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)).astype(np.float32)
+    unit_ND: Float32s = (vectors_ND / np.maximum(lengths_N1, np.finfo(np.float32).tiny)).astype(np.float32)
+    return unit_ND
 
 
 def nearest(query_D: Float32s, documents_ND: Float32s, top: int) -> list[tuple[int, float]]:
