@@ -24,8 +24,7 @@ from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
-from gpt1_ds.objectives.sentences import Sentences
-from gpt1_ds.objectives.supervised import Supervised
+from gpt1_ds.objectives.sentences import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit, read_out
@@ -55,8 +54,7 @@ class TaskScorer:
         }
         self.multiple = _multiple(config, limit)
         self.shape = batch_shape(config, groups)
-        kind = Sentences if self.task.kind == SENTENCES else Supervised
-        self.objective = kind(head_spec(self.task, config))
+        self.objective = of_head(head_spec(self.task, config))
 
     def task_of(self, split: str) -> Task:
         """What the examples of a split are: sentence vectors are judged by scored pairs, whatever trains them."""

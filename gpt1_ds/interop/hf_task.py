@@ -2,6 +2,7 @@
 
     classification, similarity, regression   ...ForSequenceClassification
     choice                                   ...DoubleHeadsModel, read at mc_token_ids, or BertForMultipleChoice
+    sentences                                ...Model, in a folder of sentence-transformers (sentence_folder.py)
 
 GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa's at the first.
 
@@ -55,7 +56,12 @@ class FineTuned:
                 f"{folder}: fine-tuned on choices: a {family.stem} with a head for them cannot be exported; "
                 "`gpt1-ds predict` runs it"
             )
-        if head.kind != family.classifier:
+        if head.loss is not None and family.classifier == "linear":
+            raise CheckpointError(
+                f"{folder}: makes sentence vectors with a {family.stem}: sentence-transformers' folders are written of "
+                "bidirectional models alone; `gpt1-ds embed` runs it"
+            )
+        if head.loss is None and head.kind != family.classifier:
             raise CheckpointError(
                 f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "
                 f"{family.classifier}; `gpt1-ds predict` runs it"
@@ -68,12 +74,16 @@ class FineTuned:
 
     @property
     def architecture(self) -> str:
+        if self.head.loss is not None:
+            return f"{self.family.stem}Model"
         choices = self.family.choices if self.head.choice else None
         return choices or f"{self.family.stem}ForSequenceClassification"
 
     def config(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """What `config.json` says besides the model's shape."""
         pad: dict[str, Any] = {"pad_token_id": padding_id(tokenizer)}
+        if self.head.loss is not None:
+            return pad
         if self.head.kind != "linear":
             pad["classifier_dropout"] = self.head.dropout
         if self.head.is_value:

@@ -41,6 +41,7 @@ from gpt1_ds.interop.hf_config import CONFIG, generation_config, their_config
 from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, to_their_head
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from gpt1_ds.interop.imported import Imported, free_place
+from gpt1_ds.interop.sentence_folder import sentence_card, sentence_files
 from gpt1_ds.model.names import ParameterInfo
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -70,7 +71,11 @@ def export(checkpoint: Path, out: Path) -> Path:
     if tuned:
         settings = {**their_config(family, model, tokenizer, tuned.architecture), **tuned.config(tokenizer)}
         lay_out_inputs(files, tokenizer, tuned.task)
-        card = task_card(model, tuned, tokenizer, facts)
+        if tuned.head.loss is None:
+            card = task_card(model, tuned, tokenizer, facts)
+        else:
+            files |= sentence_files(tuned, model)
+            card = sentence_card(tuned, model, facts)
     else:
         name = _language_model(source, family, head)
         settings = their_config(family, model, tokenizer, name)
@@ -82,6 +87,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     with published_folder(out) as folder:
         write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
         for name, value in {CONFIG: settings, **files}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, value)
         copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
         write_atomic(folder / "README.md", card)
@@ -104,8 +110,8 @@ def _their_tensors(
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     reader, tensors, linear = StateReader(source), dict[str, Tensor](), dict[str, Tensor]()
     for name, shape in architecture(model, model.vocab_size, head).shapes.items():
-        if tuned and name.startswith("masked."):
-            continue  # no class has both heads
+        if tuned and (name.startswith("masked.") or (tuned.head.loss and name.startswith("head."))):
+            continue  # no class has both heads; only training needs that of sentences
         stored = reader.index.get(name)
         dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
         value = reader.whole("master", ParameterInfo(name, shape, dim))
@@ -115,6 +121,8 @@ def _their_tensors(
             tensors.update(family.to_theirs(name, value, facts))
     if tuned and linear:
         to_their_head(tensors, linear["head.weight"], linear["head.bias"], tuned, model)
+    if tuned and tuned.head.loss:
+        return tensors  # of a base model alone
     return {family.full(name): value for name, value in tensors.items()}
 
 

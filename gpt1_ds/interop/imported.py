@@ -32,7 +32,7 @@ from gpt1_ds.model import names
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.objectives.supervised import Supervised
+from gpt1_ds.objectives.sentences import of_head
 
 TENSORS = "state/rank-00000.safetensors"
 VOCABULARY_ROWS = ("tokens.weight", "output.weight", "masked.bias")
@@ -77,7 +77,7 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     if tuned is not None:
         tuned.check_symbols(found.source, tokenizer, found.weights["tokens.weight"].shape[0])
     model = whole_model(config, lambda info: weights[info.name], found.head)
-    objective = pretraining_objective(config) if tuned is None else Supervised(tuned.head)
+    objective = pretraining_objective(config) if tuned is None else of_head(tuned.head)
     example = probe_batch(objective, config.model)
     with torch.no_grad():
         loss = float(model(*example.inputs, *example.labels))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.objectives.base import HostBatch, probe_tokens
 from gpt1_ds.objectives.supervised import Supervised
@@ -31,3 +32,8 @@ class Sentences(Supervised):
         targets_EK = np.full((E, K), 1 / K / (1 + (K == 1)), dtype=np.float32)
         labels = (tokens_TB, weights_TB, np.zeros_like(length_B), targets_EK, np.full(E, 1 / E, dtype=np.float32))
         return HostBatch((tokens_TB,), labels, (length_B, length_B))
+
+
+def of_head(head: HeadSpec) -> Supervised:
+    """The objective of a task's head."""
+    return Supervised(head) if head.loss is None else Sentences(head)

@@ -1,0 +1,89 @@
+"""A folder of sentence-transformers: that library's vectors of it are ours."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentence_transformers
+import transformers
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.evaluation.embed import Embedder
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.interop import huggingface, imported
+from gpt1_ds.interop.hf_classifier import Classifier
+from gpt1_ds.interop.imported import Imported
+from gpt1_ds.tasks.base import Task
+from tests.helpers.foreign import PROVENANCE, SMALL, random_weights
+from tests.helpers.served import SENTENCE
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+ENCODER = ModelConfig(
+    **{"layers": 2, "width": 32, "heads": 4, "context": 48, "mask": "bidirectional", "embedding_norm": True},
+    **{"head": "masked", "activation": "gelu"},
+)
+LIMIT = 24  # tokens: some texts are longer
+draw = random.Random(0)
+TEXTS = [" ".join(draw.choices([*SENTENCE.split(), "File,", "é"], k=draw.randint(1, 40))) for _ in range(100)]
+CASES = [("Bert", "mean"), ("Bert", "cls"), ("Bert", "max"), ("Roberta", "mean")]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("symbols")
+    (place / "text.txt").write_text(f"{SENTENCE} File, é\n" * 40)
+    for name in ("wordpiece", "gpt2-bpe"):
+        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
+    return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe"}
+
+
+def make_sentences(out: Path, tokenizer: Path, model: ModelConfig, pooling: Any) -> Path:
+    """A checkpoint with random weights, as fine-tuning on labelled pairs leaves one."""
+    symbols: Any = "extract" if model.mask == "causal" else "separator" if model.segments else "two_separators"
+    labels, metrics = ("entailment", "neutral", "contradiction"), ("spearman",)
+    task = Task("nli", "sentences", "sentences", labels, metrics, symbols=symbols, loss="nli")
+    settings = TaskConfig(
+        **{"name": "nli", "path": "data/nli", "kind": "sentences", "sts": "data/stsb", "pooling": pooling},
+        max_length=LIMIT, lm_coefficient=0.0,
+    )  # fmt: skip
+    head = HeadSpec(3, 2, dropout=0.0, lm_coefficient=0.0, kind=pooling, loss="nli")
+    weights = random_weights(model, load_tokenizer(tokenizer).vocab_size, head=head)
+    found = Imported("hf", out, model, weights, head=head, classifier=Classifier(task, settings, head))
+    imported.publish(found, tokenizer, out, PROVENANCE)
+    return out
+
+
+@pytest.mark.parametrize(("family", "pooling"), CASES)
+def test_vectors_are_ours(family: str, pooling: Any, tokenizers: dict[str, Path], tmp_path: Path) -> None:
+    model = ModelConfig(**{**vars(ENCODER), "segments": 2 if family == "Bert" else 0})
+    checkpoint = make_sentences(tmp_path / "ours", tokenizers[family], model, pooling)
+    huggingface.export(checkpoint, tmp_path / "theirs")
+    embedder = Embedder(load_checkpoint(checkpoint))
+    wanted = embedder.vectors(TEXTS)
+    assert embedder.pooling == pooling
+    assert 0 < embedder.cut < len(TEXTS)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    assert type(theirs[0].auto_model).__name__ == f"{family}Model"
+    assert (theirs.max_seq_length, theirs.similarity_fn_name) == (LIMIT, "cosine")
+    found = theirs.encode(TEXTS, batch_size=16, show_progress_bar=False)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    assert np.abs(wanted[0] - wanted[1]).max() > 0.1, "the texts matter"
+
+
+def test_their_symbols_are_known_to_bidirectional_models_alone(tokenizers: dict[str, Path], tmp_path: Path) -> None:
+    checkpoint = make_sentences(tmp_path / "ours", tokenizers["Roberta"], SMALL, "mean")
+    with pytest.raises(
+        CheckpointError, match="makes sentence vectors with a OpenAIGPT: sentence-transformers' folders"
+    ):
+        huggingface.export(checkpoint, tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
