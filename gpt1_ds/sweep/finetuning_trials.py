@@ -16,7 +16,7 @@ from gpt1_ds.config.run import RunConfig
 from gpt1_ds.sweep.finetuning_study import SOURCE, LayerTransfer, Study, folder_name
 from gpt1_ds.sweep.trial import Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
-from gpt1_ds.tasks.registry import find_spec
+from gpt1_ds.tasks.registry import first_metric
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str], Config]  # (task, variant) -> configuration, as for no seed yet
@@ -79,7 +79,7 @@ class FinetuningSweep(Sweep):
                 {
                     "name": name,
                     "task": section.name,
-                    "metric": find_spec(section).metrics[0],
+                    "metric": first_metric(section),
                     "table": name in self.study.columns,
                 }
                 for name, section in tasks.items()

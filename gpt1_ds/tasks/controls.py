@@ -3,6 +3,7 @@
     majority           the most frequent label of train; of a regression its mean score
     bag of words       a linear model of the TF-IDF weights of words and pairs of words and, where there are two texts,
                        of how many words they have in common
+    TF-IDF cosine      of sentence vectors, in the place of both: how many words two texts have in common
     second text alone  the same without the first text: what the way a task was written betrays (Gururangan et al. 2018)
 
 Linear means logistic regression, ridge regression for scores; the penalty is chosen by cross-validation on train.
@@ -16,13 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.metrics import Numbers, measure
 from gpt1_ds.tasks.reading import TaskData
 
-MAJORITY, WORDS, SECOND = "majority", "bag of words", "second text alone"
+MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
 CONTROLS = (MAJORITY, WORDS, SECOND)
 PENALTIES = np.logspace(-2, 2, 5)  # inverse strengths that cross-validation chooses from
 FOLDS = 5
@@ -46,6 +48,9 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
 
     Raises DataError when scikit-learn is not installed.
     """
+    if data.task.kind == "sentences":
+        yield from _cosines(data)
+        return
     task, train = data.task, _labelled(data.task, data.splits["train"])
     splits = {name: _labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
@@ -56,6 +61,17 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
                 gold, predictions = _gold(task, examples), predict(examples)
                 for metric in task.metrics:
                     yield ControlScore(control, split, metric, measure(metric, gold, predictions))
+
+
+def _cosines(data: TaskData) -> Iterator[ControlScore]:
+    """Words are weighted by how rare they are in train; no label is read."""
+    features = _Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
+    for split, examples in data.splits.items():
+        if split != "train":
+            gold = np.array([example.score for example in examples], dtype=np.float64)
+            cosines = features.cosines([(example.texts[0], example.texts[1]) for example in examples])
+            for metric in data.task.metrics:
+                yield ControlScore(COSINE, split, metric, measure(metric, gold, cosines))
 
 
 def _labelled(task: Task, examples: Sequence[Example]) -> list[Example]:
@@ -137,6 +153,11 @@ class _Features:
         self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
         self.words.fit(text for row in rows for text in row)
 
+    def cosines(self, rows: Texts) -> NDArray[np.float64]:
+        """[N], of the two texts of each row; 0 where one has no word that is known."""
+        first, second = (self.words.transform([row[side] for row in rows]) for side in (0, 1))
+        return np.asarray(first.multiply(second).sum(1)).ravel()
+
     def __call__(self, rows: Texts) -> Any:
         from scipy.sparse import csr_matrix, hstack
 
@@ -144,9 +165,8 @@ class _Features:
         if not self.two:
             return second
         first = self.words.transform([row[0] for row in rows])
-        cosine = np.asarray(first.multiply(second).sum(1))
         common = np.array([_overlap(*row) for row in rows])
-        return hstack([first, second, csr_matrix(np.hstack([cosine, common]))]).tocsr()
+        return hstack([first, second, csr_matrix(np.column_stack([self.cosines(rows), common]))]).tocsr()
 
 
 def _overlap(first: str, second: str) -> tuple[float, float, float]:

@@ -260,6 +260,12 @@ SPECS = {
 }
 
 
+def first_metric(config: TaskConfig) -> str:
+    """That by which the best epoch is chosen."""
+    known = METRICS[SENTENCES] if config.kind == SENTENCES else find_spec(config).metrics
+    return known[0] if config.metric == "auto" else config.metric
+
+
 def find_spec(config: TaskConfig) -> Spec:
     """The registered description of `config.name`, with what the configuration says otherwise.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.controls import MAJORITY, SECOND, WORDS, control_scores
+from gpt1_ds.tasks.controls import COSINE, MAJORITY, SECOND, WORDS, control_scores
 from gpt1_ds.tasks.reading import TaskData
 
 COLOURS, THINGS = ("red", "blue", "green"), ("ball", "book", "hat", "tree", "boat", "lamp")
@@ -50,6 +50,16 @@ def test_the_second_text_betrays_the_class() -> None:
              enumerate(itertools.product(COLOURS, THINGS))]  # fmt: skip
     examples = [Example("", pair, label="no" if "nobody" in pair[1] else "yes") for pair in texts]
     assert scores("classification", "pair", examples, ("yes", "no"))[SECOND] == 1.0
+
+
+def test_sentences_are_compared_by_their_words() -> None:
+    texts = ["a red ball", "a blue book", "a green hat", "the red boat"]
+    train = tuple(Example("", (text, text), label="entailment") for text in texts)
+    pairs = [("a red ball", "a red ball", 5.0), ("a red ball", "the red boat", 2.0), ("red ball", "blue book", 0.0)]
+    dev = tuple(Example("", (a, b), score=score) for a, b, score in pairs)
+    task = Task("nli", "sentences", "sentences", ("entailment",), ("spearman",), loss="nli")
+    (found,) = control_scores(TaskData(task, {"train": train, "dev": dev}, ()))
+    assert (found.control, found.split, found.value) == (COSINE, "dev", 1.0)
 
 
 def test_scores_and_choices() -> None:
