@@ -25,7 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", action="store_true", help=every)
     points = "with --every: N of them, evenly on a log scale of steps (default: all)"
     parser.add_argument("--points", type=int, metavar="N", help=points)
-    pairs = "score sentence vectors of any checkpoint by the pairs of a folder (STS-B) or file instead"
+    pairs = "score sentence vectors of any checkpoint by the pairs of this folder (STS-B) or file (default: do not)"
     parser.add_argument("--sts", metavar="PATH", help=pairs)
     shared.pooling(parser)
     shared.ranks(parser)

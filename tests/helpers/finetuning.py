@@ -92,7 +92,20 @@ def configuration(words: list[str]) -> Config:
 
 def finetune(words: list[str], ranks: int = 1) -> int:
     """The product's own life of a run, on local ranks; its exit code."""
-    return launch.launch("gpt1_ds.training.finetune:finetune", (configuration(words),), ranks)
+    config = configuration(words)
+    own = "tests.helpers.finetuning:cut_sequences" if config.parallel.sequence else "gpt1_ds.training.finetune:finetune"
+    return launch.launch(own, (config,), ranks)
+
+
+def cut_sequences(config: Config) -> int:
+    """Runs on every rank: fine-tuning with parallel.sequence, which the program refuses without CUDA."""
+    from gpt1_ds.engine import session
+    from gpt1_ds.training import finetune
+    from tools.layouts import sequence_parallel_on_cpu
+
+    session.device_problems = lambda *_: iter(())
+    with sequence_parallel_on_cpu():
+        return finetune.finetune(config)
 
 
 def folder(words: list[str]) -> RunDir:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,11 @@ import pytest
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.config import ModelConfig
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.config import ModelConfig, load_carried
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.predict import Predictor
+from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 
@@ -21,17 +26,17 @@ ENCODER = ModelConfig(
 )
 LAYOUTS = {
     "one": (1, []),
-    "tp2": (2, ["parallel.tensor=2"]),
+    "tp2-sequence": (2, ["parallel.tensor=2", "parallel.sequence=true"]),
     "pp2": (2, ["parallel.pipeline=2"]),
     "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
     "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
 }
 CASES = [
-    ("nli", "mean", "tp2"),
+    ("nli", "mean", "tp2-sequence"),
     ("nli", "mean", "pp2"),
-    ("triplet", "max", "tp2"),
+    ("triplet", "max", "tp2-sequence"),
     ("triplet", "max", "tp2-pp2"),
-    ("cosine", "cls", "tp2"),
+    ("cosine", "cls", "tp2-sequence"),
     ("ranking", "mean", "zero3"),
 ]
 Run = Callable[[str, str, str], Path]
@@ -69,6 +74,32 @@ def test_every_layout_equals_one_process(loss: str, pooling: str, layout: str, r
         assert step == other_step
         assert abs(judged - other_judged) < 1e-5
         assert scores == pytest.approx(other_scores, abs=1e-3)
+
+
+def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
+    """With the head on its engine, and with whole models that share the texts."""
+    folder = run("nli", "mean", "one")
+    checkpoint = finetuning.best(finetuning.RunDir(folder))
+    (trained,) = (entry for entry in json.loads((folder / "eval.json").read_text()))
+    assert (trained["task"], trained["split"]) == ("sts", "dev")
+    own, pairs = folder / "own.json", folder / "pairs.json"
+    config = load_carried(checkpoint / "config.yaml", [], [])
+    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [checkpoint], own), 1) == 0
+    arguments = (config, [checkpoint], pairs, config.task.sts, None)  # type: ignore[union-attr]
+    assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 2) == 0
+    for file in (own, pairs):
+        (entry,) = json.loads(file.read_text())
+        assert (entry["task"], entry["split"], entry["step"]) == ("sts", "dev", trained["step"])
+        for metric in ("spearman", "pearson"):
+            assert entry["metrics"][metric] == pytest.approx(trained["metrics"][metric], abs=1e-3)
+    arguments = (config, [checkpoint], pairs, config.task.sts, "words")  # type: ignore[union-attr]
+    assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 1) == 0
+    assert [entry["task"] for entry in json.loads(pairs.read_text())] == ["sts", "sts-words"]
+
+
+def test_lines_are_not_predicted(run: Run) -> None:
+    with pytest.raises(CheckpointError, match=r"makes sentence vectors, no classes; use gpt1-ds embed or search$"):
+        Predictor(load_checkpoint(run("nli", "mean", "one")))
 
 
 def test_what_the_checkpoint_says(run: Run) -> None:
