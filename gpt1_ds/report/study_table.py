@@ -114,8 +114,8 @@ def _notes(results: Results) -> list[str]:
         notes.append("The table shows the test split; the best epoch is chosen on dev.")
     if results.controls:
         notes.append(
-            f"{', '.join(results.controls)}: linear models of the same training examples, without pre-training "
-            "(gpt1_ds/tasks/controls.py). What does not exceed them shows no knowledge of language."
+            f"{', '.join(results.controls)}: linear models of the same training examples (20,000 at most), without "
+            "pre-training (gpt1_ds/tasks/controls.py). What does not exceed them shows no knowledge of language."
         )
     if any(column.task == "mnli" for column in results.columns):
         notes.append("MNLI is the mean of matched and mismatched where both are there.")

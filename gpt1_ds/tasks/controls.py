@@ -6,7 +6,8 @@
     TF-IDF cosine      of sentence vectors, in the place of both: how many words two texts have in common
     second text alone  the same without the first text: what the way a task was written betrays (Gururangan et al. 2018)
 
-Linear means logistic regression, ridge regression for scores; the penalty is chosen by cross-validation on train.
+Linear means logistic regression, ridge regression for scores; the penalty is chosen by cross-validation on train, of
+which at most 20,000 examples are read.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.metrics import Numbers, measure
-from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.reading import TaskData, capped
 
 MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
 CONTROLS = (MAJORITY, WORDS, SECOND)
 PENALTIES = np.logspace(-2, 2, 5)  # inverse strengths that cross-validation chooses from
 FOLDS = 5
 SEED = 0  # of the folds
+MOST = 20_000  # training examples that are fitted: a few minutes on one core
 
 Texts = list[tuple[str, str]]  # (first text or nothing, second)
 
@@ -51,7 +53,7 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
     if data.task.kind == "sentences":
         yield from _cosines(data)
         return
-    task, train = data.task, _labelled(data.task, data.splits["train"])
+    task, train = data.task, _labelled(data.task, capped(data.splits["train"], MOST))
     splits = {name: _labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
     for control in CONTROLS if pairs else CONTROLS[:2]:
