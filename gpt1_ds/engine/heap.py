@@ -8,7 +8,7 @@ import ctypes
 from gpt1_ds.common.memory import resident_bytes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-SPARE = 2  # times the memory that the first step freed: what may be kept
+SPARE = 2  # times the memory in use: what may be kept
 
 
 def keep_freed_blocks() -> None:
@@ -26,15 +26,12 @@ class Heap:
     """
 
     def __init__(self) -> None:
-        self._limit = self._freed = 0
+        self._limit = 0
 
     def trim(self) -> None:
-        """Between two steps: give free pages back where there are more of them than steps need."""
-        before = resident_bytes()
-        if before <= self._limit:
-            return
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
-        after = resident_bytes()
-        self._freed = self._freed or before - after
-        self._limit = after + SPARE * self._freed
+        """Between two steps: give free pages back where memory is much more than at the first call."""
+        self._limit = self._limit or SPARE * resident_bytes()
+        if resident_bytes() > self._limit:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).malloc_trim(0)
+            self._limit = max(self._limit, SPARE * resident_bytes())  # what is in use has grown

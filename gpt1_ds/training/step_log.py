@@ -63,9 +63,7 @@ class Stopwatch:
 
 
 class StepLog:
-    """All ranks call every method together; rank 0 writes, and has the `logger` of W&B if there is one. `clock` times
-    the steps.
-    """
+    """All ranks call every method together; rank 0 writes, also to W&B's `logger`. `clock` times the steps."""
 
     def __init__(
         self,
@@ -79,8 +77,7 @@ class StepLog:
         self.steps, self.flops_per_token, self.wandb = steps, flops_per_token, logger
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
-        self.clock = Stopwatch()
-        self._heap = Heap()
+        self.clock, self._heap = Stopwatch(), Heap()
         self._peak_tflops = peak_tflops(engine.device, precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
