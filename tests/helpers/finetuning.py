@@ -25,7 +25,6 @@ COLUMNS = {
     "regression": "{text: a, text2: b, label: x}",
     "choice": "{text: a, label: x, choices: [c]}",
     "question": "{text: a, text2: b, label: x, choices: [c]}",
-    **{f"sentences-{loss}": "{text: a, text2: b, label: x}" for loss in ("nli", "triplet", "cosine", "ranking")},
 }
 KIND = {"single": "classification", "pair": "classification", "question": "choice"}  # of those named otherwise
 TRAINING = [
