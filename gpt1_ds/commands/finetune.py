@@ -72,10 +72,12 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_study(options: argparse.Namespace) -> int:
+    from gpt1_ds.config import load
     from gpt1_ds.launcher.accelerator import fitted
     from gpt1_ds.sweep import runner
     from gpt1_ds.sweep.finetuning_study import load_study
-    from gpt1_ds.sweep.finetuning_trials import make_sweep
+    from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
+    from gpt1_ds.sweep.pretraining_trials import make_pretraining
     from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.finetune_config import finetune_config
 
@@ -85,7 +87,17 @@ def _run_study(options: argparse.Namespace) -> int:
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
         return fitted(finetune_config(files, overrides), study.nproc)
 
-    sweep = make_sweep(study, configure, options.overrides)
+    models = make_pretraining(study, lambda *words: fitted(load(*words), study.nproc), options.overrides)
+    if models is not None and models.left:
+        check_tasks(study, load, options.overrides)
+        models.check()
+        if options.dry_run:
+            print(*models.table(), sep="\n")
+            return 0
+        code = runner.run(models, jobs)
+        if models.left:
+            return code
+    sweep = make_sweep(study, configure, options.overrides, models.folders if models else None)
     sweep.check()
     if options.dry_run:
         print(*sweep.table(), sep="\n")

@@ -10,6 +10,8 @@ Its YAML file has the keys of `Study`. Keys of the configuration stand in it as 
       full:                                 # a variant of the paper's Table 5, known by its name
       low rate: {optimizer.lr: 1e-5}        # one of your own
       BERT: {checkpoint.init_from: runs/b}  # another model
+    pretrain:                               # models that the study trains first, a row each
+      - {preset: pretrain/gpt2_books_cpu, name: GPT-2, train.tokens: 4M}
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what make
 }
 NOTHING = ("", "null", "~")  # as YAML writes it
 SOURCE = "checkpoint.init_from"
+PRETRAINED = "pretrained"  # of a row: the model of `pretrain` that it begins with
 OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
 
 
@@ -40,6 +43,13 @@ class StudyTask:
     preset: str = ""  # configuration file or shipped preset, like finetune/cola
     name: str = ""  # its column in the table, and its folder; empty: the preset's stem
     table: bool = True  # false: no column of the table, only on the layer-transfer curve
+    overrides: list[str] = field(default_factory=list)  # key=value overrides
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedModel:
+    preset: str = ""  # configuration file or shipped preset, like pretrain/books_cpu
+    name: str = ""  # its row of the table, and its folder; empty: the preset's stem
     overrides: list[str] = field(default_factory=list)  # key=value overrides
 
 
@@ -56,8 +66,9 @@ class LayerTransfer:
 class Study(StudySettings):
     checkpoint: str = ""  # what a cell begins with unless its variant says: a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
-    variants: dict[str, list[str]] = field(default_factory=lambda: {"full": []})  # rows: name -> key=value overrides
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table
+    pretrain: list[PretrainedModel] = field(default_factory=list)  # models that are trained first, with every seed
+    variants: dict[str, list[str]] = field(default_factory=dict)  # rows: name -> key=value; empty: full, or pretrain's
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table, and of pretrain
     split: Literal["dev", "test"] = "dev"  # that the table shows; the best epoch is always chosen on dev
     layer_transfer: LayerTransfer | None = None  # null: no such curve
 
@@ -67,16 +78,22 @@ class Study(StudySettings):
         return [task.name for task in self.tasks if task.table]
 
     @property
+    def rows(self) -> dict[str, list[str]]:
+        """Name -> key=value overrides: the models of `pretrain`, then the variants."""
+        return {one.name: [f"{PRETRAINED}={one.name}"] for one in self.pretrain} | self.variants or {"full": []}
+
+    @property
     def checkpoints(self) -> list[str]:
         """What the rows of the table begin with."""
-        named = (_named(SOURCE, overrides) or self.checkpoint for overrides in self.variants.values())
+        rows = self.rows.values()
+        named = (named_last(SOURCE, row) or named_last(PRETRAINED, row) or self.checkpoint for row in rows)
         return list(dict.fromkeys(named))
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if not self.checkpoint and (not all(self.checkpoints) or self.layer_transfer is not None):
             yield "checkpoint is empty; name the run or checkpoint folder that cells begin with, or each variant's own"
-        for key, values in (("tasks", self.columns), ("variants", self.variants), ("seeds", self.seeds)):
+        for key, values in (("tasks", self.columns), ("seeds", self.seeds)):
             if not values:
                 yield f"{key} is empty; a table needs at least one"
         yield from _seed_problems("seeds", self.seeds)
@@ -88,7 +105,8 @@ class Study(StudySettings):
             yield "tasks: table=false is for tasks of layer_transfer, which is not there; leave the task out"
 
     def _name_problems(self) -> Iterator[str]:
-        for kind, names in (("tasks", [task.name for task in self.tasks]), ("variants", list(self.variants))):
+        rows = [*(one.name for one in self.pretrain), *self.variants]
+        for kind, names in (("tasks", [task.name for task in self.tasks]), ("variants", rows)):
             folders = [folder_name(name) for name in names]
             if "" in folders:
                 yield f"{kind}: {names[folders.index('')]!r} cannot name a folder; use letters and digits"
@@ -96,11 +114,16 @@ class Study(StudySettings):
                 yield f"{kind}: two of them would lie in the folder {folder}; give one another name"
 
     def _override_problems(self) -> Iterator[str]:
-        if LSTM in self.variants and not _named(SOURCE, self.variants[LSTM]):
+        if LSTM in self.variants and not named_last(SOURCE, self.variants[LSTM]):
             yield f"variants.{LSTM} needs checkpoint.init_from: the checkpoint of an LSTM (model.kind=lstm)"
         places = {"overrides": self.overrides}
         places |= {f"tasks.{task.name}": task.overrides for task in self.tasks}
         places |= {f"variants.{name}": overrides for name, overrides in self.variants.items()}
+        places |= {f"pretrain.{one.name}": one.overrides for one in self.pretrain}
+        known = [one.name for one in self.pretrain]
+        for name, overrides in self.variants.items():
+            if (model := named_last(PRETRAINED, overrides)) not in (None, *known):
+                yield f"variants.{name}: pretrained={model} is not in pretrain; choose {', '.join(known) or 'nothing'}"
         for place, overrides in places.items():
             for key in (override.partition("=")[0] for override in overrides):
                 if key in OWN_KEYS:
@@ -135,7 +158,7 @@ def load_study(name: str) -> Study:
     return read_study(Study, name, _typed)
 
 
-def _named(key: str, overrides: Sequence[str]) -> str | None:
+def named_last(key: str, overrides: Sequence[str]) -> str | None:
     """The value that the last of the overrides gives a key."""
     values = [value for name, _, value in (override.partition("=") for override in overrides) if name == key]
     return values[-1] if values else None
@@ -152,6 +175,10 @@ def _typed(key: str, value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [finetune/cola, finetune/rte]")
         return [_task(item) for item in value]
+    if key == "pretrain":
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r:.80} is no list of presets, like [pretrain/books_cpu, pretrain/gpt2_books_cpu]")
+        return [_task(item, "pretrain/books_cpu") for item in value]
     if key == "variants" and isinstance(value, list):
         return {name: _known(name) for name in value}
     if key == "variants" and isinstance(value, dict):
@@ -163,10 +190,10 @@ def _typed(key: str, value: Any) -> Any:
     return value
 
 
-def _task(item: Any) -> dict[str, Any]:
+def _task(item: Any, example: str = "finetune/cola") -> dict[str, Any]:
     values = {"preset": item} if isinstance(item, str) else item
     if not isinstance(values, dict) or not values.get("preset"):
-        raise ValueError(f"{item!r:.80} names no preset; write finetune/cola, or {{preset: finetune/cola, ...}}")
+        raise ValueError(f"{item!r:.80} names no preset; write {example}, or {{preset: {example}, ...}}")
     own = {key: value for key, value in values.items() if key in ("preset", "name", "table")}
     rest = {key: value for key, value in values.items() if key not in own}
     return {"name": Path(values["preset"]).stem, **own, "overrides": as_overrides(rest)}

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.run import RunConfig
-from gpt1_ds.sweep.finetuning_study import SOURCE, LayerTransfer, Study, folder_name
+from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, LayerTransfer, Study, folder_name, named_last
+from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
@@ -84,7 +85,7 @@ class FinetuningSweep(Sweep):
                 }
                 for name, section in tasks.items()
             ],
-            "variants": list(self.study.variants),
+            "variants": list(self.study.rows),
             "seeds": list(self.study.seeds),
             "split": self.study.split,
             "cells": [self._place(trial) for trial in self.trials],
@@ -113,13 +114,31 @@ class FinetuningSweep(Sweep):
         yield f"{self.folder}: {len(self.trials)} cells, {len(self.trials) - left} done, {left} to do"
 
 
-def make_sweep(study: Study, configure: Configure, overrides: Sequence[str] = ()) -> FinetuningSweep:
-    """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win).
+def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) -> None:
+    """Raise UserError for tasks that cannot be read, before there is a model to fine-tune."""
+    problems: list[str] = []
+    for task in study.tasks:
+        try:
+            section = configure([task.preset], [*study.overrides, *task.overrides, *overrides]).task
+            if section is None:
+                raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
+            read_task(section)
+        except UserError as error:
+            problems += [f"{study.name}: {task.name}: {problem}" for problem in error.problems]
+    UserError.raise_all(problems)
+
+
+def make_sweep(
+    study: Study, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
+) -> FinetuningSweep:
+    """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and the
+    folders of the models that it has `pretrained`.
 
     Raises ConfigError naming every problem of every trial's configuration.
     """
     transfer = study.layer_transfer or LayerTransfer()
-    table = _configurations(study, configure, overrides, study.variants, study.columns)
+    rows = {name: _begun(own, pretrained or {}, study.seeds[0]) for name, own in study.rows.items()}
+    table = _configurations(study, configure, overrides, rows, study.columns)
     taking = {f"transfer {'nothing' if layers < 0 else layers}": layers for layers in transfer.layers}
     changed = {name: [f"task.transfer_layers={layers}"] for name, layers in taking.items()}
     curve = _configurations(study, configure, overrides, changed, transfer.tasks)
@@ -130,7 +149,7 @@ def make_sweep(study: Study, configure: Configure, overrides: Sequence[str] = ()
             if layers > (most := config.model.layers)
         )
     trials = {
-        (task, variant, seed): _trial(study, task, variant, seed, config)
+        (task, variant, seed): _trial(study, task, variant, seed, _of_seed(config, study, variant, seed, pretrained))
         for seed in study.seeds
         for (task, variant), config in table.items()
     }
@@ -142,6 +161,21 @@ def make_sweep(study: Study, configure: Configure, overrides: Sequence[str] = ()
             trial = trials.setdefault((task, variant, seed), _trial(study, task, variant, seed, config))
             points.append((taking[name], trial))
     return FinetuningSweep(study, tuple(trials.values()), tuple(points))
+
+
+def _begun(overrides: Sequence[str], pretrained: Folders, seed: int) -> list[str]:
+    """With the checkpoint of the model that a row names."""
+    model = named_last(PRETRAINED, overrides)
+    own = [override for override in overrides if not override.startswith(f"{PRETRAINED}=")]
+    return own if model is None else [f"{SOURCE}={pretrained[model, seed]}", *own]
+
+
+def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: Folders | None) -> Config:
+    """A cell begins with the model that was pre-trained with its own seed."""
+    model = named_last(PRETRAINED, study.rows[variant])
+    if model is None or not pretrained:
+        return config
+    return replace(config, checkpoint=replace(config.checkpoint, init_from=str(pretrained[model, seed])))
 
 
 def _configurations(

@@ -95,6 +95,39 @@ def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_
     assert "4 of 4 cells are done, from gpt, bert." in table
 
 
+@pytest.mark.slow
+def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Program) -> None:
+    """Every cell begins with the model of its own seed; a mistake of a task is told before anything trains."""
+    text = f"""
+        pretrain:
+          - {{preset: pretrain/tiny_cpu, name: small, data.path: {tiny_data}, train: {{steps: 2, tokens: null}}}}
+        tasks:
+          - {{preset: finetune/table, name: mine, task.path: task}}
+        variants: {{small without: {{pretrained: small, task.transfer_layers: -1}}}}
+        overrides: {{train.steps: 2, train.global_batch: 8}}
+        seeds: [1, 2]
+        jobs: 2
+        """
+    (folder / "grid.yaml").write_text(text.replace("task.path: task", "task.path: away"))
+    told = program("finetune", "study", "grid.yaml")
+    assert told.returncode == 2
+    assert "grid: mine: away: no such folder" in told.stderr
+    assert not (folder / "runs" / "grid").exists()
+    (folder / "grid.yaml").write_text(text)
+    told = program("finetune", "study", "grid.yaml", "--dry-run")
+    assert told.stdout.splitlines()[0] == "to do  small, pre-training, seed 1", told.stderr
+    ran = program("finetune", "study", "grid.yaml", timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    grid = folder / "runs" / "grid"
+    for seed in (1, 2):
+        for row in ("small", "small-without"):
+            recorded = (grid / "mine" / row / f"seed-{seed}" / "config.yaml").read_text()
+            assert f"init_from: runs/grid/pretrained/small/seed-{seed}\n" in recorded
+    assert "4 of 4 cells are done, from small." in (grid / "table.md").read_text()
+    again = program("finetune", "study", "grid.yaml")
+    assert "4 cells, 4 done" in again.stderr
+
+
 def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
     for words, says in (
         (["nowhere"], "nowhere: no such file"),

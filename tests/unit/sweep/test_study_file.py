@@ -92,6 +92,20 @@ def test_rows_may_begin_with_models_of_their_own(tmp_path: Path) -> None:
         assert problem.startswith("checkpoint is empty")
 
 
+def test_models_of_the_study_are_rows_by_their_names(tmp_path: Path) -> None:
+    text = (
+        "tasks: [finetune/cola]\npretrain: [pretrain/books_cpu, {preset: pretrain/gpt2_books_cpu, name: b, x.y: 1}]\n"
+    )
+    study = read(tmp_path, text + "variants: {less: {pretrained: b, task.train_examples: 10}}")
+    assert [(one.preset, one.name, one.overrides) for one in study.pretrain] == [
+        ("pretrain/books_cpu", "books_cpu", []),
+        ("pretrain/gpt2_books_cpu", "b", ["x.y=1"]),
+    ]
+    assert list(study.rows) == ["books_cpu", "b", "less"]
+    assert study.rows["b"] == ["pretrained=b"]
+    assert study.checkpoints == ["books_cpu", "b"]
+
+
 def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
     problems = refused(tmp_path, MINIMAL + "seed: [1]\njob: 2\nlayer_transfer: {task: [x]}\n")
     assert [problem.partition(" not in ")[2] for problem in problems] == [
@@ -114,6 +128,14 @@ def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
         (MINIMAL + "variants: {a b: {x.y: 1}, a-b: {x.y: 2}}", "two of them would lie in the folder a-b"),
         (MINIMAL + "variants: {x: {run.seed: 1}}", "variants.x: run.seed is set by the study"),
         (MINIMAL + "variants: {x: {run: {dir: y}}}", "variants.x: run.dir is the same for all cells"),
+        (MINIMAL + "pretrain: pretrain/books_cpu", "is no list of presets, like [pretrain/books_cpu"),
+        (MINIMAL + "pretrain: [{name: x}]", "names no preset; write pretrain/books_cpu"),
+        (MINIMAL + "variants: {x: {pretrained: y}}", "variants.x: pretrained=y is not in pretrain; choose nothing"),
+        (
+            MINIMAL + "pretrain: [{preset: p, name: x}]\nvariants: {x: {a.b: 1}}",
+            "two of them would lie in the folder x",
+        ),
+        (MINIMAL + "pretrain: [{preset: p, run.seed: 1}]", "pretrain.p: run.seed is set by the study"),
         (MINIMAL + "overrides: x=3", "is no mapping of configuration keys"),
         (MINIMAL + "seeds: [1, 1]", "must be different numbers"),
         (MINIMAL + "seeds: [many]", "'many'"),
@@ -135,6 +157,9 @@ def test_what_cannot_be_meant(tmp_path: Path, text: str, says: str) -> None:
 @pytest.mark.parametrize("path", sorted((SHIPPED / "finetune" / "study").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_studies_load(path: Path) -> None:
     study = load_study(f"finetune/study/{path.stem}")
+    if not study.checkpoint:
+        assert len(study.checkpoints) > 1, "a comparison of models"
+        return
     assert study.variants.keys() <= TABLE_5.keys()
     assert {"full", "no pre-training"} <= study.variants.keys()
 

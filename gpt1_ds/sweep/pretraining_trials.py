@@ -1,0 +1,108 @@
+"""The models that a fine-tuning study trains first: a sweep of its own, in the folder `pretrained` of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.config import Config
+from gpt1_ds.data.sources import open_data
+from gpt1_ds.sweep.finetuning_study import PRETRAINED, Study, folder_name
+from gpt1_ds.sweep.trial import Sweep, Trial
+
+FOLDER = PRETRAINED
+RESULT_KEYS = (  # a run whose configuration differs in one of these is another model
+    *("run.seed", "model.", "objective.", "data.", "optimizer.", "schedule.", "train.precision"),
+    *("train.steps", "train.tokens", "train.epochs", "train.global_batch"),
+)
+Folders = Mapping[tuple[str, int], Path]  # (name, seed) -> run folder
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PretrainingTrial(Trial):
+    name: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, pre-training, seed {self.seed}"
+
+    @property
+    def done(self) -> bool:
+        return self.run_dir.done.exists()
+
+    @property
+    def result(self) -> str:
+        """The last held-out loss."""
+        losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
+        return f"held-out loss {losses[-1]:.4f}" if losses else "no held-out loss"
+
+    def must_keep(self, key: str) -> bool:
+        return key.startswith(RESULT_KEYS)
+
+
+@dataclass(frozen=True)
+class PretrainingSweep(Sweep):
+    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+    study: Study
+    trials: tuple[PretrainingTrial, ...]
+
+    @property
+    def folder(self) -> Path:
+        return super().folder / FOLDER
+
+    @property
+    def folders(self) -> Folders:
+        return {(trial.name, trial.seed): trial.run_dir.path for trial in self.trials}
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.study.name, "cells": [{"name": one.name, "seed": one.seed} for one in self.trials]}
+
+    def check(self) -> None:
+        """Raise UserError also for data that are not there."""
+        for config in {trial.name: trial.config for trial in self.trials}.values():
+            open_data(config)
+        super().check()
+
+    def remove_checkpoints(self) -> None:
+        """Fine-tuning needs them."""
+
+    def table(self) -> Iterator[str]:
+        """A line per trial."""
+        for trial in self.trials:
+            yield f"{'done ' if trial.done else 'to do'}  {trial}"
+
+
+def make_pretraining(
+    study: Study, configure: Callable[[Sequence[str], Sequence[str]], Config], overrides: Sequence[str] = ()
+) -> PretrainingSweep | None:
+    """The sweep of the study's `pretrain`, all models of a seed before those of the next; None where there is nothing.
+    Of the command line's `overrides` only keys of `run` count.
+
+    Raises ConfigError naming every problem of every configuration.
+    """
+    common = [override for override in (*study.overrides, *overrides) if override.startswith("run.")]
+    configs: dict[str, Config] = {}
+    problems: list[str] = []
+    for one in study.pretrain:
+        try:
+            configs[one.name] = configure([one.preset], [*common, *one.overrides])
+            if configs[one.name].task is not None:
+                raise ConfigError(f"{one.preset} has a task section; choose a preset like pretrain/books_cpu")
+        except UserError as error:
+            problems += [f"{study.name}: pretrain.{one.name}: {problem}" for problem in error.problems]
+    ConfigError.raise_all(problems)
+    trials = [
+        PretrainingTrial(config=_of_seed(study, name, seed, config), name=name, seed=seed)
+        for seed in study.seeds
+        for name, config in configs.items()
+    ]
+    return PretrainingSweep(study, tuple(trials)) if trials else None
+
+
+def _of_seed(study: Study, name: str, seed: int, config: Config) -> Config:
+    place = f"{study.name}/{FOLDER}/{folder_name(name)}/seed-{seed}"
+    return replace(config, run=replace(config.run, name=place, seed=seed))
