@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
+from gpt1_ds.tasks.encoding import encode
+from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.sentences import scored
 from tests.helpers.shared_data import shared_data
 from tests.helpers.tasks import read, refused, section
+from tests.helpers.words import WordTokenizer
 
 HEAD = "premise\thypothesis\tlabel\n"
 PAIRS = (
@@ -31,6 +36,22 @@ def test_pairs_with_a_text_that_judges_are_left_out(tmp_path: Path) -> None:
     assert data.notes == ("nli train: 1 pairs share a text with those of task.sts and are left out",)
     assert (data.task.sequences, data.task.outputs, data.task.loss) == (2, 3, "nli")
     assert [example.score for example in data.splits["dev"]] == [5.0, 1.0]
+
+
+@pytest.mark.parametrize(("loss", "rows"), [("nli", ["S a E", "S b E"]), ("triplet", ["S a E", "S b E", "S c E"])])
+def test_every_text_is_a_sequence_of_its_own(loss: str, rows: list[str], tmp_path: Path) -> None:
+    """Of the preset, and with another loss."""
+    _, _, sts = files(tmp_path)
+    (tmp_path / "train.tsv").write_text(HEAD + PAIRS)
+    config = load(["finetune/sentences"], [f"task.path={tmp_path}", f"task.loss={loss}", sts]).task
+    assert config is not None
+    data, tokenizer = read_task(config), WordTokenizer()
+    encoded = encode(data.task, data.splits["train"][:1], tokenizer, 512)
+    borders = encoded.offsets.tolist()
+    assert [tokenizer.decode(encoded.tokens[a:b]) for a, b in pairwise(borders)] == rows
+    judged = encode(scored(data.task), data.splits["dev"], tokenizer, 512)
+    assert judged.targets is not None
+    assert (judged.sequences, judged.targets.tolist()) == (2, [[1.0], [pytest.approx(0.2)]])
 
 
 def test_triplets_take_every_text_once(tmp_path: Path) -> None:
