@@ -291,6 +291,6 @@ def find_spec(config: TaskConfig) -> Spec:
         kind: Kind = SENTENCES if config.kind == SENTENCES else spec.kind
         if config.metric not in METRICS[kind]:
             fitting = ", ".join(METRICS[kind])
-            raise ConfigError(f"task.metric={config.metric} does not fit a {kind}; choose {fitting}")
+            raise ConfigError(f"task.metric={config.metric} does not fit a task of kind {kind}; choose {fitting}")
         spec = replace(spec, metrics=tuple(dict.fromkeys((config.metric, *spec.metrics))))
     return spec

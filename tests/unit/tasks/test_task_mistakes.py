@@ -92,7 +92,7 @@ def test_scores_and_texts_that_are_none(tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["task.name=colla"], "task.name=colla is not known; choose cola, sst2,"),
-        (["task.name=cola", "task.metric=pearson"], "task.metric=pearson does not fit a classification"),
+        (["task.name=cola", "task.metric=pearson"], "task.metric=pearson does not fit a task of kind classification"),
         (["task.name=cola"], "no such folder; set task.path"),
     ],
 )
