@@ -79,7 +79,7 @@ def test_scores_do_without_other_pairs(tmp_path: Path) -> None:
         (["task.loss=cosine"], "task.name=nli: task.loss=cosine reads two texts and a score; use stsb"),
         (["task.name=rte", "task.loss=triplet"], "task.loss=triplet needs the label contradiction; there are"),
         (["task.sts=none"], "none: no such folder or file; name scored pairs, like the folder of STS-B"),
-        (["task.metric=accuracy"], "task.metric=accuracy does not fit a task of kind sentences; choose spearman, pearson"),
+        (["task.metric=accuracy"], "does not fit a task of kind sentences; choose spearman, pearson"),
         (["task.loss=triplet", "task.train=[few.tsv]"], "no pair is left for task.loss=triplet; use more text"),
     ],
 )
