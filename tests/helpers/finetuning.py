@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
@@ -159,3 +161,19 @@ def end_at(config: Config, moment: str, step: int) -> int:
     setattr(place, name, ended)
     Batches.next = asked  # type: ignore[method-assign]
     return finetune.finetune(config)
+
+
+def assert_alike(one: Path, other: Path, steps: int, scores_apart: float) -> None:
+    """Two run folders have the same batches, losses, gradient norms and scores."""
+    first, second = (lines(RunDir(folder), "train") for folder in (one, other))
+    assert len(first) == steps
+    for mine, theirs in zip(first, second, strict=True):
+        assert (mine["batch_fingerprint"], mine["tokens"]) == (theirs["batch_fingerprint"], theirs["tokens"])
+        assert abs(mine["loss"] - theirs["loss"]) < 1e-5 * max(1, mine["loss"])
+        assert abs(mine["grad_norm"] / theirs["grad_norm"] - 1) < 1e-4
+    for (step, loss, found), (other_step, other_loss, others) in zip(
+        *(scores(RunDir(folder)) for folder in (one, other)), strict=True
+    ):
+        assert step == other_step
+        assert abs(loss - other_loss) < 1e-5 * max(1, loss)
+        assert found == pytest.approx(others, abs=scores_apart)

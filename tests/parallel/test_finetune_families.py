@@ -24,6 +24,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
 from tests.helpers import finetuning
+from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint, master
 
 STEPS = 8
@@ -78,18 +79,7 @@ def run(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> R
 @pytest.mark.parametrize(("model", "shape", "layout"), CASES)
 def test_every_layout_equals_one_process(model: str, shape: str, layout: str, run: Run) -> None:
     one, other = run(model, shape, "one"), run(model, shape, layout)
-    first, second = (finetuning.lines(finetuning.RunDir(folder), "train") for folder in (one, other))
-    assert len(first) == STEPS
-    for mine, theirs in zip(first, second, strict=True):
-        assert (mine["batch_fingerprint"], mine["tokens"]) == (theirs["batch_fingerprint"], theirs["tokens"])
-        assert abs(mine["loss"] - theirs["loss"]) < 1e-5 * max(1, mine["loss"])
-        assert abs(mine["grad_norm"] / theirs["grad_norm"] - 1) < 1e-4
-    for (step, loss, scores), (other_step, other_loss, other_scores) in zip(
-        *(finetuning.scores(finetuning.RunDir(folder)) for folder in (one, other)), strict=True
-    ):
-        assert step == other_step
-        assert abs(loss - other_loss) < 1e-5 * max(1, loss)
-        assert scores == pytest.approx(other_scores, abs=1e-4 * (shape == "regression"))
+    assert_alike(one, other, STEPS, 1e-4 * (shape == "regression"))
 
 
 def test_what_the_checkpoint_says_of_its_head(run: Run) -> None:

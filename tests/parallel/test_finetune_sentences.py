@@ -17,6 +17,7 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
+from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
 
 STEPS = 5
@@ -62,18 +63,7 @@ def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize(("loss", "pooling", "layout"), CASES)
 def test_every_layout_equals_one_process(loss: str, pooling: str, layout: str, run: Run) -> None:
     one, other = run(loss, pooling, "one"), run(loss, pooling, layout)
-    first, second = (finetuning.lines(finetuning.RunDir(folder), "train") for folder in (one, other))
-    assert len(first) == STEPS
-    for mine, theirs in zip(first, second, strict=True):
-        assert (mine["batch_fingerprint"], mine["tokens"]) == (theirs["batch_fingerprint"], theirs["tokens"])
-        assert abs(mine["loss"] - theirs["loss"]) < 1e-5 * max(1, mine["loss"])
-        assert abs(mine["grad_norm"] / theirs["grad_norm"] - 1) < 1e-4
-    for (step, judged, scores), (other_step, other_judged, other_scores) in zip(
-        *(finetuning.scores(finetuning.RunDir(folder)) for folder in (one, other)), strict=True
-    ):
-        assert step == other_step
-        assert abs(judged - other_judged) < 1e-5
-        assert scores == pytest.approx(other_scores, abs=1e-3)
+    assert_alike(one, other, STEPS, 1e-3)  # of a rank correlation: two cosines may change places
 
 
 def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
