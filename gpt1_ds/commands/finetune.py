@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
-    from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
     from gpt1_ds.tasks.reading import TaskData
 
 
@@ -73,8 +72,11 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 
 def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load
+    from gpt1_ds.data.sources import with_embedded_corpus
     from gpt1_ds.launcher.accelerator import fitted
+    from gpt1_ds.report.study_page import write_study
     from gpt1_ds.sweep import runner
+    from gpt1_ds.sweep.controls import write_controls
     from gpt1_ds.sweep.finetuning_study import load_study
     from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
@@ -87,10 +89,14 @@ def _run_study(options: argparse.Namespace) -> int:
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
         return fitted(finetune_config(files, overrides), study.nproc)
 
-    models = make_pretraining(study, lambda *words: fitted(load(*words), study.nproc), options.overrides)
+    def configure_model(files: Sequence[str], overrides: Sequence[str]) -> Config:
+        return with_embedded_corpus(fitted(load(files, overrides), study.nproc), make=not options.dry_run)
+
+    models = make_pretraining(study, configure_model, options.overrides)
+    if models is not None:
+        models.check()
     if models is not None and models.left:
         check_tasks(study, load, options.overrides)
-        models.check()
         if options.dry_run:
             print(*models.table(), sep="\n")
             return 0
@@ -102,25 +108,17 @@ def _run_study(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(*sweep.table(), sep="\n")
         return 0
-    return runner.run(sweep, jobs, _updater(sweep))
+    runner.make_folder(sweep)
+    _write(sweep.folder / "controls.json", lambda: write_controls(sweep))  # before: Ctrl-C ends it at once
+    return runner.run(sweep, jobs, lambda: _write(sweep.folder / "study.html", lambda: write_study(sweep.folder)))
 
 
-def _updater(sweep: FinetuningSweep) -> Callable[[], None]:
-    """Writes the table and figure of a study, after every trial; at its first call the controls, too."""
-    from gpt1_ds.report.study_page import write_study
-    from gpt1_ds.sweep.controls import write_controls
-
-    parts = {"controls.json": partial(write_controls, sweep), "study.html": partial(write_study, sweep.folder)}
-
-    def update() -> None:
-        for name, write in parts.items():
-            try:
-                write()
-            except UserError as error:
-                _say_once(f"{sweep.folder}: without {name}: {error}")
-        parts.pop("controls.json", None)
-
-    return update
+def _write(file: Path, write: Callable[[], None]) -> None:
+    """A study runs without what is not installed."""
+    try:
+        write()
+    except UserError as error:
+        _say_once(f"{file.parent}: without {file.name}: {error}")
 
 
 _say_once = cache(say)  # of what is not installed

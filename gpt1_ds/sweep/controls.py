@@ -32,7 +32,11 @@ def write_controls(sweep: FinetuningSweep) -> None:
         if known.get(name, {}).get("examples") == identity:
             continue
         begun = time.monotonic()
-        scores = [asdict(score) for score in control_scores(data)]
+        try:
+            scores = [asdict(score) for score in control_scores(data)]
+        except ValueError as error:
+            say(f"{name}: without controls: {error}")
+            continue
         known[name] = {"examples": identity, "scores": scores}
         write_json(file, known)
         say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")

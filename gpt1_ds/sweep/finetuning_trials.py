@@ -15,16 +15,14 @@ from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, LayerTransfer, Study, folder_name, named_last
 from gpt1_ds.sweep.pretraining_trials import Folders
-from gpt1_ds.sweep.trial import Sweep, Trial
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str], Config]  # (task, variant) -> configuration, as for no seed yet
-RESULT_KEYS = (  # a finished trial whose configuration differs in one of these is another experiment
-    *("run.seed", "checkpoint.init_from", "task.", "optimizer.", "schedule.", "train.precision"),
-    *("train.steps", "train.tokens", "train.epochs", "train.global_batch"),
-)
+# A finished trial whose configuration differs in one of these is another experiment.
+RESULT_KEYS = (*TRAINING_KEYS, "checkpoint.init_from", "task.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

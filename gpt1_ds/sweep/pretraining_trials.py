@@ -12,13 +12,10 @@ from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, Study, folder_name
-from gpt1_ds.sweep.trial import Sweep, Trial
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 
 FOLDER = PRETRAINED
-RESULT_KEYS = (  # a run whose configuration differs in one of these is another model
-    *("run.seed", "model.", "objective.", "data.", "optimizer.", "schedule.", "train.precision"),
-    *("train.steps", "train.tokens", "train.epochs", "train.global_batch"),
-)
+RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.")  # a run that differs in one of these is another model
 Folders = Mapping[tuple[str, int], Path]  # (name, seed) -> run folder
 
 
@@ -41,7 +38,7 @@ class PretrainingTrial(Trial):
         return f"held-out loss {losses[-1]:.4f}" if losses else "no held-out loss"
 
     def must_keep(self, key: str) -> bool:
-        return key.startswith(RESULT_KEYS)
+        return key.startswith(RESULT_KEYS) and key != "model.vocab_size"  # a run takes it from its data
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ class PretrainingSweep(Sweep):
         return {"name": self.study.name, "cells": [{"name": one.name, "seed": one.seed} for one in self.trials]}
 
     def check(self) -> None:
-        """Raise UserError also for data that are not there."""
-        for config in {trial.name: trial.config for trial in self.trials}.values():
+        """Raise UserError also for data that are not there, where a trial still reads them."""
+        for config in {trial.name: trial.config for trial in self.trials if not trial.done}.values():
             open_data(config)
         super().check()
 

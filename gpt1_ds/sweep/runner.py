@@ -34,8 +34,7 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
     """
     config = sweep.trials[0].config
     accelerator.prepare(config, sweep.study.nproc)
-    os.umask(0o077 if config.run.share == "private" else 0o007)
-    sweep.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(sweep)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads(jobs * sweep.study.nproc)))  # before the fork server starts
     with RunLock(sweep.folder / ".lock", LOCK_SECONDS):
         write_json(sweep.folder / "study.json", sweep.describe())
@@ -45,6 +44,12 @@ def run(sweep: Sweep, jobs: int, update: Callable[[], None] = lambda: None) -> i
             return runner.run()
         finally:
             stop_signals.restore(before)
+
+
+def make_folder(sweep: Sweep) -> None:
+    """The sweep's folder, for others to read as `run.share` says; so are all files that this process makes from now."""
+    os.umask(0o077 if sweep.trials[0].config.run.share == "private" else 0o007)
+    sweep.folder.mkdir(parents=True, exist_ok=True)
 
 
 def threads(ranks: int) -> int:

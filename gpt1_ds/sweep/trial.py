@@ -21,6 +21,11 @@ from gpt1_ds.slurm.tries import newest_step
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.training import resume
 
+TRAINING_KEYS = (  # of the configuration: they change what a run learns, whatever it trains on
+    *("run.seed", "optimizer.", "schedule.", "train.precision"),
+    *("train.steps", "train.tokens", "train.epochs", "train.global_batch"),
+)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trial(ABC):

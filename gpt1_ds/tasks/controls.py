@@ -48,7 +48,8 @@ class ControlScore:
 def control_scores(data: TaskData) -> Iterator[ControlScore]:
     """Every control on every labelled split but train.
 
-    Raises DataError when scikit-learn is not installed.
+    Raises DataError when scikit-learn is not installed, ValueError for examples of which it makes no model: texts
+    without a word, or of one class.
     """
     if data.task.kind == "sentences":
         yield from _cosines(data)
@@ -158,7 +159,7 @@ class _Features:
     def cosines(self, rows: Texts) -> NDArray[np.float64]:
         """[N], of the two texts of each row; 0 where one has no word that is known."""
         first, second = (self.words.transform([row[side] for row in rows]) for side in (0, 1))
-        return np.asarray(first.multiply(second).sum(1)).ravel()
+        return _cosine(first, second)
 
     def __call__(self, rows: Texts) -> Any:
         from scipy.sparse import csr_matrix, hstack
@@ -168,7 +169,12 @@ class _Features:
             return second
         first = self.words.transform([row[0] for row in rows])
         common = np.array([_overlap(*row) for row in rows])
-        return hstack([first, second, csr_matrix(np.column_stack([self.cosines(rows), common]))]).tocsr()
+        return hstack([first, second, csr_matrix(np.column_stack([_cosine(first, second), common]))]).tocsr()
+
+
+def _cosine(first: Any, second: Any) -> NDArray[np.float64]:
+    """[N], of sparse rows of length 1, or of zeros."""
+    return np.asarray(first.multiply(second).sum(1)).ravel()
 
 
 def _overlap(first: str, second: str) -> tuple[float, float, float]:

@@ -59,9 +59,14 @@ def _read_sentences(config: TaskConfig) -> TaskData:
     splits, notes = _read_splits(config, spec, ("train",) if config.sts else None)
     low, high = config.score_range
     if config.sts:
-        share = (high - low) / (SCORES[1] - SCORES[0])
-        for split, rows in read_scored(config.sts).items():
-            splits[split] = tuple(replace(one, score=low + share * (one.score or 0.0)) for one in rows)
+        scale = (high - low) / (SCORES[1] - SCORES[0])
+        judged = read_scored(config.sts)
+        if "dev" not in judged:
+            raise DataError(
+                f"{config.sts}: has no scored pairs as dev; name the folder of STS-B, or a file of such rows"
+            )
+        for split, rows in judged.items():
+            splits[split] = tuple(replace(one, score=low + scale * (one.score or 0.0)) for one in rows)
     elif "dev" not in splits:
         splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
@@ -77,18 +82,29 @@ def _read_sentences(config: TaskConfig) -> TaskData:
 
 
 def read_scored(path: str) -> dict[str, Examples]:
-    """dev and test of a folder like STS-B's; or the pairs of one file, as dev. Raises DataError."""
-    if not Path(path).exists():
+    """Scored pairs: dev and test of a folder like STS-B's; as test the files `*.test.tsv` of a year of SemEval's STS,
+    all together; the pairs of one file, also SICK's, as dev. Raises DataError.
+    """
+    place = Path(path)
+    if not place.exists():
         raise DataError(f"{path}: no such folder or file; name scored pairs, like the folder of STS-B")
-    config = TaskConfig(name="stsb", path=path)
+    years = sorted(file.name for file in place.glob("*.test.tsv"))
+    config = TaskConfig(name="stsb", path=path, test=years)
     spec = find_spec(config)
-    splits, _ = _read_splits(config, spec, ("train",) if Path(path).is_file() else ("dev", "test"))
+    if years or (place.is_file() and _begins_with_a_number(place)):
+        spec = replace(spec, headerless=(("score", "sentence1", "sentence2"),))
+    splits, _ = _read_splits(config, spec, ("train",) if place.is_file() else ("dev", "test"))
     splits = {"dev" if split == "train" else split: rows for split, rows in splits.items()}
     found = {split: tuple(one for one in rows if one.score is not None) for split, rows in splits.items()}
     found = {split: rows for split, rows in found.items() if rows}
-    if "dev" not in found:
-        raise DataError(f"{path}: has no scored pairs as dev; name the folder of STS-B, or a file of such rows")
+    if not found:
+        raise DataError(f"{path}: has no scored pairs; name the folder of STS-B, or a file of such rows")
     return found
+
+
+def _begins_with_a_number(file: Path) -> bool:
+    with open_text(file) as lines:
+        return lines.readline().partition("\t")[0].replace(".", "", 1).isdecimal()
 
 
 def _read_splits(

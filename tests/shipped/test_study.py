@@ -100,7 +100,7 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
     """Every cell begins with the model of its own seed; a mistake of a task is told before anything trains."""
     text = f"""
         pretrain:
-          - {{preset: pretrain/tiny_cpu, name: small, data.path: {tiny_data}, train: {{steps: 2, tokens: null}}}}
+          - {{preset: pretrain/tiny_cpu, name: small, data.path: {tiny_data}, train.tokens: 1K}}
         tasks:
           - {{preset: finetune/table, name: mine, task.path: task}}
         variants: {{small without: {{pretrained: small, task.transfer_layers: -1}}}}

@@ -128,7 +128,7 @@ def test_embed_and_search(folders: dict[str, Path], in_folder: Path, capsys: pyt
         (["search", "--documents", "a.txt", "--query", " "], "--query is empty; say what is looked for"),
         (["evaluate", "--pooling", "cls"], "--pooling cls: says how --sts makes vectors; add --sts PATH (STS-B)"),
         (["evaluate", "--sts", "none"], "none: no such folder or file; name scored pairs, like the folder of STS-B"),
-        (["evaluate", "--sts", "empty"], "empty: has no scored pairs as dev; name the folder of STS-B, or a file of"),
+        (["evaluate", "--sts", "empty"], "empty: has no scored pairs; name the folder of STS-B, or a file of"),
     ],
 )
 def test_refusals_are_one_line(

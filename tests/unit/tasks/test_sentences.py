@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.tasks.encoding import encode
-from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.reading import read_scored, read_task
 from gpt1_ds.tasks.sentences import scored
 from tests.helpers.shared_data import shared_data
 from tests.helpers.tasks import read, refused, section
@@ -52,6 +52,24 @@ def test_every_text_is_a_sequence_of_its_own(loss: str, rows: list[str], tmp_pat
     judged = encode(scored(data.task), data.splits["dev"], tokenizer, 512)
     assert judged.targets is not None
     assert (judged.sequences, judged.targets.tolist()) == (2, [[1.0], [pytest.approx(0.2)]])
+
+
+def test_scored_pairs_of_other_shapes(tmp_path: Path) -> None:
+    """A year of SemEval's STS, one of its files, and SICK's columns."""
+    year = tmp_path / "2012"
+    year.mkdir()
+    for name, score in (("OnWN", "4.400"), ("news", "0.0")):
+        (year / f"{name}.test.tsv").write_text(f'{score}\tit is "so\tso it is\n')
+    found = read_scored(str(year))
+    assert list(found) == ["test"]
+    assert [(one.texts, one.score) for one in found["test"]] == [(('it is "so', "so it is"), x) for x in (4.4, 0.0)]
+    assert list(read_scored(str(year / "news.test.tsv"))) == ["dev"]
+    (tmp_path / "SICK.txt").write_text("pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\ta b\tb\t4.5\n")
+    (one,) = read_scored(str(tmp_path / "SICK.txt"))["dev"]
+    assert (one.texts, one.score) == (("a b", "b"), 4.5)
+    assert refused(tmp_path, *KIND, f"task.sts={year}", train_tsv=HEAD + PAIRS) == [
+        f"{year}: has no scored pairs as dev; name the folder of STS-B, or a file of such rows"
+    ]
 
 
 def test_triplets_take_every_text_once(tmp_path: Path) -> None:
