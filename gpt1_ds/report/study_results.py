@@ -69,6 +69,11 @@ class Results:
         return len({(score.task, score.variant, score.seed) for score in self.scores if score.seed is not None})
 
     @property
+    def has_paper(self) -> bool:
+        """Whether the paper prints numbers for one of the rows."""
+        return any(variant in paper.TABLE_5 for variant in self.variants)
+
+    @property
     def controls(self) -> list[str]:
         """What stands below the variants, in the order of the file."""
         return list(dict.fromkeys(score.variant for score in self.scores if score.seed is None))

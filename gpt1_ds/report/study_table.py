@@ -56,8 +56,9 @@ def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
 
 
 def averaged(results: Results) -> list[Column]:
-    """The columns after `avg`: those of the paper's table, else all."""
-    return [column for column in results.columns if column.task in paper.TASKS] or results.columns
+    """The columns that `avg` is over: those of the paper's table beside the paper's rows, else all."""
+    printed = [column for column in results.columns if column.task in paper.TASKS] if results.has_paper else []
+    return printed or results.columns
 
 
 def average(results: Results, variant: str) -> Mean | None:
@@ -107,15 +108,17 @@ def _notes(results: Results) -> list[str]:
     notes = [
         "Points (x 100), mean ± standard error over seeds (one run has no ±). "
         f"{MISSING}: not there (yet). The metric of each task is the paper's, as listed below the table.",
-        f"avg is the mean over {names}, for every seed that has them all; the paper's is over the same tasks.",
-        paper.NOTE,
+        f"avg is the mean over {names}, for every seed that has them all.",
+        "The scores are those of the test split; the best epoch is chosen on dev."
+        if results.split == "test"
+        else "The scores are those of the dev split, on which the best epoch is chosen as well.",
     ]
-    if results.split == "test":
-        notes.append("The table shows the test split; the best epoch is chosen on dev.")
+    if results.has_paper:
+        notes.append(paper.NOTE)
     if results.controls:
         notes.append(
-            f"{', '.join(results.controls)}: linear models of the same training examples (20,000 at most), without "
-            "pre-training (gpt1_ds/tasks/controls.py). What does not exceed them shows no knowledge of language."
+            f"{', '.join(results.controls)}: controls without pre-training, fitted on the same training examples "
+            "(20,000 at most; gpt1_ds/tasks/controls.py). What does not exceed them shows no knowledge of language."
         )
     if any(column.task == "mnli" for column in results.columns):
         notes.append("MNLI is the mean of matched and mismatched where both are there.")
