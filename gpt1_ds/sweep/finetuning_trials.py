@@ -122,7 +122,8 @@ def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) ->
                 raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
             read_task(section)
         except UserError as error:
-            problems += [f"{study.name}: {task.name}: {problem}" for problem in error.problems]
+            told = (problem.removeprefix("command line: ") for problem in error.problems)
+            problems += [f"{study.name}: {task.name}: {problem}" for problem in told]
     UserError.raise_all(problems)
 
 

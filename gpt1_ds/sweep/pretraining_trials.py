@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.data.sources import open_data
+from gpt1_ds.data.sources import needs_embedded_corpus, open_data
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, Study, folder_name
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 
@@ -61,7 +61,8 @@ class PretrainingSweep(Sweep):
     def check(self) -> None:
         """Raise UserError also for data that are not there, where a trial still reads them."""
         for config in {trial.name: trial.config for trial in self.trials if not trial.done}.values():
-            open_data(config)
+            if not needs_embedded_corpus(config):  # before a dry run it is not there
+                open_data(config)
         super().check()
 
     def remove_checkpoints(self) -> None:
@@ -90,7 +91,8 @@ def make_pretraining(
             if configs[one.name].task is not None:
                 raise ConfigError(f"{one.preset} has a task section; choose a preset like pretrain/books_cpu")
         except UserError as error:
-            problems += [f"{study.name}: pretrain.{one.name}: {problem}" for problem in error.problems]
+            told = (problem.removeprefix("command line: ") for problem in error.problems)
+            problems += [f"{study.name}: pretrain.{one.name}: {problem}" for problem in told]
     ConfigError.raise_all(problems)
     trials = [
         PretrainingTrial(config=_of_seed(study, name, seed, config), name=name, seed=seed)
