@@ -74,7 +74,7 @@ def architecture(
     tied = TOKENS if language and model.tied else None
     body = BODIES[model.kind](model, lengths or (model.context,) * model.stacks)
     layers = [Layer("tokens", "tokens", (table,), tied=tied), *body]
-    if head is not None:
+    if head is not None and head.kind != "text":
         layers.append(_task_head(head, width))
     if language and model.head == "masked":
         layers.append(_masked_head(table, width, joined=head is not None))

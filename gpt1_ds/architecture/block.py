@@ -52,7 +52,7 @@ def final_norm(model: ModelConfig, name: str, stack: int = 0) -> Layer:
     return Layer("norm", name, parameters, stack=stack, elementwise=simple, saved=1.0, joined=joined)
 
 
-def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int = 0) -> Layer:
+def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int = 0, weights_of: str = "") -> Layer:
     """Saved for the backward pass: its input, the inputs of both norms, the middle state and two dropout masks; cut
     over tensor-parallel ranks q, k, v, attention's output, and the feed-forward layer before and after its activation.
     Cross attention adds a third part of the first, its queries and output, and the source's keys and values.
@@ -66,9 +66,10 @@ def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int 
     return Layer(
         "block",
         prefix,
-        tuple(_parameters(model, prefix, crosses)),
+        tuple(_parameters(model, weights_of or prefix, prefix if crosses else "")),
         depth=depth,
         stack=stack,
+        weights_of=weights_of,
         part=part,
         norm=model.norm,
         products=2.0 * (part * (matrices + crosses * 2 * width * inner) + source * 2 * width * inner),
@@ -97,20 +98,22 @@ def _kept(model: ModelConfig) -> float:
     return 4 * inner + (model.attention == "fused") * inner + (2 + 2 * model.gated) * ffn + masks
 
 
-def _parameters(model: ModelConfig, prefix: str, crosses: bool) -> Iterator[Parameter]:
+def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Parameter]:
+    """`crossing` is the prefix of cross attention, empty where there is none."""
     width, inner, ffn, bias = model.width, model.attention_width, model.ffn_width, model.biases
     first, queries, out, up, down = _initials(model)
     yield from linear(f"{prefix}.attention.qkv", 3 * inner, width, cut=0, initial=queries, bias=bias)
     yield from linear(f"{prefix}.attention.out", width, inner, cut=1, initial=out, bias=bias)
-    if crosses:
+    if crossing:
         alone = Initial("normal", first.value * model.head_dim**-0.5) if model.init == "t5" else first
-        yield from linear(f"{prefix}.cross.q", inner, width, cut=0, initial=alone, bias=bias)
-        yield from linear(f"{prefix}.cross.kv", 2 * inner, width, cut=0, initial=first, bias=bias)
-        yield from linear(f"{prefix}.cross.out", width, inner, cut=1, initial=out, bias=bias)
+        yield from linear(f"{crossing}.cross.q", inner, width, cut=0, initial=alone, bias=bias)
+        yield from linear(f"{crossing}.cross.kv", 2 * inner, width, cut=0, initial=first, bias=bias)
+        yield from linear(f"{crossing}.cross.out", width, inner, cut=1, initial=out, bias=bias)
     yield from linear(f"{prefix}.mlp.up", _activations(model), width, cut=0, initial=up, bias=bias)
     yield from linear(f"{prefix}.mlp.down", width, ffn, cut=1, initial=down, bias=bias)
-    for name in ("attention_norm", "cross_norm", "mlp_norm") if crosses else ("attention_norm", "mlp_norm"):
-        yield from norm(f"{prefix}.{name}", width, model.norm_kind)
+    for owner, name in ((prefix, "attention_norm"), (crossing, "cross_norm"), (prefix, "mlp_norm")):
+        if owner:
+            yield from norm(f"{owner}.{name}", width, model.norm_kind)
 
 
 def _initials(model: ModelConfig) -> tuple[Initial, Initial, Initial, Initial, Initial]:

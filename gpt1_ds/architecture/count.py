@@ -30,7 +30,7 @@ def counts(model: ModelConfig, vocab_size: int) -> dict[str, int]:
     return {
         "all": parameters(model, vocab_size),
         "matrices_head": sum(size for layer in products for size in layer.matrices),
-        "transformer": sum(parameter.size for layer in blocks for parameter in layer.parameters),
+        "transformer": sum({one.name: one.size for layer in blocks for one in layer.parameters}.values()),
     }
 
 

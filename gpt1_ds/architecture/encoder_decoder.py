@@ -26,5 +26,6 @@ def body(model: ModelConfig, lengths: tuple[int, ...]) -> Iterator[Layer]:
     yield final_norm(model, "encoder_norm")
     for depth in range(decoder):
         sizes = Sizes(target, fed, causal=True, memory=source)
-        yield block(model, f"decoder.{depth}", encoder + depth, sizes, stack=1)
+        weights_of = f"encoder.{depth}" if model.shared else ""
+        yield block(model, f"decoder.{depth}", encoder + depth, sizes, stack=1, weights_of=weights_of)
     yield final_norm(model, "decoder_norm", stack=1)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from gpt1_ds.config import Config, ModelConfig
 
 Pooling = Literal["mean", "cls", "max"]
-Kind = Literal["linear", "pooled", "dense", Pooling]
+Kind = Literal["linear", "pooled", "dense", "text", Pooling]
 SentenceLoss = Literal["nli", "triplet", "cosine", "ranking"]
 
 
@@ -16,6 +16,7 @@ SentenceLoss = Literal["nli", "triplet", "cosine", "ranking"]
 class HeadSpec:
     """Kinds: `linear` reads one state of a sequence, the one that the labels name. The others read the first:
     `pooled` by a pooler, tanh(W h), and a linear layer; `dense` has that layer in the head itself, with dropout before.
+    `text` has no layer: the language model's head writes the answer, and an evaluation scores whole rows.
 
     Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
     of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs;
@@ -54,6 +55,7 @@ class HeadSpec:
 
 
 NEXT_SENTENCE = HeadSpec(2, 1, dropout=0.0, lm_coefficient=1.0, kind="pooled", name="next_sentence")
+TEXT = HeadSpec(1, 1, dropout=0.0, lm_coefficient=1.0, kind="text")
 
 
 def head_kind(model: ModelConfig) -> Kind:

@@ -100,6 +100,7 @@ class Layer:
     saved: float = 0.0  # states per token kept for the backward pass on every tensor-parallel rank
     saved_cut: float = 0.0  # states per token of which each tensor-parallel rank keeps its part
     tied: str | None = None  # layers with the same key share one module
+    weights_of: str = ""  # prefix of the block whose weights it has, cross attention apart; empty: its own
     joined: bool = False  # is never cut apart from the layer before it
 
     def has(self, name: str) -> bool:
@@ -108,7 +109,8 @@ class Layer:
 
     def full_name(self, name: str) -> str:
         """Canonical name of the parameter that its module calls `name`."""
-        return f"{self.prefix}.{name}" if self.prefix else name
+        prefix = self.prefix if name.startswith("cross") else self.weights_of or self.prefix
+        return f"{prefix}.{name}" if prefix else name
 
     def flops(self, causal: bool = False) -> float:
         """Per token; `causal` counts only the scores that a causal mask shows."""

@@ -43,18 +43,18 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
-    from gpt1_ds.checkpoint.folders import find
-    from gpt1_ds.data.tokenizers.registry import load_tokenizer
     from gpt1_ds.plan.report import describe
     from gpt1_ds.tasks.encoding import encode, length_limit
     from gpt1_ds.tasks.layouts import fitted
     from gpt1_ds.tasks.sentences import scored
+    from gpt1_ds.tasks.text import encode_answers, source_limit
+    from gpt1_ds.training.finetune_config import tokenizer_of
 
     assert config.task is not None, "finetune_config checks it"
-    source = config.checkpoint.init_from
-    tokenizer = load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
-    limit = length_limit(config.task, config.model.context)
+    tokenizer, limit = tokenizer_of(config), length_limit(config.task, config.model.context)
     task = fitted(data.task, config.task, config.model)
+    if task.answers:
+        limit = source_limit(limit, encode_answers(task, tokenizer), config.model.stacks)
     yield f"task: {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}"
     for split, examples in data.splits.items():
         encoded = encode(task if split == "train" else scored(task), examples, tokenizer, limit)

@@ -18,6 +18,7 @@ class ModelConfig:
     kind: Literal["gpt", "encoder_decoder", "lstm"] = "gpt"  # gpt: one stack of blocks; lstm: the paper's ablation
     layers: int = 2  # transformer blocks; of an encoder-decoder, those of the encoder
     decoder_layers: int | None = None  # of an encoder-decoder; null: as many as the encoder has
+    shared: bool = False  # of an encoder-decoder: both stacks have the same weights, but for cross attention
     width: int = 64  # of the hidden state; a multiple of heads, unless head_width is named
     heads: int = 4  # attention heads per block
     head_width: int | None = None  # channels of an attention head; null: width / heads
@@ -102,6 +103,10 @@ class ModelConfig:
         two, relative = self.kind == "encoder_decoder", self.positions == "relative"
         if self.decoder_layers is not None and not two:
             yield f"model.decoder_layers={self.decoder_layers} needs model.kind=encoder_decoder; leave it out"
+        if self.shared and not two:
+            yield "model.shared=true needs model.kind=encoder_decoder; leave it out"
+        elif self.shared and len(set(self.blocks)) > 1:
+            yield f"model.shared=true needs model.decoder_layers={self.layers}, as many as model.layers; leave it out"
         if two and (self.mask, self.segments, self.head) != ("causal", 0, "plain"):
             yield "model.kind=encoder_decoder has no model.mask, model.segments or model.head; leave them out"
         if (two or relative) and self.norm == "post":

@@ -5,7 +5,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,28 @@ PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd or blimp
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp; of a template any task
     path: str = ""  # folder of the official files, or one file
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
+    template: str = ""  # ask in these words, {text} and {text2} are the example's; an answer follows. Empty: none
+    answers: list[str] = field(default_factory=list)  # of a template: what may follow, one for each class, in order
+    title: str = ""  # its name in results; empty: the name, with a template NAME-template
+
+    @property
+    def shown(self) -> str:
+        return self.title or (f"{self.name}-template" if self.template else self.name)
 
 
 def problems(probes: Sequence[ProbeConfig]) -> Iterator[str]:
     """One line per problem of the whole list."""
-    names = [probe.name for probe in probes]
+    names = [probe.shown for probe in probes]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        yield f"probes: {name} is there {names.count(name)} times; keep one of it"
+        yield f"probes: {name} is there {names.count(name)} times; keep one of it, or give each a title"
     for probe in probes:
-        if probe.name not in SCALES:
+        if probe.template or probe.answers:
+            yield from _template_problems(probe)
+        elif probe.name not in SCALES:
             yield f"probes: name={probe.name} is no zero-shot probe; choose {', '.join(SCALES)}"
         if not probe.path:
             yield f"probes: {probe.name} has no path; name the folder that holds its files"
@@ -58,3 +67,10 @@ def problems(probes: Sequence[ProbeConfig]) -> Iterator[str]:
             value = getattr(probe, key)
             if value is not None and value < 1:
                 yield f"probes: {key}={value} of {probe.name} must be at least 1; leave it out to use all"
+
+
+def _template_problems(probe: ProbeConfig) -> Iterator[str]:
+    if "{text}" not in probe.template:
+        yield f"probes: template={probe.template!r:.60} of {probe.name} has no {{text}}; write it where the text stands"
+    if len(set(probe.answers)) < max(2, len(probe.answers)):
+        yield f"probes: answers={probe.answers} of {probe.name} must be two or more different ones, one for each class"

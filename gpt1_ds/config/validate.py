@@ -10,7 +10,7 @@ from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.task import SENTENCES, TaskConfig
 
-SHAPE = ("kind", "decoder_layers", "width", "heads", "head_width", "context", "ffn", "units")
+SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
 CHOICES = (
     *("mask", "positions", "attention_scale", "norm", "norm_kind", "norm_eps", "embedding_norm", "segments"),
     *("activation", "biases", "head", "tied", "logit_scale"),

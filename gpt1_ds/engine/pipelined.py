@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 import deepspeed
@@ -12,8 +13,9 @@ import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
+from torch.nn import Parameter
 
-from gpt1_ds.architecture.architecture import architecture, pretrained_architecture
+from gpt1_ds.architecture.architecture import Architecture, architecture, pretrained_architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
 from gpt1_ds.engine import overlap
@@ -24,6 +26,7 @@ from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.pipeline_patches import BACKWARD, patch_pipeline
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
+from gpt1_ds.model import names
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
@@ -33,10 +36,41 @@ from gpt1_ds.objectives.base import Objective
 class BalancedPipeline(PipelineModule):
     """Stages cut by FLOPs. (Named so on purpose: DeepSpeed treats modules called GPT2ModelPipe differently.)"""
 
-    def __init__(self, cuts: list[int], **arguments: Any) -> None:
+    def __init__(self, whole: Architecture, cuts: list[int], **arguments: Any) -> None:
         self.cuts = cuts
         with quiet(), torch.no_grad():  # it prints its topology, and broadcasts tied weights in autograd's sight
             super().__init__(**arguments)
+        names.share(self)
+        self.copies = list(self._copies(whole))
+
+    def get_tied_weights_and_groups(self) -> list[tuple[Parameter, Any]]:
+        """Those of tied modules, and of blocks of two stacks that share their weights."""
+        return [*super().get_tied_weights_and_groups(), *self.copies]
+
+    def _copies(self, whole: Architecture) -> Iterator[tuple[Parameter, Any]]:
+        """What this stage and others hold of the same weights, and the ranks whose gradients are summed. Only the first
+        stage's count in the norm.
+        """
+        holders: dict[str, list[int]] = {}
+        for stage, (start, stop) in enumerate(pairwise(self.cuts)):
+            for name in {p.name: p for layer in whole.layers[start:stop] if not layer.tied for p in layer.parameters}:
+                holders.setdefault(name, []).append(stage)
+        here = {names.info(parameter).name: parameter for parameter in self.parameters()}
+        several = {name: tuple(found) for name, found in holders.items() if len(found) > 1}
+        groups = {found: self._group_over(found) for found in dict.fromkeys(several.values())}
+        for name, found in several.items():
+            if self.stage_id in found:
+                here[name].ds_pipe_replicated = self.stage_id != found[0]
+                yield here[name], groups[found]
+
+    def _group_over(self, stages: Sequence[int]) -> Any:
+        """This rank's, if it is in one: all ranks make all groups."""
+        sizes, mine = [range(self._topo.get_dim(axis)) for axis in ("data", "model")], None
+        for data, model in product(*sizes):
+            ranks = [self._topo.get_rank(pipe=stage, data=data, model=model) for stage in stages]
+            group = dist.new_group(ranks)
+            mine = group if self.global_rank in ranks else mine
+        return mine
 
     def _partition_layers(self, method: str = "flops") -> None:
         self.parts = self.cuts
@@ -60,6 +94,7 @@ class PipelineEngine(Engine):
         before = whole.layers[: cuts[groups.pipeline_rank]]
         self.copied = frozenset(parameter.name for layer in before for parameter in layer.parameters)
         model = BalancedPipeline(
+            whole,
             cuts,
             layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),

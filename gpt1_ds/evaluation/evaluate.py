@@ -71,18 +71,18 @@ def _probe(
     """The zero-shot scores of one checkpoint, but for those of as many examples that are there already."""
     step = _step(groups, checkpoint)
     sizes = {key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
-    left = [p for p in probes if sizes.get((PREFIX + p.name, p.split, step)) != [len(p.examples), len(p.train)]]
+    left = [p for p in probes if sizes.get((PREFIX + p.title, p.split, step)) != [len(p.examples), len(p.train)]]
     if not left:
         return
     loaded = groups.agree(lambda: load_checkpoint(checkpoint))
     for probe in left:
         with progress.bar(watched=groups.rank == 0) as show:
-            show(words=probe.name)
+            show(words=probe.title)
             metrics = probe_metrics(probe, loaded, groups)
         if groups.rank == 0:
             shown = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-            log.say(f"{checkpoint}: {PREFIX}{probe.name} {probe.split}: {shown}")
-        _tell(groups, out, {"task": PREFIX + probe.name, "split": probe.split, "step": step, "metrics": metrics})
+            log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown}")
+        _tell(groups, out, {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics})
 
 
 def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path], out: Path | None) -> None:

@@ -19,6 +19,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
+from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tracking.entries import write_scores
@@ -60,16 +61,19 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer
     assert config.task is not None, "the verb asks only then"
     facts = manifest.read(checkpoint)
     task, head = task_of(checkpoint, facts), head_of(checkpoint, facts)
-    if task is None or head is None:
+    if task is None or (head is None and not task.answers):
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
     check_size(checkpoint, facts, config.model, head)
-    scorer = TaskScorer(config, data, checkpoint / "tokenizer", groups)
+    scorer = make_scorer(config, data, checkpoint / "tokenizer", groups)
     _check(task, scorer.task, checkpoint)
     return scorer
 
 
 def _check(task: Task, here: Task, checkpoint: Path) -> None:
+    if bool(here.answers) != bool(task.answers):
+        form = "text" if task.answers else "head"
+        raise DataError(f"{checkpoint}: was fine-tuned with task.form={form}; leave task.form out")
     if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels) or here.loss != task.loss:
         raise DataError(
             f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "

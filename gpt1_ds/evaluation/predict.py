@@ -21,15 +21,19 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config.task import SENTENCES
+from gpt1_ds.evaluation.likelihoods import row_scores
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.task_scores import classes, head_spec, predictions, probabilities
+from gpt1_ds.evaluation.text_scores import pair_batch
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.supervised import Supervised
+from gpt1_ds.objectives.text_to_text import TextToText
 from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.rows import BadRowError
+from gpt1_ds.tasks.text import encode_answers, source_limit
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
@@ -52,24 +56,41 @@ class Predictor:
         self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._limit = length_limit(self.settings, loaded.config.model.context)
-        self._reads = Supervised(head_spec(self.task, loaded.config)).reads
+        if self.task.answers:
+            answers, stacks = encode_answers(self.task, loaded.tokenizer), loaded.config.model.stacks
+            self._texts = TextToText.of(stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
+            self._limit = source_limit(self._limit, answers, stacks)
+        else:
+            self._reads = Supervised(head_spec(self.task, loaded.config)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
-        """[N, K] of the classes or choices of each example, before the softmax."""
+        """[N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of answers."""
         encoded = encode(self.task, examples, self._tokenizer, self._limit)
-        device = next(self._model.parameters()).device
         scores_NK = np.zeros((len(encoded), classes(self.task)), dtype=np.float32)
-        for numbers in _batches(encoded):
-            batch = build_batch(encoded, numbers, multiple=1)
-            tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
-            at_B, spans = self._reads(batch.lengths.reshape(-1), batch.seconds.reshape(-1))
-            facts_B3 = row_facts(np.zeros_like(at_B), spans)
-            inputs = (tokens_BT.T, torch.from_numpy(at_B), torch.from_numpy(facts_B3))
-            scores_NK[numbers] = self._model.scores(*(part.to(device) for part in inputs)).cpu().numpy()
+        for numbers in _batches(encoded, self.task):
+            scores_NK[numbers] = self._of_answers(encoded, numbers) if self.task.answers else self._of(encoded, numbers)
         if not np.isfinite(scores_NK).all():
             raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
         return scores_NK
+
+    def _of(self, encoded: Encoded, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """By the head: [E, K] of these examples."""
+        device = next(self._model.parameters()).device
+        batch = build_batch(encoded, numbers, multiple=1)
+        tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
+        at_B, spans = self._reads(batch.lengths.reshape(-1), batch.seconds.reshape(-1))
+        facts_B3 = row_facts(np.zeros_like(at_B), spans)
+        inputs = (tokens_BT.T, torch.from_numpy(at_B), torch.from_numpy(facts_B3))
+        found: NDArray[np.float32] = self._model.scores(*(part.to(device) for part in inputs)).cpu().numpy()
+        return found
+
+    def _of_answers(self, encoded: Encoded, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        K = len(self.task.answers)
+        pair_B = (numbers[:, None] * K + np.arange(K)).reshape(-1)
+        batch = pair_batch(encoded, pair_B, K, multiple=1)
+        host = self._texts.batch(batch.tokens[:, 0], batch.lengths[:, 0], batch.labels, batch.weights)
+        return row_scores(self._model, host)[:, 0].reshape(-1, K)
 
     def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:
         """What is written of each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
@@ -92,15 +113,18 @@ class Predictor:
             label = self.task.labels[int(value)]
             found = {"label": label, "probability": rounded[int(value)]}
             found["scores"] = dict(zip(self.task.labels, rounded, strict=True))
+        if self.task.answers:
+            found["text"] = self.task.answers[int(np.argmax(probabilities))]
         return json.dumps(found, ensure_ascii=False)
 
 
-def _batches(encoded: Encoded) -> Iterator[NDArray[np.int64]]:
+def _batches(encoded: Encoded, task: Task) -> Iterator[NDArray[np.int64]]:
     """Numbers of the examples of every batch, the longest first."""
     longest_N = encoded.lengths.max(axis=1)
     order = np.argsort(-longest_N, kind="stable")
     while len(order):
-        size = max(1, TOKENS // (encoded.sequences * int(longest_N[order[0]])))
+        rows = len(task.answers) or encoded.sequences
+        size = max(1, TOKENS // (rows * int(longest_N[order[0]])))
         yield order[:size]
         order = order[size:]
 

@@ -5,23 +5,23 @@ Shapes: S positions, B rows, D width, N scored tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.evaluation.likelihoods import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks import zeroshot
-from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
+from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame, sentinel_frame
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
-BATCH_TOKENS = 8192  # positions of one forward pass, padding included
 HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32 with 40,478 ids
 
 
@@ -29,17 +29,19 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[s
     """The scores of one probe (see zeroshot.score), the same on every rank."""
     frame = frame_of(loaded)
     asked, fitted = (
-        zeroshot.questions(probe.name, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train)
+        zeroshot.probe_questions(probe, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train)
     )
     sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
     scored = [count for question in (*asked, *fitted) for count in question.scored]
     by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
     mine = by_length[groups.rank :: groups.world]
     ours, counts = [sequences[n] for n in mine], [scored[n] for n in mine]
-    if frame.mask is None:
-        here = log_probabilities(loaded.model, ours, counts)
-    else:
+    if frame.mask is not None:
         here = pseudo_log_likelihoods(loaded.model, ours, counts, frame.mask, len(frame.last))
+    elif frame.sentinel is not None or loaded.config.model.mask == "prefix":
+        here = _of_targets(loaded, ours, counts, frame)
+    else:
+        here = log_probabilities(loaded.model, ours, counts)
     sums = np.zeros(len(sequences))
     for rank, values in enumerate(groups.gather(here)):
         sums[by_length[rank :: groups.world]] = values
@@ -50,15 +52,29 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[s
 
 def frame_of(loaded: Loaded) -> Frame:
     """What the model has seen around texts. Imported ones know rows, whatever a run's configuration would say. Raises
-    ConfigError for a masked model whose tokenizer has no mask.
+    ConfigError for a masked model whose tokenizer has no mask, and for an encoder-decoder's without sentinels.
     """
     model, imported = loaded.config.model, loaded.step == 0
-    if model.kind == "encoder_decoder" or model.mask == "prefix":
-        what = f"model.kind={model.kind}, model.mask={model.mask}"
-        raise ConfigError(f"{loaded.folder} ({what}): probes score the text of causal and bidirectional models alone")
-    if model.mask == "causal":
+    if model.kind == "encoder_decoder":
+        return sentinel_frame(loaded.tokenizer, model.context)
+    if model.mask != "bidirectional":
         return causal_frame(loaded.tokenizer, model.context)
     return masked_frame(loaded.tokenizer, model.context, imported or loaded.config.data.text != "windows")
+
+
+def _of_targets(
+    loaded: Loaded, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], frame: Frame
+) -> Float64s:
+    """As log_probabilities, of a model whose tokens see all of their source."""
+    pairs = []
+    for sequence, count in zip(sequences, scored, strict=True):
+        source, target = np.split(sequence, [len(sequence) - count])
+        if frame.sentinel is not None:
+            source = np.concatenate([source, [frame.sentinel, loaded.tokenizer.eod_id]])
+            target = np.concatenate([[frame.sentinel], target])
+        pairs.append((source, target))
+    given = 0 if frame.sentinel is None else 1
+    return target_log_likelihoods(loaded.model, pairs, loaded.tokenizer.pad_id, given)
 
 
 @torch.no_grad()
@@ -71,7 +87,7 @@ def log_probabilities(
     """
     sums = np.zeros(len(sequences))
     device = next(model.parameters()).device
-    for batch in _batches([len(sequence) - 1 for sequence in sequences], batch_tokens):
+    for batch in neighbours([len(sequence) - 1 for sequence in sequences], batch_tokens):
         longest = max(1, *(len(sequences[number]) - 1 for number in batch))
         tokens_SB = np.zeros((longest, len(batch)), dtype=np.int64)
         positions, columns, targets = [], [], []
@@ -106,7 +122,7 @@ def pseudo_log_likelihoods(
     counts, sizes = np.array(scored, dtype=np.int64), np.array([len(one) for one in sequences], dtype=np.int64)
     number_R = np.repeat(np.arange(len(sequences)), counts)  # R rows: which sequence each is, and which token it masks
     at_R = np.repeat(sizes - after - np.cumsum(counts), counts) + np.arange(len(number_R))
-    for batch in _batches(sizes[number_R].tolist(), batch_tokens):
+    for batch in neighbours(sizes[number_R].tolist(), batch_tokens):
         number_B, at_B, column_B = number_R[batch], at_R[batch], np.arange(len(batch))
         tokens_SB = np.zeros((sizes[number_B].max(), len(batch)), dtype=np.int64)
         for column, number in enumerate(number_B):
@@ -127,17 +143,3 @@ def _token_log_probabilities(model: DenseModel, states_ND: Tensor, targets: NDAr
         logits_NV = model.logits_of(part_ND.unsqueeze(1))[:, 0]
         found.append(logits_NV.float().log_softmax(-1).gather(1, target_N.unsqueeze(1))[:, 0].cpu())
     return torch.cat(found).double().numpy()
-
-
-def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Numbers of neighbours whose count times the longest is at most `tokens`; a longer one is alone."""
-    batch: list[int] = []
-    longest = 0
-    for number, length in enumerate(lengths):
-        if batch and max(longest, length) * (len(batch) + 1) > tokens:
-            yield batch
-            batch, longest = [], 0
-        batch.append(number)
-        longest = max(longest, length)
-    if batch:
-        yield batch

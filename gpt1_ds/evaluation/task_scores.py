@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.architecture.head import HeadSpec, head_kind
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
@@ -24,6 +25,7 @@ from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
+from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.sentences import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
@@ -32,6 +34,7 @@ from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sentences import scored
+from gpt1_ds.tasks.text import score_of
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -48,13 +51,18 @@ class TaskScorer:
         self.vocab_size = max(config.model.vocab_size or 0, self.tokenizer.vocab_size)
         self.config = config = replace(config, model=replace(config.model, vocab_size=self.vocab_size))
         limit = length_limit(self.settings, config.model.context)
+        self.multiple = _multiple(config, limit)
+        self.shape = batch_shape(config, groups)
+        limit = self._prepare(limit)
         self.splits = {
             split: encode(self.task_of(split), examples, self.tokenizer, limit)
             for split, examples in data.splits.items()
         }
-        self.multiple = _multiple(config, limit)
-        self.shape = batch_shape(config, groups)
-        self.objective = of_head(head_spec(self.task, config))
+
+    def _prepare(self, limit: int) -> int:
+        """Choose the objective; how many tokens of each sequence the task's texts may take."""
+        self.objective: Any = of_head(head_spec(self.task, self.config))
+        return limit
 
     def task_of(self, split: str) -> Task:
         """What the examples of a split are: sentence vectors are judged by scored pairs, whatever trains them."""
@@ -63,13 +71,18 @@ class TaskScorer:
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
         predictions, loss = self.predict(engine, split)
+        return self._record(split, predictions, loss, step, tokens), predictions
+
+    def _record(
+        self, split: str, predictions: NDArray[Any], loss: float, step: int, tokens: int, **more: float
+    ) -> TaskRecord:
         task = self.task_of(split)
         scores = score(task, self.splits[split], predictions)
         if self.groups.rank == 0:
             for warning in scores.warnings:
                 log.say(warning)
-        record = TaskRecord(step=step, tokens=tokens, task=task.name, split=split, loss=loss, metrics=scores.values)
-        return record, predictions
+        metrics = {**scores.values, **more}
+        return TaskRecord(step=step, tokens=tokens, task=task.name, split=split, loss=loss, metrics=metrics)
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         """(class or choice numbers, or scores, [N] in the order of the examples; mean loss), alike on all ranks."""
@@ -78,41 +91,57 @@ class TaskScorer:
         for batch in evaluation_batches(encoded, self.config.train.global_batch, True, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
-            if self.groups.tensor_rank == 0 and self.groups.is_last_stage:
-                rows = np.concatenate(self.shape.rows())
-                found.append((batch.examples[rows], torch.cat(engine.scores).cpu().numpy()))
-        scores: NDArray[np.float32] | None = None
-        for part in self.groups.gather(found):
-            for examples, values in part:
-                if scores is None:
-                    scores = np.zeros((len(encoded), values.shape[1]), dtype=np.float32)
-                scores[examples[examples >= 0]] = values[examples >= 0]
-        assert scores is not None, "every split has examples"
-        return predictions(self.task, scores), total / len(encoded)
+            found += self._here(engine, batch.examples)
+        return predictions(self.task, self._gathered(found, len(encoded))), total / len(encoded)
+
+    def _here(self, engine: Engine, numbers: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """What this rank has of the evaluation's scores: (numbers of its rows, their scores)."""
+        if self.groups.tensor_rank or not self.groups.is_last_stage:
+            return []
+        return [(numbers[np.concatenate(self.shape.rows())], torch.cat(engine.scores).cpu().numpy())]
+
+    def _gathered(self, found: list[tuple[NDArray[np.int64], NDArray[np.float32]]], count: int) -> NDArray[np.float32]:
+        """float32 [count, K], alike on all ranks; rows that only fill up are numbered -1."""
+        parts = [pair for rank in self.groups.gather(found) for pair in rank]
+        scores = np.zeros((count, parts[0][1].shape[1]), dtype=np.float32)
+        for numbers, values in parts:
+            scores[numbers[numbers >= 0]] = values[numbers >= 0]
+        return scores
 
     def has_labels(self, split: str) -> bool:
         encoded = self.splits[split]
         has_scores = self.task_of(split).has_scores
         return bool(np.isfinite(encoded.scores).any() if has_scores else (encoded.labels >= 0).any())
 
+    def flops_per_token(self) -> int:
+        """Of training, where sequences have the average length."""
+        average = max(1, round(float(self.splits["train"].lengths.mean())))
+        model = replace(self.config.model, context=average)
+        return flops_per_token(model, self.vocab_size, head=self.objective.head)
+
+    def fed(self, batch: Batch) -> int:
+        """Tokens of a batch, padding apart."""
+        return int(batch.lengths.sum())
+
     def micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
         over the batch are multiplied by the number of both.
         """
-        parts = np.float32(len(self.shape.rows()) * self.shape.data_size)
-        return [self._micro_batch(batch, rows, parts, dropout_seed) for rows in self.shape.rows()]
+        parts, C, made = np.float32(len(self.shape.rows()) * self.shape.data_size), batch.tokens.shape[1], []
+        for rows in self.shape.rows():
+            first, stop = int(rows[0]), int(rows[-1]) + 1
+            keys_B = dropout.row_keys(*dropout_seed, np.arange(first * C, stop * C))
+            made.append(MicroBatch.of(self._host_batch(batch, batch.rows(first, stop), parts), keys_B))
+        return made
 
-    def _micro_batch(
-        self, batch: Batch, rows: NDArray[np.int64], parts: np.float32, dropout_seed: tuple[int, int]
-    ) -> MicroBatch:
-        one, C = batch.rows(int(rows[0]), int(rows[-1]) + 1), batch.tokens.shape[1]
+    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+        """`one` is a micro-batch of `batch`."""
         targets = one.targets if one.targets is not None else one_hot(one.labels, classes(self.task))
-        host = self.objective.batch(
+        made: HostBatch = self.objective.batch(
             *(one.tokens, one.lm_weights * parts, one.lengths, one.seconds),
             *(targets.astype(np.float32), one.weights * parts),
         )
-        first, stop = int(rows[0]) * C, (int(rows[-1]) + 1) * C
-        return MicroBatch.of(host, dropout.row_keys(*dropout_seed, np.arange(first, stop)))
+        return made
 
 
 def one_hot(labels: NDArray[np.int64], count: int) -> NDArray[np.float32]:
@@ -123,14 +152,16 @@ def one_hot(labels: NDArray[np.int64], count: int) -> NDArray[np.float32]:
 
 def classes(task: Task) -> int:
     """K, what the softmax is over."""
-    return task.sequences if task.kind == "choice" else task.outputs
+    return task.sequences if task.kind == "choice" and not task.answers else task.outputs
 
 
 def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
     """Class or choice numbers, or the scores of a regression, [N] from the head's scores [N, K]."""
+    numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
     if not task.has_scores and task.kind != SENTENCES:
-        numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
         return numbers
+    if task.answers:
+        return score_of(task, numbers)
     if task.outputs == 1 or task.kind == SENTENCES:
         return scores[:, 0].astype(np.float64)
     return read_out(probabilities(scores), task.score_range)

@@ -117,6 +117,8 @@ def _config(found: Imported, name: str) -> Config:
         return replace(config, task=found.classifier.settings)
     if found.model.mask == "causal":
         return config
+    if found.model.mask == "prefix":
+        return replace(config, objective=ObjectiveConfig(kind="prefix"))
     pairs = found.head is not None
     objective = ObjectiveConfig(kind="masked", next_sentence=pairs)
     return replace(config, objective=objective, data=replace(config.data, text="pairs" if pairs else "windows"))

@@ -20,6 +20,7 @@ from gpt1_ds.architecture.facts import COLUMNS, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import Config
+from gpt1_ds.model import names
 from gpt1_ds.model.block import Block
 from gpt1_ds.model.heads import FinalNorm, Head, PositionEmbedding, TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
@@ -59,7 +60,7 @@ def module_specs(
         "masked_head": (MaskedHead, (config.model, tensor)),
         "head": (TokenEmbedding, (config.model, tensor)),
     }
-    projection = language_head if head is None else both_heads
+    projection = language_head if head is None or head.kind == "text" else both_heads
     if not config.model.tied:
         known["head"] = (Head, (config.model, tensor, projection))
     specs = []
@@ -115,6 +116,7 @@ class DenseModel(nn.Module):
         heads = {str(spec.layer.kind): spec.module(*spec.arguments) for spec in specs[len(body) :] if not spec.apply}
         self.heads = nn.ModuleDict(heads)  # task_head, masked_head, a head that is not tied: where there is one
         self.projection = next((spec.apply for spec in specs if spec.apply), None)
+        names.share(self)
         self.loss = make_loss(head, vocab_size, tensor)
         self.stacks = config.model.stacks
         self._encoded = 2 + config.model.layers + 1  # layers up to the encoder's norm, where there is one

@@ -98,7 +98,7 @@ def _loss_by_kernels(
     else:
         logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, first, real)
     if tensor.size > 1:
-        logsumexp_C, predicted_C = _over_ranks(logsumexp_C, predicted_C, tensor)
+        logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
         if unit is not None:
             kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit)
     return ((logsumexp_C - predicted_C) * weights_C).sum()  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ class _Softmax:
                 self._write(probability_RV, rows, self.weights_C1[rows] * unit)
         if not alone:
             here_C1 = logsumexp_C1
-            logsumexp_C1, predicted_C1 = _over_ranks(logsumexp_C1, predicted_C1, self.tensor)
+            logsumexp_C1, predicted_C1 = over_ranks(logsumexp_C1, predicted_C1, self.tensor)
             share_C1 = (here_C1 - logsumexp_C1).exp_()  # of all ranks' probability
             if unit is not None:
                 for rows, block_RV in _row_blocks(logits_CV):
@@ -165,7 +165,7 @@ def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield rows, memory_RV[: rows.stop - first].copy_(logits_CV[rows])
 
 
-def _over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
+def over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
     """Both over the columns of all ranks, from those over this rank's; one element for each token."""
     maximum = logsumexp.clone()
     torch.distributed.all_reduce(maximum, op=torch.distributed.ReduceOp.MAX, group=tensor.group)

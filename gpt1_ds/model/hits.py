@@ -1,4 +1,4 @@
-"""How often the highest logit is that of the right token, for evaluations.
+"""How often the highest logit is that of the right token, and how likely that is, for evaluations.
 
 Shapes: T tokens, C of them in a chunk, D width, V vocabulary columns on this rank.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from gpt1_ds.model.cross_entropy import over_ranks
 from gpt1_ds.model.layers import TensorParallel
 
 
@@ -27,6 +28,26 @@ def head_hits(
         logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
         hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
     return hits
+
+
+@torch.no_grad()
+def token_scores(
+    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, real: int, tensor: TensorParallel
+) -> tuple[Tensor, Tensor]:
+    """(fp32 [T]: log-probability of each label in nats, bool [T]: whether its logit is the highest)."""
+    logs, highest = [], []
+    for tokens, logits_CV in chunks:
+        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
+        highest.append(_highest(logits_CV, tensor) == labels_T[tokens])
+        column_C = labels_T[tokens] - tensor.rank * logits_CV.shape[1]
+        here_C = (column_C >= 0) & (column_C < logits_CV.shape[1])
+        at_C1 = column_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
+        predicted_C = logits_CV.gather(1, at_C1)[:, 0].float().masked_fill(~here_C, 0.0)
+        logsumexp_C = logits_CV.float().logsumexp(1)
+        if tensor.size > 1:
+            logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
+        logs.append(predicted_C - logsumexp_C)
+    return torch.cat(logs), torch.cat(highest)
 
 
 def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:

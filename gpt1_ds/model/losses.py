@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
-from gpt1_ds.model.hits import head_hits
+from gpt1_ds.model.hits import head_hits, token_scores
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.sentence_loss import SentenceLoss
 
@@ -34,7 +34,9 @@ def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) ->
     if head is not None and head.loss is not None:
         return SentenceLoss(head)
     language = LanguageLoss(vocab_size, tensor)
-    return language if head is None else TaskLoss(head, language)
+    if head is None:
+        return language
+    return TextLoss(vocab_size, tensor) if head.kind == "text" else TaskLoss(head, language)
 
 
 class LanguageLoss:
@@ -67,6 +69,23 @@ class LanguageLoss:
             hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)
             self.measures.append({"loss": loss, "masked_accuracy": hits})
         return loss
+
+
+class TextLoss(LanguageLoss):
+    """That of a language model; an evaluation also scores each row, [B, 2]: the log-probability of its counted tokens
+    (nats), and 1 where each has the highest logit, so that the model would write them by itself.
+    """
+
+    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
+        if not torch.is_grad_enabled():
+            hidden_SBD, weight_VD, labels_SB, counted_SB = *outputs, labels[0], labels[1] > 0
+            real = min(max(0, self.vocab_size - self.tensor.rank * len(weight_VD)), len(weight_VD))
+            chunks = chunk_logits(hidden_SBD.flatten(0, 1), weight_VD, None)
+            found = token_scores(chunks, labels_SB.flatten(), real, self.tensor)
+            log_SB, highest_SB = (part.view_as(labels_SB) for part in found)
+            all_B = (highest_SB | ~counted_SB).all(0)
+            self.scores.append(torch.stack([(log_SB * counted_SB).sum(0), all_B.float()], 1))
+        return super().__call__(outputs, labels)
 
 
 class TaskLoss:

@@ -68,6 +68,14 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
     assert not known, f"the module lacks {list(known)}"
 
 
+def share(module: nn.Module) -> None:
+    """Of several parameters in `module` that are one of the architecture only the first stays, in the others' place."""
+    known: dict[str, Parameter] = {}
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            setattr(part, name, known.setdefault(info(parameter).name, parameter))
+
+
 def info(parameter: Parameter) -> ParameterInfo:
     """The label of a parameter. Raises AttributeError for one that no layer labelled (a bug of ours)."""
     return parameter.info  # type: ignore[attr-defined, no-any-return]

@@ -5,7 +5,7 @@ Shapes: B rows, T = L + 1 tokens of a window.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -59,7 +59,5 @@ class Prefix:
         T = tokens_BT.shape[1]
         after_BT = np.minimum(np.arange(T) + cut_B[:, None], T - 1)
         texts = Texts(tokens_BT[:, :-1], cut_B, np.take_along_axis(tokens_BT, after_BT, 1), T - cut_B)
-        row = self.settings.lengths(self.model)
-        if positions is not None:
-            row = replace(row, stacks=(positions,) * len(row.stacks))
-        return texts.host_batch(row, self.pad, weight_B, all_tokens=False)
+        stacks = self.settings.lengths(self.model).stacks if positions is None else (positions,) * self.model.stacks
+        return texts.host_batch(stacks, self.pad, weight_B)

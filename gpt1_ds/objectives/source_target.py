@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.config.objective import RowLengths
+from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.windows import Int64s
-from gpt1_ds.objectives.base import HostBatch
+from gpt1_ds.objectives.base import HostBatch, probe_tokens
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,16 @@ class Texts:
     target_BT: Int64s
     target_B: Int64s
 
-    def host_batch(self, row: RowLengths, pad: int, weight_B: NDArray[np.floating], all_tokens: bool) -> HostBatch:
-        """`weight_B` is that of each predicted token of a row. A single stack predicts its target, or `all_tokens`."""
+    def host_batch(
+        self, stacks: tuple[int, ...], pad: int, weight_B: NDArray[np.floating], all_tokens: bool = False
+    ) -> HostBatch:
+        """`stacks` are the positions of each. `weight_B` is that of each predicted token of a row; a single stack
+        predicts its target, or `all_tokens`.
+        """
         spans = self.source_B, self.source_B
-        if len(row.stacks) == 1:
-            return HostBatch(*self._joined(row.stacks[0], pad, weight_B, all_tokens), spans)
-        S, T = row.stacks
+        if len(stacks) == 1:
+            return HostBatch(*self._joined(stacks[0], pad, weight_B, all_tokens), spans)
+        S, T = stacks
         target_BT = _resized(self.target_BT, self.target_B, T, pad)
         shifted_BT = np.concatenate([np.full((len(target_BT), 1), pad), target_BT[:, :-1]], 1)
         weights_BT = (np.arange(T) < self.target_B[:, None]) * weight_B[:, None]
@@ -61,6 +65,15 @@ def token_weights(number_G: Int64s, row_B: Int64s, counts_G: Int64s) -> NDArray[
     """[B]: every predicted token of the global batch weighs the same; the loss is the mean over its micro-batches."""
     parts, total = len(number_G) / len(row_B), counts_G[number_G >= 0].sum()
     return (row_B >= 0) * (parts / total)  # type: ignore[no-any-return]
+
+
+def halves(model: ModelConfig) -> HostBatch:
+    """The probe of an objective: the second half of a row follows from the first."""
+    tokens_BT = probe_tokens(model).T[:, :-1]
+    T = tokens_BT.shape[1]
+    half = T // 2
+    texts = Texts(tokens_BT[:, :half], np.array([half]), tokens_BT[:, half:], np.array([T - half]))
+    return texts.host_batch((T,) * model.stacks, 0, np.full(1, 1 / (T - half)))
 
 
 def _resized(tokens_BS: Int64s, length_B: Int64s, positions: int, pad: int) -> Int64s:

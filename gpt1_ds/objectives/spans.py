@@ -13,7 +13,7 @@ Shapes: B rows, L tokens of a text, P spans, S tokens of a source, T of a target
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
@@ -24,8 +24,8 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
 from gpt1_ds.data.windows import Int64s
-from gpt1_ds.objectives.base import HostBatch, UInt64s, draws, probe_tokens
-from gpt1_ds.objectives.source_target import Texts, token_weights
+from gpt1_ds.objectives.base import HostBatch, UInt64s, draws
+from gpt1_ds.objectives.source_target import Texts, halves, token_weights
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,7 @@ class Spans:
 
     def probe(self, model: ModelConfig) -> HostBatch:
         """Nothing is masked: the second half follows from the first."""
-        tokens_BT = probe_tokens(model).T[:, :-1]
-        half = tokens_BT.shape[1] // 2
-        texts = Texts(tokens_BT[:, :half], np.array([half]), tokens_BT[:, half:], np.array([tokens_BT.shape[1] - half]))
-        row = self.settings.lengths(self.model)
-        row = replace(row, stacks=(tokens_BT.shape[1],) * len(row.stacks))
-        return texts.host_batch(row, 0, np.full(1, 1 / (tokens_BT.shape[1] - half)), all_tokens=False)
+        return halves(model)
 
     def noise(self, number_B: Int64s) -> NDArray[np.bool_]:
         """[B, L]: which tokens of these sequences the sentinels stand for."""
@@ -123,8 +118,7 @@ class Spans:
 
     def _host_batch(self, texts: Texts, weight_B: NDArray[np.floating]) -> HostBatch:
         assert self.text is not None, "the caller has a tokenizer"
-        row = self.settings.lengths(self.model)
-        return texts.host_batch(row, self.text.pad, weight_B, self._all_tokens)
+        return texts.host_batch(self.settings.lengths(self.model).stacks, self.text.pad, weight_B, self._all_tokens)
 
 
 @lru_cache(maxsize=2)  # every micro-batch of a global batch asks for all of them

@@ -4,8 +4,8 @@
                 et al. 2019), one of the embedded tokens, one of the head's gradient, three numbers a token of the loss.
                 Sequence parallelism gathers and scatters instead, gathers once more in the backward pass (Korthikanti
                 et al. 2022), and adds up the gradients of parameters that are not cut.
-    pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradient of the tied
-                embedding, which the first and the last stage hold
+    pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradients of
+                what several stages hold: a tied embedding, blocks that two stacks share
     data        gradients, and the weights that ZeRO gathers
 
 An all-reduce of B bytes among n ranks sends 2 (n - 1) / n x B, as rings do, a gather or a scatter half of it. Left out:
@@ -96,7 +96,7 @@ class Communication:
             return 0.0
         onward = (self.between_stages + KEY * self.rows) * (stage.number < self.stages - 1)
         back = self.between_stages * (stage.number > 0)
-        return self.micro_batches * (onward + back) + 4 * stage.embedding
+        return self.micro_batches * (onward + back) + 4 * stage.replicated
 
     def _to_data_ranks(self, stage: Stage) -> float:
         zero, often, held = self.parallel.zero, self.micro_batches, stage.parameters

@@ -254,8 +254,8 @@ class _Step:
             return 0.0, 0.0
         stage = max(self.parts, key=lambda one: one.parameters)
         tied = 0.0
-        if self.stages > 1:  # the embedding's two copies
-            tied = all_reduce(4 * self.parts[0].embedding, 2, self.stage_link)
+        if self.stages > 1:  # both copies of what two stages hold
+            tied = all_reduce(4 * max(part.replicated for part in self.parts), 2, self.stage_link)
         copies = 8 * stage.parameters / self.speeds.memory * (self.data > 1)
         remaining = self._remaining(passes[stage.shape][1], stage)
         return remaining + tied + copies, self._over_data_ranks(stage) - remaining

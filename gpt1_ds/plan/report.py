@@ -60,6 +60,8 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         shares = ", ".join(f"{load / sum(loads):.0%}" for load in loads)
         bubble = (parallel.pipeline - 1) / (accumulate + parallel.pipeline - 1)
         yield f"pipeline: shares of the work {shares}; {bubble:.0%} of the time is the pipeline filling and draining"
+        if model.shared:
+            yield "model.shared=true: a stage of each stack has a copy of the same block, so a pipeline saves no memory"
 
 
 def total_steps(config: Config, tokens_per_step: int, data_tokens: int | None) -> int | None:

@@ -23,6 +23,7 @@ class Stage:
     number: int
     layers: tuple[Layer, ...]
     tensor: int
+    elsewhere: frozenset[str] = frozenset()  # names of parameters that other stages hold
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
@@ -72,6 +73,11 @@ class Stage:
         return tuple(parameter.local_size(self.tensor) for parameter in self.held)
 
     @cached_property
+    def replicated(self) -> int:
+        """Of the parameters whose gradients are summed over stages: a tied matrix, blocks that two stacks share."""
+        return sum(one.local_size(self.tensor) for one in self.held if one.name in self.elsewhere)
+
+    @cached_property
     def whole(self) -> tuple[int, ...]:
         """Sizes of the parameters that tensor-parallel ranks do not share."""
         return tuple(parameter.size for parameter in self.held if parameter.cut is None)
@@ -89,7 +95,7 @@ class Stage:
 
     @cached_property
     def embedding(self) -> int:
-        """Of the tied matrix; 0 where neither end is."""
+        """Of the table or of the head's matrix; 0 where neither end is."""
         tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
         return tables[0].local_size(self.tensor) if tables else 0
 
@@ -122,5 +128,9 @@ def _stages(
     model: ModelConfig, vocab_size: int, tensor: int, pipeline: int, head: HeadSpec | None, row: RowLengths
 ) -> tuple[Stage, ...]:
     whole = pretrained_architecture(model, vocab_size, head, row)
-    cuts = pairwise(pipeline_cuts(whole, pipeline))
-    return tuple(Stage(number, whole.layers[start:stop], tensor) for number, (start, stop) in enumerate(cuts))
+    parts = [whole.layers[start:stop] for start, stop in pairwise(pipeline_cuts(whole, pipeline))]
+    names = [{one.name for layer in layers for one in layer.parameters} for layers in parts]
+    return tuple(
+        Stage(number, layers, tensor, frozenset().union(*names[:number], *names[number + 1 :]))
+        for number, layers in enumerate(parts)
+    )

@@ -41,6 +41,8 @@ class Task:
     symbols: Symbols = "extract"
     regression: Regression = "classes"  # what the head says of a score: six classes, or the score itself
     loss: SentenceLoss | None = None  # of sentence vectors; cosine knows a score of each pair, the others its label
+    answers: tuple[str, ...] = ()  # of a task in text: what may be written, of each class or score; else none
+    fields: tuple[str, ...] = ()  # of a task in text: names of an example's texts
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Task:
@@ -49,7 +51,7 @@ class Task:
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
         task = cls(**plain)
-        texts = (task.name, *task.labels, *task.metrics)
+        texts = (task.name, *task.labels, *task.metrics, *task.answers, *task.fields)
         if not all(isinstance(text, str) and text.isprintable() for text in texts):
             raise TypeError("names are lines of text")
         choices = ((task.kind, Kind), (task.layout, Layout), (task.symbols, Symbols), (task.regression, Regression))
@@ -70,8 +72,10 @@ class Task:
     @property
     def outputs(self) -> int:
         """Columns of the head: classes; of a regression 6, or its value; 1 for a choice, whose softmax is over its
-        sequences.
+        sequences. In text: answers.
         """
+        if self.answers:
+            return len(self.answers)
         if self.kind == "choice":
             return 1
         if self.kind == "regression":
@@ -80,7 +84,9 @@ class Task:
 
     @property
     def sequences(self) -> int:
-        """C, the sequences of one example."""
+        """C, the sequences of one example; in text its source alone."""
+        if self.answers:
+            return 1
         if self.layout == "sentences":
             return 3 if self.loss == "triplet" else 2
         return {"single": 1, "pair": 1, "both": 2, "choice": len(self.labels)}[self.layout]

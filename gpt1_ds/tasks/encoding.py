@@ -16,6 +16,7 @@ from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
 from gpt1_ds.tasks.layouts import Int32s, Row, count_specials, lay_out
+from gpt1_ds.tasks.text import answer_number, encode_source
 
 NO_LABEL = -1
 
@@ -28,7 +29,7 @@ class Encoded:
     offsets: NDArray[np.int64]  # [N * C + 1]
     seconds: NDArray[np.int64]  # [N, C], where the second text begins; the length where there is none
     sequences: int  # C
-    labels: NDArray[np.int64]  # [N], class or choice; -1: none, or a regression
+    labels: NDArray[np.int64]  # [N], class or choice; -1: none, or a regression. In text: number of the answer
     scores: NDArray[np.float64]  # [N], of a regression; nan: none
     targets: NDArray[np.float32] | None  # [N, 6] or [N, 1], of a regression; rows without a score are 0
     ids: tuple[str, ...]  # [N]
@@ -65,7 +66,11 @@ def length_limit(config: TaskConfig, context: int) -> int:
 
 
 def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
-    """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted."""
+    """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted. Of a
+    task in text they are the sources, and labels are numbers of answers.
+    """
+    if task.answers:
+        return _encode_sources(task, examples, tokenizer, limit)
     rows: list[Row] = []
     truncated, specials = 0, count_specials(task)
     for example in examples:
@@ -98,6 +103,30 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         truncated=truncated,
         limit=limit,
         pad=0 if task.symbols == "extract" else tokenizer.special_ids.require("pad", f"task.name={task.name}"),
+    )
+
+
+def _encode_sources(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
+    sources = [encode_source(task, example, tokenizer, limit) for example in examples]
+    lengths = np.array([len(tokens) for tokens, _ in sources], dtype=np.int64)
+    numbers = dict(zip(task.labels, range(len(task.labels)), strict=True))
+    labels = [
+        answer_number(task, example.score) if example.score is not None else numbers.get(str(example.label), NO_LABEL)
+        for example in examples
+    ]
+    return Encoded(
+        tokens=np.concatenate([np.zeros(0, dtype=np.int32), *(tokens for tokens, _ in sources)]),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        seconds=lengths[:, None],
+        sequences=1,
+        labels=np.array(labels, dtype=np.int64),
+        scores=np.array([np.nan if e.score is None else e.score for e in examples], dtype=np.float64),
+        targets=None,
+        ids=tuple(example.id for example in examples),
+        groups=tuple(example.group for example in examples),
+        truncated=sum(cut for _, cut in sources),
+        limit=limit,
+        pad=tokenizer.pad_id,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 
 Int32s = NDArray[np.int32]
@@ -18,6 +19,7 @@ class Frame:
     """A sequence is `first`, a text, `last`. `before` is cut with the text that it comes before, the others never are.
 
     With a `mask`, a token is scored by what stands in its place and on both sides of it, else by what comes before it.
+    With a `sentinel`, a decoder writes what is scored, after the sentinel that stands for it in the encoder's source.
     """
 
     size: int  # tokens of a sequence at most, the frame's included
@@ -25,6 +27,7 @@ class Frame:
     first: tuple[int, ...] = ()
     last: tuple[int, ...] = ()
     mask: int | None = None
+    sentinel: int | None = None
 
     @property
     def capacity(self) -> int:
@@ -56,3 +59,15 @@ def masked_frame(tokenizer: Tokenizer, context: int, in_rows: bool) -> Frame:
     special = tokenizer.special_ids
     first, last = (() if role is None or not in_rows else (role,) for role in (special.cls, special.separator))
     return Frame(context, first=first, last=last, mask=special.require("mask", "a probe of model.mask=bidirectional"))
+
+
+def sentinel_frame(tokenizer: Tokenizer, context: int) -> Frame:
+    """As a text whose last span is missing: the source is the text, `<extra_id_0>` and the end symbol, the target
+    `<extra_id_0>` and what is scored. Raises ConfigError for a tokenizer without sentinels.
+    """
+    if not tokenizer.special_ids.sentinels:
+        raise ConfigError(
+            "a probe of model.kind=encoder_decoder needs a token <extra_id_0>: the tokenizer has none; train one with "
+            "--sentinels"
+        )
+    return Frame(context - 2, sentinel=tokenizer.vocab_size - 1)

@@ -34,6 +34,7 @@ from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.tasks.base import Symbols, Task
+from gpt1_ds.tasks.text import in_text
 
 Int32s = NDArray[np.int32]
 ROLES: dict[Symbols, tuple[str, tuple[str, ...], str]] = {  # before, between and after texts
@@ -53,6 +54,8 @@ class Row:
 
 def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
     """`task` as a model of this kind reads it."""
+    if settings.form == "text":
+        return in_text(task)
     if model.mask == "causal":
         return replace(task, regression="value" if settings.regression == "value" else "classes")
     return replace(

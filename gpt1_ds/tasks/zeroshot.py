@@ -18,6 +18,10 @@ never met that one, the line end (`\\n</w>`). What does not fit the context is c
 for all choices, and of a text that is scored the end. Equals share the point, as drawing lots would: in the file of
 wsc273 the first candidate is always right.
 
+A template puts any task with classes in words; the log-probability of all tokens of an answer decides. A prefix model
+sees all that comes before what is scored at once. An encoder-decoder has it as its source, and writes what is scored
+after a sentinel (frame.py).
+
 A masked model sees both sides of a token. In the place of each log-probability stands that of the token when it alone
 is masked; their sum is the pseudo-log-likelihood (Salazar et al. 2020). Texts stand in rows as that model has seen
 them: `[cls] text [separator]`, or windows without symbols (frame.py). What is cut leaves these symbols in place.
@@ -25,6 +29,7 @@ them: `[cls] text [separator]`, or windows without symbols (frame.py). What is c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +38,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks import blimp, metrics, winograd
@@ -48,12 +53,15 @@ SENTIMENT = (" negative", " positive")  # by label
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe's examples; `train` is empty where nothing is fitted."""
+    """A probe's examples; `train` is empty where nothing is fitted. Its `title` names it in results."""
 
     name: str
     split: str  # of `examples`
     examples: Examples
     train: Examples
+    title: str = ""
+    template: str = ""
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,11 @@ def read_probe(config: ProbeConfig) -> Probe:
     if not Path(config.path).exists():
         raise DataError(f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes")
     train: Examples = ()
+    if config.template:
+        return _read_template(config)
     if config.name == "blimp":
-        return Probe(config.name, "test", blimp.read_pairs(Path(config.path), config.limit), train)
+        pairs = blimp.read_pairs(Path(config.path), config.limit)
+        return Probe(config.name, "test", pairs, train, config.shown)
     if config.name in winograd.FILES:
         split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
     else:
@@ -81,11 +92,33 @@ def read_probe(config: ProbeConfig) -> Probe:
         split, examples = read_split(task, alternatives)
         if config.name == "cola":
             train = capped(read_split(task, ["train"])[1], config.train_limit)
-    return Probe(config.name, split, capped(examples, config.limit), train)
+    return Probe(config.name, split, capped(examples, config.limit), train, config.shown)
+
+
+def _read_template(config: ProbeConfig) -> Probe:
+    """Raises ConfigError for a task without classes, and where there is no answer for each."""
+    spec = SPECS.get(config.name)
+    if spec is None or not spec.labels or spec.kind == "choice":
+        known = ", ".join(name for name, one in SPECS.items() if one.labels and one.kind != "choice")
+        raise ConfigError(f"probes: name={config.name} has no classes that a template can ask for; choose {known}")
+    if len(config.answers) != len(spec.labels):
+        raise ConfigError(
+            f"probes: answers={config.answers} of {config.name} must be one for each of {', '.join(spec.labels)}"
+        )
+    split, examples = read_split(TaskConfig(name=config.name, path=config.path), ["dev", "train"])
+    kept, answers = capped(examples, config.limit), tuple(config.answers)
+    return Probe(config.name, split, kept, (), config.shown, config.template, answers)
+
+
+def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
+    """Examples of a probe as token sequences, framed for a model."""
+    if not probe.template:
+        return questions(probe.name, examples, tokenizer, frame)
+    return [_templated(example, tokenizer, frame, probe) for example in examples]
 
 
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
-    """The examples as token sequences, framed for a model."""
+    """As `probe_questions`, of the probe of this name."""
     choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
     kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair}
     ask = kinds.get(name, _schema if name in winograd.FILES else choice)
@@ -100,13 +133,13 @@ def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Seque
     """
     sizes = [len(question.sequences) for question in (*asked, *fitted)]
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
-    values = sums / np.maximum(counts, 1)
+    values = sums if probe.template else sums / np.maximum(counts, 1)
     if probe.name == "blimp":
         return _phenomena(asked, sums)
-    if probe.name == "sst2":
+    if probe.name == "sst2" and not probe.template:
         pairs_N2 = sums.reshape(-1, 2)
         values = (pairs_N2 - pairs_N2.mean(axis=0)).reshape(-1) if len(set(counts.tolist())) > 1 else sums
-    if probe.name != "cola":
+    if probe.name != "cola" or probe.template:
         points = [
             _points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)
         ]
@@ -174,6 +207,14 @@ def _sentiment(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question
     text = f"{example.texts[0]} very"
     words = [tokenizer.encode_part(word, text[-1]) for word in SENTIMENT]
     return _question(tokenizer.encode(text), words, int(example.label == "1"), frame)
+
+
+def _templated(example: Example, tokenizer: Tokenizer, frame: Frame, probe: Probe) -> Question:
+    """The example in the words of the template, then each answer after a blank."""
+    texts = dict(zip(("{text}", "{text2}"), example.texts, strict=False))
+    text = re.sub(r"\{text2?\}", lambda field: texts.get(field[0], ""), probe.template).rstrip()
+    answers = [tokenizer.encode_part(f" {answer}", text[-1]) for answer in probe.answers]
+    return _question(tokenizer.encode(text), answers, SPECS[probe.name].labels.index(str(example.label)), frame)
 
 
 def _choice(example: Example, tokenizer: Tokenizer, frame: Frame, labels: Sequence[str]) -> Question:

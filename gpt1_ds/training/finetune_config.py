@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import CheckpointError, ConfigError
-from gpt1_ds.config import Config, load, load_carried
+from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.config.validate import transfer_problems
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import length_limit
+from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.text import encode_answers, source_limit
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
@@ -24,16 +28,9 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     """
     source = _model_of(files, overrides)
     config = load(files, overrides, source)
-    if config.model.kind == "encoder_decoder" or config.model.mask == "prefix":
-        key = "kind" if config.model.kind == "encoder_decoder" else "mask"
-        raise ConfigError(
-            f"model.{key}={getattr(config.model, key)}: fine-tuning reads one token of a causal or bidirectional "
-            "model; start from one of those"
-        )
-    if config.task is not None and (config.model.mask == "bidirectional" or config.task.kind == SENTENCES):
-        config = _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
+    ConfigError.raise_all(_form_problems(config.model, config.task))
     if config.checkpoint.init_from is None and config.task.tokenizer is None:
         raise ConfigError(
             "checkpoint.init_from is empty; name the checkpoint to start from, or task.tokenizer to start from nothing"
@@ -44,28 +41,54 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
         raise ConfigError(f"train.tokens={config.train.tokens} is for pre-training; give train.epochs or train.steps")
     if source is not None:
         ConfigError.raise_all(transfer_problems(config, load_carried(source).model))
+    if config.model.mask == "bidirectional" or config.task.kind == SENTENCES or config.task.form == "text":
+        return _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     return config
 
 
+def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
+    """What a model can answer with: a head reads one token, text needs a model that writes."""
+    if task.form == "head" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
+        key = "kind" if model.kind == "encoder_decoder" else "mask"
+        way_out = "start from one of those" if task.kind == SENTENCES else "use task.form=text"
+        yield (
+            "task.form=head reads states of a causal or bidirectional model, not of "
+            f"model.{key}={getattr(model, key)}; {way_out}"
+        )
+    if task.form == "text" and model.mask == "bidirectional":
+        yield "task.form=text: model.mask=bidirectional writes no text; use task.form=head"
+
+
 def _without_language_model(config: Config, coefficient: str | None) -> Config:
-    """A model that sees both sides has no next token to predict; the loss of sentence vectors is alone."""
+    """A model that sees both sides has no next token to predict; vectors and answers in text have one loss."""
     assert config.task is not None, "fine-tuning has a task"
     if coefficient is not None and config.task.lm_coefficient > 0:
+        why = "model.mask=bidirectional has no next token to predict"
+        if config.task.form == "text":
+            why = "task.form=text has one loss, of the answer"
         if config.task.kind == SENTENCES:
-            raise ConfigError(f"task.lm_coefficient={coefficient}: task.kind=sentences has its own loss only; use 0")
-        raise ConfigError(
-            f"task.lm_coefficient={coefficient}: model.mask=bidirectional has no next token to predict; use 0"
-        )
+            why = "task.kind=sentences has its own loss only"
+        raise ConfigError(f"task.lm_coefficient={coefficient}: {why}; use 0")
     return replace(config, task=replace(config.task, lm_coefficient=0.0))
 
 
 def check_task(config: Config) -> TaskData:
     """The task's examples. Raises DataError or ConfigError, once for all ranks."""
     assert config.task is not None, "finetune_config checks it"
-    length_limit(config.task, config.model.context)
+    limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
+    if config.task.form == "text":
+        answers = encode_answers(fitted(data.task, config.task, config.model), tokenizer_of(config))
+        source_limit(limit, answers, config.model.stacks)
     batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data
+
+
+def tokenizer_of(config: Config) -> Tokenizer:
+    """That of checkpoint.init_from, else of task.tokenizer."""
+    assert config.task is not None, "finetune_config checks it"
+    source = config.checkpoint.init_from
+    return load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
 
 
 def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.transfer import has_pooler, transfer
@@ -19,7 +18,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.task_scores import TaskScorer
+from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tracking.record import TaskRecord
@@ -35,7 +34,7 @@ class Finetuning(Workload):
     """`data` read from the task's files, encoded with the tokenizer in `tokenizer_folder`."""
 
     def __init__(self, config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> None:
-        self.scorer = TaskScorer(config, data, tokenizer_folder, groups)
+        self.scorer = make_scorer(config, data, tokenizer_folder, groups)
         self.config, self.task, self.groups = self.scorer.config, self.scorer.task, groups
         self.tokenizer, self.tokenizer_folder = self.scorer.tokenizer, tokenizer_folder
         self.tokenizer_hash = self.tokenizer.fingerprint
@@ -45,9 +44,7 @@ class Finetuning(Workload):
         self.batches = TrainBatches(self.train, config.train.global_batch, config.run.seed, self.scorer.multiple)
         self.steps = total_steps(config, self.batches.per_epoch)
         self.objective = self.scorer.objective
-        average = max(1, round(float(self.train.lengths.mean())))
-        model, head = replace(config.model, context=average), self.objective.head
-        self.flops_per_token = flops_per_token(model, self.scorer.vocab_size, head=head)
+        self.flops_per_token = self.scorer.flops_per_token()
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.batches.at(number - 1)
@@ -57,7 +54,7 @@ class Finetuning(Workload):
             for rows in self.scorer.shape.rows()
         )
         here = self.scorer.micro_batches(batch, (self.config.run.seed, step))
-        tokens = int(batch.lengths.sum())
+        tokens = self.scorer.fed(batch)
         return StepBatch(here, (mark + 2**63) % 2**64 - 2**63 if counted else 0, tokens)
 
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -82,7 +79,8 @@ class Finetuning(Workload):
         if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         fresh: tuple[int, ...] = ()
-        if self.task.symbols == "extract" and "task" not in facts:  # pre-training has not met GPT-1's three symbols
+        new_symbols = self.task.symbols == "extract" and not self.task.answers
+        if new_symbols and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
         self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
@@ -91,7 +89,8 @@ class Finetuning(Workload):
             log.say(f"{folder}: has no pooler: that of the task's head is drawn anew")
 
     def facts(self) -> dict[str, Any]:
-        return {"task": asdict(self.task), "head": asdict(self.scorer.objective.head)}
+        head = self.scorer.objective.head
+        return {"task": asdict(self.task), **({} if self.task.answers else {"head": asdict(head)})}
 
 
 def total_steps(config: Config, per_epoch: int) -> int:

@@ -104,6 +104,13 @@ def test_another_model_is_refused(key: str, value: object, words: str, folders: 
     assert words.split("'")[0] in str(caught.value)
 
 
+def test_shared_stacks_are_refused(span_data: Path, tmp_path: Path) -> None:
+    model = load(["model/t5_base"], [*SMALL, "model.shared=true"]).model
+    checkpoint = make_checkpoint(tmp_path / "ours", span_data.parent / "tokenizer", replace(model, vocab_size=None))
+    with pytest.raises(CheckpointError, match=r"model\.shared=True"):
+        huggingface.export(checkpoint, tmp_path / "theirs")
+
+
 def test_what_an_encoder_decoder_does_not_do(folders: list[Path]) -> None:
     loaded = load_checkpoint(folders[0])
     with pytest.raises(ConfigError, match="which answers a source; use --source"):

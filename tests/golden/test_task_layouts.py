@@ -197,8 +197,8 @@ def shown(encoded: Encoded, tokenizer: WordTokenizer, example: int) -> list[str]
 
 def test_every_preset_has_a_case() -> None:
     presets = Path(__file__).parents[2] / "configs" / "finetune"
-    vectors = {"sentences"}  # tests/unit/tasks/test_sentences.py
-    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | vectors
+    forms = {"sentences", "text"}  # of any task: tests/unit/tasks/test_sentences.py, test_task_text.py
+    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms
 
 
 @pytest.mark.parametrize("name", CASES)

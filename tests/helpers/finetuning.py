@@ -33,6 +33,14 @@ TRAINING = [
     *("train.global_batch=8", "train.micro_batch=2", "train.log_every=1", "checkpoint.every=0", "run.seed=3"),
     *("optimizer.name=adam2018", "optimizer.lr=2e-3", "schedule.kind=linear", "schedule.warmup_fraction=0.002"),
 ]
+LAYOUTS = {
+    "one": (1, []),
+    "tp2": (2, ["parallel.tensor=2"]),
+    "tp2-sequence": (2, ["parallel.tensor=2", "parallel.sequence=true"]),
+    "pp2": (2, ["parallel.pipeline=2", "train.micro_batch=1"]),
+    "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
+    "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
+}
 
 
 def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[str]:

@@ -16,10 +16,10 @@ NAMES = ("zero3 recompute", "tp2 sequence", "pp2 recompute mb2", "tp2 pp2 sequen
 CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
 
 
-@pytest.fixture(scope="module", params=["gpt2", "bert", "roberta", "t5", "prefix"])
+@pytest.fixture(scope="module", params=["gpt2", "bert", "roberta", "t5", "t5_shared", "prefix"])
 def one(request: pytest.FixtureRequest, sentence_data: Path, span_data: Path) -> tuple[list[str], Path, Trace]:
     family = FAMILIES[request.param]
-    data = span_data if request.param in ("t5", "prefix") else sentence_data
+    data = span_data if request.param in ("t5", "t5_shared", "prefix") else sentence_data
     return family, data, trace(ONE, data, STEPS, family)
 
 

@@ -33,13 +33,6 @@ ENCODER = ModelConfig(
     **{"head": "masked", "activation": "gelu"},
 )
 MODELS = {"segments": replace(ENCODER, segments=2), "no segments": ENCODER}
-LAYOUTS = {
-    "one": (1, []),
-    "tp2": (2, ["parallel.tensor=2"]),
-    "pp2": (2, ["parallel.pipeline=2", "train.micro_batch=1"]),
-    "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
-    "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
-}
 CASES = [
     *(("segments", "pair", layout) for layout in ("tp2", "pp2")),
     *(("segments", "regression", layout) for layout in ("tp2-pp2", "zero3")),
@@ -66,7 +59,7 @@ def run(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> R
 
     @cache
     def finetuned(model: str, shape: str, layout: str, *extra: str) -> Path:
-        ranks, cut = LAYOUTS[layout]
+        ranks, cut = finetuning.LAYOUTS[layout]
         name = "-".join([model, shape, layout, *extra]).replace(" ", "-").replace("=", "-")
         words = [*finetuning.make_task(place / shape, shape), f"checkpoint.init_from={sources[model]}", *cut]
         words += [f"run.dir={place}", f"run.name={name}", f"train.steps={STEPS}", *extra]

@@ -6,17 +6,21 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpt1_ds.cli import main
+from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT
 from tools.runs import configuration
 
+TWO = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=64, positions="relative")
+TEXT_MODELS = {"t5": TWO, "prefix": replace(TWO, kind="gpt", mask="prefix", positions="learned")}
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
 Gpt1 = Callable[..., tuple[int, list[str]]]
 
@@ -116,6 +120,38 @@ def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path, sentence_dat
     pairs = one["zero-shot/blimp", 0]
     assert set(pairs) == {"accuracy", "chance", "examples", "binding", "ellipsis"}
     assert pairs["accuracy"] == pairs["binding"] == pairs["ellipsis"] in (0, 1), "three times the same pair"
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_models_that_see_their_source(name: str, gpt1: Gpt1, folder: Path, span_data: Path) -> None:
+    """The paper's probes and a template; a title keeps two of them apart; two ranks say the same."""
+    make_checkpoint(folder / "t5", span_data.parent / "tokenizer", TEXT_MODELS[name])
+    template = "{name: cola, path: ., template: 'Is it good? {text} It is', answers: [bad, quite good]}"
+    titled = template.replace("name: cola", "name: cola, title: other").replace("quite good", "good")
+    probes = f"[{{name: cola, path: .}}, {{name: pdp, path: .}}, {template}, {titled}]"
+    for ranks in ("1", "2"):
+        words = ("--checkpoint", "t5", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
+        assert gpt1(*words, probes=probes)[0] == 0
+    one, two = results(Path("1.json")), results(Path("2.json"))
+    assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "cola-template", "other")}
+    for key, metrics in one.items():
+        assert two[key] == pytest.approx(metrics, rel=1e-5)
+    assert one["zero-shot/other", 0].keys() == {"accuracy", "chance", "examples"}
+    assert (one["zero-shot/other", 0]["examples"], one["zero-shot/other", 0]["chance"]) == (30, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        ("{name: stsb, path: ., template: '{text}', answers: [a, b]}", "name=stsb has no classes"),
+        ("{name: cola, path: ., template: '{text}', answers: [a, b, c]}", "must be one for each of 0, 1"),
+    ],
+)
+def test_a_template_that_does_not_fit(probe: str, says: str, gpt1: Gpt1) -> None:
+    code, lines = gpt1("--checkpoint", "r", probes=f"[{probe}]")
+    assert code == 2
+    assert len(lines) == 1
+    assert says in lines[0]
 
 
 def test_every_checkpoint_once(gpt1: Gpt1, folder: Path) -> None:

@@ -58,7 +58,7 @@ _RULES = (
 )
 _NEEDS: dict[str, Any] = {
     **{"kind": "encoder_decoder", "norm": "pre", "norm_kind": "rms", "positions": "relative", "biases": False},
-    **{"attention_scale": "one", "embedding_norm": False},
+    **{"shared": False, "attention_scale": "one", "embedding_norm": False},
 }
 
 

@@ -40,6 +40,15 @@ def test_a_run_may_go_on_with_other_probes() -> None:
         ("[{name: cola, path: x, limit: 0}]", "probes: limit=0 of cola must be at least 1"),
         ("[{name: cola, path: x, train_limit: -1}]", "probes: train_limit=-1 of cola"),
         ("[{name: cola, path: x}, {name: cola, path: y}]", "probes: cola is there 2 times"),
+        (
+            "[{name: sst2, path: x, template: it was, answers: [a, b]}]",
+            "template='it was' of sst2 has no {text}",
+        ),
+        (
+            "[{name: sst2, path: x, template: '{text}', answers: [a]}]",
+            "answers=['a'] of sst2 must be two or more",
+        ),
+        ("[{name: sst2, path: x, template: '{text}', answers: [a, a]}]", "of sst2 must be two or more different ones"),
         ("[{nam: cola, path: x}]", "Did you mean: 'name'?"),
         ("[{name: cola, path: x, limit: many}]", "probes: Value 'many'"),
         ("[{name: cola, path: '${oc.env:HOME}'}]", "resolvers are off"),

@@ -53,6 +53,8 @@ REFUSED = [
     ([*MASKED, "objective.next_sentence=true"], "needs model.segments=2, data.text=pairs and a dataset with sentences"),
     ([*MASKED, "objective.copies=10", "data.offsets=epoch"], "objective.copies=10 needs data.offsets=fixed"),
     (TWO_STACKS, "objective.kind=causal has no source for the encoder.*use objective.kind=spans or prefix"),
+    (["model.shared=true"], "model.shared=true needs model.kind=encoder_decoder; leave it out"),
+    ([*TWO_STACKS, "model.shared=true", "model.decoder_layers=3"], "model.shared=true needs model.decoder_layers=2"),
     ([*TWO_STACKS, "objective.kind=masked"], "objective.kind=masked has no source for the encoder"),
     (["model.mask=prefix"], "objective.kind=causal gives model.mask=prefix no prefix"),
     (["objective.kind=prefix"], "objective.kind=prefix needs model.mask=prefix or model.kind=encoder_decoder"),

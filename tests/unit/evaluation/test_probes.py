@@ -14,6 +14,7 @@ import torch
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import load
 from gpt1_ds.evaluation import probes
+from gpt1_ds.evaluation.likelihoods import neighbours
 from gpt1_ds.evaluation.probes import log_probabilities, pseudo_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from tests.helpers.foreign import SMALL, random_weights
@@ -116,5 +117,5 @@ def test_nothing_but_masked_positions_meets_the_vocabulary(both: Pair, monkeypat
 
 
 def test_batches_hold_neighbours_within_the_bound() -> None:
-    assert list(probes._batches([3, 3, 4, 9, 50, 2], 12)) == [[0, 1, 2], [3], [4], [5]]
-    assert list(probes._batches([2, 2, 2, 4], 12)) == [[0, 1, 2], [3]]
+    assert list(neighbours([3, 3, 4, 9, 50, 2], 12)) == [[0, 1, 2], [3], [4], [5]]
+    assert list(neighbours([2, 2, 2, 4], 12)) == [[0, 1, 2], [3]]

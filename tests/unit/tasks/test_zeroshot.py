@@ -15,7 +15,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
-from gpt1_ds.tasks.zeroshot import Probe, Question, best_threshold, questions, read_probe, score
+from gpt1_ds.tasks.zeroshot import Probe, Question, best_threshold, probe_questions, questions, read_probe, score
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
 
@@ -53,6 +53,18 @@ def test_sst2_scores_the_word_behind_very() -> None:
     assert shown("sst2", example) == ["<eod> a fine film very | negative", "<eod> a fine film very | positive"]
     (question,) = asked_words("sst2", example)
     assert question.label == 1
+
+
+def test_a_template_scores_what_follows_it() -> None:
+    probe = Probe("sst2", "dev", (), (), "x", "Is {text} good ? {text2} It was ", ("a bad film", "good"))
+    tokenizer = WordTokenizer()
+    example = Example("0", ("so {text2} fine",), label="1")
+    (question,) = probe_questions(probe, [example], tokenizer, causal_frame(tokenizer, 64))
+    before = "<eod> Is so {text2} fine good ? It was"
+    assert [text(tokenizer, tokens) for tokens in question.sequences] == [f"{before} a bad film", f"{before} good"]
+    assert (question.scored, question.label) == ((3, 1), 1)
+    found = score(probe, [question], np.array([-3.3, -3.0]))
+    assert found == {"accuracy": 1.0, "chance": 0.5, "examples": 1}, "sums decide, not means"
 
 
 def test_choices_score_the_choice_alone() -> None:

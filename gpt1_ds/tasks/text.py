@@ -1,0 +1,107 @@
+"""Tasks in text, as T5 reads and writes them (Raffel et al. 2020, appendix D): the name of the task and its texts after
+their names, then an answer in words.
+
+    mnli hypothesis: A man sleeps. premise: A man is awake.              contradiction
+    stsb sentence1: A dog runs. sentence2: The dog is running.           3.8
+    copa choice1: It rained. choice2: It snowed. premise: ... question: ...      choice1
+
+As in `preprocessors.glue` and `stsb` of the authors' code (t5/data/preprocessors.py), texts stand in the alphabetical
+order of their names, and a score is rounded to 0.2. Tasks that the paper does not have follow the same rules. Choices
+are always called choice1, choice2, ...; COPA's question is a sentence here, where the paper has `cause` or `effect`.
+A source ends with the end symbol, and so does an answer. What is cut of a source is its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.task import SHORTEST
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.registry import SPECS
+
+Int32s = NDArray[np.int32]
+FIELDS = {  # names of the texts, in the order of an example
+    **dict.fromkeys(("mnli", "snli", "scitail"), ("premise", "hypothesis")),
+    "qnli": ("question", "sentence"),
+    "qqp": ("question1", "question2"),
+    "race": ("article", "question"),
+    "cosmosqa": ("context", "question"),
+}
+STEPS = 25  # a score is a multiple of a 25th of its range, 0.2 of 0 to 5
+
+
+def in_text(task: Task) -> Task:
+    """`task` as text, with all that an answer may be."""
+    fields = ("sentence",) if task.layout == "single" else ("sentence1", "sentence2")
+    answers = tuple(_word(task.name, label) for label in task.labels)
+    if task.kind == "choice":
+        fields, answers = ("premise", "question"), tuple(f"choice{n}" for n in range(1, len(task.labels) + 1))
+    if task.kind == "regression":
+        answers = tuple(f"{step / 5:.1f}" for step in range(STEPS + 1))
+    layout = "pair" if task.layout == "both" else task.layout  # the order of two texts says nothing
+    return replace(task, layout=layout, fields=FIELDS.get(task.name, fields), answers=answers)
+
+
+def _word(name: str, label: str) -> str:
+    """A class in words, where files number them."""
+    aliases = SPECS[name].aliases if name in SPECS else {}
+    return next((word for word, number in aliases.items() if number == label and label.isdecimal()), label)
+
+
+def source(task: Task, example: Example) -> str:
+    named = [*zip(task.fields, example.texts, strict=False)]
+    named += [(f"choice{number}", choice) for number, choice in enumerate(example.choices, 1)]
+    return " ".join([task.name, *(f"{name}: {text}" for name, text in sorted(named))])
+
+
+def answer_number(task: Task, score: float) -> int:
+    """Of the answer that is nearest to a score. A tie goes to the even one, in float32, as in the authors' code."""
+    low, high = task.score_range
+    return int(np.round(np.float32((score - low) / (high - low) * 5) * np.float32(5)))
+
+
+def score_of(task: Task, number: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The scores that answers stand for."""
+    low, high = task.score_range
+    return low + number * (high - low) / STEPS
+
+
+def encode_source(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[Int32s, bool]:
+    """(int32 [tokens], at most `limit`, whether a part was cut off)."""
+    tokens = tokenizer.encode(source(task, example))
+    return np.append(tokens[: limit - 1], np.int32(tokenizer.eod_id)), len(tokens) >= limit
+
+
+def encode_answers(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, ...]:
+    """Tokens of each answer, the end symbol included. Raises ConfigError where the tokenizer cannot tell two apart."""
+    found: dict[bytes, str] = {}
+    encoded = []
+    for answer in task.answers:
+        tokens = tokenizer.encode(answer)
+        other = found.setdefault(tokens.tobytes(), answer)
+        if other != answer:
+            raise ConfigError(
+                f"task.form=text: the tokenizer has the same tokens for {answer} and {other}; use task.form=head"
+            )
+        encoded.append(np.append(tokens, np.int32(tokenizer.eod_id)))
+    return tuple(encoded)
+
+
+def source_limit(limit: int, answers: Sequence[Int32s], stacks: int) -> int:
+    """Tokens of a source at most, where a row has `limit` positions. Raises ConfigError where an answer leaves no place
+    for one.
+    """
+    longest = max(map(len, answers))
+    left = limit if stacks == 2 else limit - longest + 1
+    if longest > limit or left < SHORTEST:
+        raise ConfigError(
+            f"task.form=text: an answer has {longest} tokens, which leaves too few of the {limit} tokens of a row "
+            "(task.max_length, else model.context); use a larger one, or shorter labels"
+        )
+    return left

@@ -1,0 +1,50 @@
+"""Fine-tuning in text: every layout has the numbers of one process (dropout on), in training and in ranking answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.config import ModelConfig
+from tests.helpers import finetuning
+from tests.helpers.finetuning import assert_alike
+from tests.helpers.foreign import make_checkpoint
+
+T5 = ModelConfig(
+    **{"kind": "encoder_decoder", "layers": 2, "width": 32, "heads": 2, "head_width": 12, "context": 64},
+    **{"norm": "pre", "norm_kind": "rms", "norm_eps": 1e-6, "positions": "relative", "biases": False, "init": "t5"},
+    **{"attention_scale": "one", "activation": "gated_gelu", "ffn": 48, "ffn_dropout": 0.1, "tied": False},
+)
+PREFIX = replace(T5, kind="gpt", mask="prefix", positions="learned", tied=True)
+MODELS = {"t5": (T5, "pair", 20), "prefix": (PREFIX, "regression", 2)}
+Run = Callable[[str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def run(span_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    place = tmp_path_factory.mktemp("text")
+
+    @cache
+    def finetuned(name: str, layout: str) -> Path:
+        model, shape, dev = MODELS[name]
+        source = place / name
+        if not source.exists():
+            make_checkpoint(source, span_data.parent / "tokenizer", model)
+        ranks, cut = finetuning.LAYOUTS[layout]
+        words = [*finetuning.make_task(place / shape, shape, dev=dev), "task.form=text"]
+        words += [f"checkpoint.init_from={source}", f"run.dir={place}", f"run.name={name}-{layout}"]
+        words += ["train.steps=6", *cut]
+        assert finetuning.finetune(words, ranks) == 0
+        return place / f"{name}-{layout}"
+
+    return finetuned
+
+
+@pytest.mark.parametrize("layout", ["tp2-sequence", "pp2", "zero3", "tp2-pp2"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_layout_equals_one_process(name: str, layout: str, run: Run) -> None:
+    assert_alike(run(name, "one"), run(name, layout), 6, 0.0)
