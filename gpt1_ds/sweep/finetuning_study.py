@@ -35,6 +35,7 @@ TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what make
 NOTHING = ("", "null", "~")  # as YAML writes it
 SOURCE = "checkpoint.init_from"
 PRETRAINED = "pretrained"  # of a row: the model of `pretrain` that it begins with
+STEP = "pretrained_step"  # of a row: the step whose checkpoint of that model it begins with; without: the last
 OWN_KEYS = ("run.name", "run.seed")  # the study sets them for every cell
 
 
@@ -124,6 +125,9 @@ class Study(StudySettings):
         for name, overrides in self.variants.items():
             if (model := named_last(PRETRAINED, overrides)) not in (None, *known):
                 yield f"variants.{name}: pretrained={model} is not in pretrain; choose {', '.join(known) or 'nothing'}"
+            step = named_last(STEP, overrides)
+            if step is not None and (model is None or not step.isdecimal() or int(step) < 1):
+                yield f"variants.{name}: pretrained_step={step} must be a step of the model that pretrained names"
         for place, overrides in places.items():
             for key in (override.partition("=")[0] for override in overrides):
                 if key in OWN_KEYS:

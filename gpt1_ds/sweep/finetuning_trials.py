@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.run import RunConfig
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, LayerTransfer, Study, folder_name, named_last
+from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
@@ -164,17 +166,26 @@ def make_sweep(
 
 def _begun(overrides: Sequence[str], pretrained: Folders, seed: int) -> list[str]:
     """With the checkpoint of the model that a row names."""
-    model = named_last(PRETRAINED, overrides)
-    own = [override for override in overrides if not override.startswith(f"{PRETRAINED}=")]
-    return own if model is None else [f"{SOURCE}={pretrained[model, seed]}", *own]
+    folder = _model_of(overrides, pretrained, seed)
+    own = [override for override in overrides if override.partition("=")[0] not in (PRETRAINED, STEP)]
+    return own if folder is None else [f"{SOURCE}={folder}", *own]
+
+
+def _model_of(row: Sequence[str], pretrained: Folders, seed: int) -> Path | None:
+    """The run folder of the model that a row names, or its checkpoint of the step that the row names."""
+    model, step = named_last(PRETRAINED, row), named_last(STEP, row)
+    if model is None:
+        return None
+    folder = pretrained[model, seed]
+    return RunDir(folder).checkpoint(int(step)) if step else folder
 
 
 def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: Folders | None) -> Config:
     """A cell begins with the model that was pre-trained with its own seed."""
-    model = named_last(PRETRAINED, study.rows[variant])
-    if model is None or not pretrained:
+    folder = _model_of(study.rows[variant], pretrained or {}, seed) if pretrained else None
+    if folder is None:
         return config
-    return replace(config, checkpoint=replace(config.checkpoint, init_from=str(pretrained[model, seed])))
+    return replace(config, checkpoint=replace(config.checkpoint, init_from=str(folder)))
 
 
 def _configurations(

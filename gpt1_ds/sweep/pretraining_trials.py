@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, Study, folder_name
+from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, Study, folder_name, named_last
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 
 FOLDER = PRETRAINED
@@ -93,6 +94,7 @@ def make_pretraining(
         except UserError as error:
             told = (problem.removeprefix("command line: ") for problem in error.problems)
             problems += [f"{study.name}: pretrain.{one.name}: {problem}" for problem in told]
+    problems += _lacking_steps(study, configs)
     ConfigError.raise_all(problems)
     trials = [
         PretrainingTrial(config=_of_seed(study, name, seed, config), name=name, seed=seed)
@@ -100,6 +102,20 @@ def make_pretraining(
         for name, config in configs.items()
     ]
     return PretrainingSweep(study, tuple(trials)) if trials else None
+
+
+def _lacking_steps(study: Study, configs: Mapping[str, Config]) -> Iterator[str]:
+    """Problems of rows that begin with a checkpoint which its model will not keep."""
+    for row, overrides in study.variants.items():
+        model, step = named_last(PRETRAINED, overrides), int(named_last(STEP, overrides) or 0)
+        if step and model is not None and model in configs:
+            settings, last = configs[model].checkpoint, configs[model].train.steps or step
+            every = math.lcm(settings.every, settings.keep_every)
+            if step != configs[model].train.steps and (not every or step % every or step > last):
+                yield (
+                    f"{study.name}: variants.{row}: pretrained_step={step}: {model} does not keep that checkpoint; "
+                    f"set its checkpoint.every and checkpoint.keep_every so that they divide it"
+                )
 
 
 def _of_seed(study: Study, name: str, seed: int, config: Config) -> Config:

@@ -100,10 +100,16 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
     """Every cell begins with the model of its own seed; a mistake of a task is told before anything trains."""
     text = f"""
         pretrain:
-          - {{preset: pretrain/tiny_cpu, name: small, data.path: {tiny_data}, train.tokens: 1K}}
+          - preset: pretrain/tiny_cpu
+            name: small
+            data.path: {tiny_data}
+            train.steps: 4
+            checkpoint: {{every: 2, keep_every: 2}}
         tasks:
           - {{preset: finetune/table, name: mine, task.path: task}}
-        variants: {{small without: {{pretrained: small, task.transfer_layers: -1}}}}
+        variants:
+          small without: {{pretrained: small, task.transfer_layers: -1}}
+          small early: {{pretrained: small, pretrained_step: 2}}
         overrides: {{train.steps: 2, train.global_batch: 8}}
         seeds: [1, 2]
         jobs: 2
@@ -112,6 +118,10 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
     told = program("finetune", "study", "grid.yaml")
     assert told.returncode == 2
     assert "grid: mine: away: no such folder" in told.stderr
+    (folder / "grid.yaml").write_text(text.replace("pretrained_step: 2", "pretrained_step: 3"))
+    told = program("finetune", "study", "grid.yaml")
+    assert told.returncode == 2
+    assert "variants.small early: pretrained_step=3: small does not keep that checkpoint" in told.stderr
     assert not (folder / "runs" / "grid").exists()
     (folder / "grid.yaml").write_text(text)
     told = program("finetune", "study", "grid.yaml", "--dry-run")
@@ -123,9 +133,11 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
         for row in ("small", "small-without"):
             recorded = (grid / "mine" / row / f"seed-{seed}" / "config.yaml").read_text()
             assert f"init_from: runs/grid/pretrained/small/seed-{seed}\n" in recorded
-    assert "4 of 4 cells are done, from small." in (grid / "table.md").read_text()
+        early = (grid / "mine" / "small-early" / f"seed-{seed}" / "config.yaml").read_text()
+        assert f"init_from: runs/grid/pretrained/small/seed-{seed}/checkpoints/step-00000002\n" in early
+    assert "6 of 6 cells are done, from small." in (grid / "table.md").read_text()
     again = program("finetune", "study", "grid.yaml")
-    assert "4 cells, 4 done" in again.stderr
+    assert "6 cells, 6 done" in again.stderr
 
 
 def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:

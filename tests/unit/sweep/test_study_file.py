@@ -131,6 +131,11 @@ def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
         (MINIMAL + "pretrain: pretrain/books_cpu", "is no list of presets, like [pretrain/books_cpu"),
         (MINIMAL + "pretrain: [{name: x}]", "names no preset; write pretrain/books_cpu"),
         (MINIMAL + "variants: {x: {pretrained: y}}", "variants.x: pretrained=y is not in pretrain; choose nothing"),
+        (MINIMAL + "variants: {x: {pretrained_step: 3}}", "pretrained_step=3 must be a step of the model that pretr"),
+        (
+            MINIMAL + "pretrain: [{preset: p, name: x}]\nvariants: {y: {pretrained: x, pretrained_step: 0}}",
+            "variants.y: pretrained_step=0 must be a step",
+        ),
         (
             MINIMAL + "pretrain: [{preset: p, name: x}]\nvariants: {x: {a.b: 1}}",
             "two of them would lie in the folder x",
