@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from gpt1_ds.config import Config, load
 
 SENTINELS = 20
 _ENCODER = [
@@ -27,18 +32,59 @@ FAMILIES: dict[str, list[str]] = {
     "prefix": [*_T5, "model.mask=prefix", "objective.kind=prefix"],
     "roberta": [*_ENCODER, "objective.whole_words=true", "data.text=full_sentences"],
 }
+TASKS: dict[str, list[str]] = {  # what is fine-tuned, in the place of a family that is pre-trained
+    "sentences": [*_ENCODER, "task.name=table", "task.kind=sentences", "task.columns={text: a, text2: b, label: x}"],
+}
 
 
-def add_family(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--family", choices=FAMILIES, default="gpt1", help="of the model (default: gpt1)")
+def add_family(parser: argparse.ArgumentParser, tasks: bool = False) -> None:
+    choices = [*FAMILIES, *(TASKS if tasks else ())]
+    parser.add_argument("--family", choices=choices, default="gpt1", help="of the model (default: gpt1)")
 
 
-def family_data(folder: Path, family: str) -> Path:
-    """A small dataset in `folder` that the family's models can read."""
-    settings = FAMILIES[family]
-    return make_data(
+def family_data(folder: Path, family: str) -> tuple[Path, list[str]]:
+    """A small dataset in `folder` that the family's models can read, and the family's settings."""
+    settings = FAMILIES.get(family) or TASKS.get(family) or []
+    data = make_data(
         folder, "objective.kind=masked" in settings, SENTINELS if "objective.kind=spans" in settings else 0
     )
+    return data, [*settings, *(_make_task(folder) if family in TASKS else ())]
+
+
+def _make_task(folder: Path) -> list[str]:
+    """Pairs of lines of the text: the same line, two of one document, or of two documents; the words that name them."""
+    (folder / "task" / "sts").mkdir(parents=True, exist_ok=True)
+    lines = [[line for line in file.read_text().splitlines() if line] for file in sorted((folder / "text").iterdir())]
+    texts = [text for text in lines if len(text) > 20]
+    rows, scored = [], ["sentence1\tsentence2\tscore"]
+    for number in range(12 * len(texts)):
+        text, line, kind = texts[number % len(texts)], number // len(texts), number % 3
+        other = (text[line], text[line + 1], texts[(number + 1) % len(texts)][line])[kind]
+        rows.append({"a": text[line], "b": other, "x": ("entailment", "neutral", "contradiction")[kind]})
+        scored.append(f"line {number} .\tline {number + kind} .\t{5 - 2 * kind}")
+    (folder / "task" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "task" / "sts" / "dev.tsv").write_text("\n".join(scored[:40]) + "\n")
+    return [f"task.path={folder}/task", f"task.sts={folder}/task/sts", f"task.tokenizer={folder}/tokenizer"]
+
+
+def configured(overrides: Sequence[str]) -> Config:
+    """As `pretrain` or, for a task, `finetune` has it."""
+    from gpt1_ds.training.finetune_config import finetune_config
+
+    is_task = any(override.startswith("task.") for override in overrides)
+    return finetune_config([], overrides) if is_task else load([], overrides)
+
+
+def open_workload(config: Config, groups: Any) -> Any:
+    """Runs on every rank: what a run of this configuration trains on (training/workload.py), without a run folder."""
+    from gpt1_ds.tasks.reading import read_task
+    from gpt1_ds.training.finetuning import Finetuning
+    from gpt1_ds.training.pretraining import open_pretraining
+
+    if config.task is None:
+        return open_pretraining(config, groups, lambda: None)
+    assert config.task.tokenizer is not None, "_make_task names it"
+    return Finetuning(config, read_task(config.task), Path(config.task.tokenizer), groups)
 
 
 def make_data(folder: Path, masks: bool = False, sentinels: int = 0) -> Path:

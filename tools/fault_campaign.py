@@ -36,7 +36,7 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
-from tools.families import FAMILIES, add_family, family_data
+from tools.families import add_family, family_data
 from tools.faults.attempt import AIMS, STEPS, TINY, VICTIMS, Attempt, folder
 from tools.faults.ledger import Finished, Kill, Ledger, shortfalls, table
 
@@ -195,7 +195,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted"))  # so that the run under way ends with us
     with tempfile.TemporaryDirectory() as temporary:
         place, began = options.out or Path(temporary), time.monotonic()
-        data, family = family_data(place, options.family), FAMILIES[options.family]
+        data, family = family_data(place, options.family)
         ledger = campaign(data, place / "runs", options.kills, options.seed, options.delays, extra=family)
     print(table(ledger.kills))
     victims = dict(Counter(kill.victim for kill in ledger.kills))

@@ -23,9 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
-from tools.families import FAMILIES, add_family, family_data
+from tools.families import add_family, configured, family_data, open_workload
 
 # The pinned recipe: learnable text, a rate at which training is not chaotic, warm-up, dropout, clipping that bites
 RECIPE = [
@@ -147,14 +146,12 @@ def compare(one: Trace, other: Trace) -> Difference:
 
 
 def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
-    """Runs on every rank: the product's own process groups, loader, engine and reduction, without a run folder."""
-    from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
+    """Runs on every rank: the product's own process groups, workload and engine, without a run folder."""
+    from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.objectives.pretraining import pretraining_objective
     from gpt1_ds.training import schedule
 
-    config = load([], overrides)
+    config = configured(overrides)
     with contextlib.ExitStack() as stack:
         if config.parallel.sequence:
             stack.enter_context(sequence_parallel_on_cpu())
@@ -164,18 +161,16 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
         torch.set_num_threads(1)
         connect(120)
         groups = ProcessGroups(config)
-        data = open_data(config)
-        objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
-        engine = build_engine(config, data.tokenizer.vocab_size, groups, objective=objective)
-        shape = batch_shape(config, groups)
+        workload = open_workload(config, groups)
+        config = workload.config
+        engine = build_engine(config, config.model.vocab_size, groups, objective=workload.objective)
         initial = _weights(engine)
         losses, norms, fingerprints = [], [], []
         for step in range(1, steps + 1):
-            batch = data.training.batch(step, shape)
+            batch = workload.batch(step, step)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, steps)
-            result = engine.step(training_batches(objective, batch.micro_batches, config.run.seed, step), rate)
-            counted = batch.fingerprint if groups.tensor_rank == 0 and groups.is_first_stage else 0
-            total = torch.tensor([counted])
+            result = engine.step(batch.micro_batches, rate)
+            total = torch.tensor([batch.fingerprint])
             dist.all_reduce(total, group=groups.control_group)
             losses.append(result.loss)
             norms.append(result.grad_norm)
@@ -237,15 +232,14 @@ def sequence_parallel_on_cpu() -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
-    add_family(parser)
+    add_family(parser, tasks=True)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    family = FAMILIES[options.family]
     with tempfile.TemporaryDirectory() as folder:
-        data = family_data(Path(folder), options.family)
+        data, family = family_data(Path(folder), options.family)
         if options.plot:
             plot_precisions(data, options.steps, options.plot)
             return

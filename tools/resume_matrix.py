@@ -21,9 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
-from tools.families import FAMILIES, add_family, family_data
+from tools.families import add_family, configured, family_data, open_workload
 from tools.layouts import ONE, RECIPE, Layout, _layout, trace
 
 SAVED, MORE = 10, 5
@@ -48,8 +47,9 @@ def save_on(
     name = layout.name.replace(" ", "-")
     words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
     words += [f"train.steps={steps}", f"train.precision={precision}"]
-    config = load([], [*words, *extra])
-    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (config,), layout.ranks) == 0
+    config = configured([*words, *extra])
+    life = "finetune:finetune" if config.task else "pretrain:pretrain"
+    assert launch.launch(f"gpt1_ds.training.{life}", (config,), layout.ranks) == 0
     return find(folder / name)
 
 
@@ -77,20 +77,17 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     import torch.distributed as dist
 
     from gpt1_ds.checkpoint.restore import restore, verify
-    from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine.build import batch_shape, build_engine, training_batches, with_vocabulary
+    from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.objectives.pretraining import pretraining_objective
     from gpt1_ds.training import schedule
 
-    config = load([], overrides)
+    config = configured(overrides)
     torch.set_num_threads(1)
     connect(120)
-    groups, data = ProcessGroups(config), open_data(config)
-    config = with_vocabulary(config, data.tokenizer.vocab_size)
-    objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
-    engine = build_engine(config, data.tokenizer.vocab_size, groups, objective=objective)
-    shape = batch_shape(config, groups)
+    groups = ProcessGroups(config)
+    workload = open_workload(config, groups)
+    config = workload.config
+    engine = build_engine(config, config.model.vocab_size, groups, objective=workload.objective)
     results = []
     for checkpoint in checkpoints:
         verify(engine, checkpoint)
@@ -98,10 +95,9 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
         wrong = _not_restored(engine, checkpoint)
         losses = []
         for step in range(saved + 1, saved + more + 1):
-            batch = data.training.batch(step, shape)
+            batch = workload.batch(step, step)
             rate = schedule.learning_rate(config.schedule, config.optimizer.lr, step, saved + more)
-            batches = training_batches(objective, batch.micro_batches, config.run.seed, step)
-            losses.append(engine.step(batches, rate).loss)
+            losses.append(engine.step(batch.micro_batches, rate).loss)
         results.append((losses, wrong))
     dist.destroy_process_group()
     return results
@@ -133,13 +129,13 @@ def relative(losses: list[float], wanted: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_family(parser)
+    add_family(parser, tasks=True)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="layouts that resume")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
-        data, family = family_data(Path(folder), options.family), FAMILIES[options.family]
+        data, family = family_data(Path(folder), options.family)
         layouts = LAYOUTS if options.precision == "fp32" else BF16_LAYOUTS
         wanted = trace(ONE, data, SAVED + MORE, family).losses[SAVED:]
         runs, precision = Path(folder) / "runs", options.precision
