@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,16 @@ import pytest
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
+from tools.families import FAMILIES
+from tools.layouts import RECIPE
 
 STEPS, MICRO_BATCHES = 3, 4
 
 
-def count_here(config: Config, apart: bool) -> dict[str, int]:
-    """Runs on every rank: backward passes of this rank's blocks, and how many blocks it has."""
-    from gpt1_ds.architecture.architecture import Architecture
+@contextlib.contextmanager
+def counted() -> Iterator[dict[str, int]]:
+    """Backward passes of this rank's blocks, and how many blocks it has."""
     from gpt1_ds.model.block import Block
-    from gpt1_ds.training import finetune
 
     found = {"passes": 0, "blocks": 0}
 
@@ -31,14 +34,36 @@ def count_here(config: Config, apart: bool) -> dict[str, int]:
         found["blocks"] += 1
         self.register_full_backward_pre_hook(passed)
 
-    make, groups = Block.__init__, Architecture.groups
+    make = Block.__init__
     Block.__init__ = built  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Block.__init__ = make  # type: ignore[method-assign]
+
+
+def count_here(config: Config, apart: bool) -> dict[str, int]:
+    """Runs on every rank: fine-tuning."""
+    from gpt1_ds.architecture.architecture import Architecture
+    from gpt1_ds.training import finetune
+
+    groups = Architecture.groups
     if apart:  # a cut between the task head and the tied head, whose inputs are both outputs of the first stage
         Architecture.groups = lambda self: [[*self.layers[:-1]], [self.layers[-1]]]  # type: ignore[method-assign]
     try:
-        assert finetune.finetune(config) == 0
+        with counted() as found:
+            assert finetune.finetune(config) == 0
     finally:
-        Block.__init__, Architecture.groups = make, groups  # type: ignore[method-assign]
+        Architecture.groups = groups  # type: ignore[method-assign]
+    return found
+
+
+def count_two_stacks_here(overrides: list[str]) -> dict[str, int]:
+    """Runs on every rank: pre-training."""
+    from tools.layouts import train_here
+
+    with counted() as found:
+        train_here(overrides, STEPS)
     return found
 
 
@@ -57,3 +82,13 @@ def test_blocks_run_backward_once(apart: bool, tiny_data: Path, tmp_path: Path) 
     assert sum(rank["blocks"] for rank in ranks) == 2
     for rank in ranks:
         assert rank["passes"] == rank["blocks"] * STEPS * MICRO_BATCHES
+
+
+@pytest.mark.parametrize("family", ["t5", "t5_shared"])
+def test_blocks_of_two_stacks_run_backward_once(family: str, span_data: Path) -> None:
+    """Wherever the cut is: both streams, and the encoder's output, which every decoder block reads, pass it."""
+    words = [*RECIPE, f"data.path={span_data}", *FAMILIES[family], "train.micro_batch=4", "parallel.pipeline=4"]
+    ranks = launch.run("tests.parallel.test_shared_graph:count_two_stacks_here", (words,), 4)
+    assert sum(rank["blocks"] for rank in ranks) == 4
+    for rank in ranks:
+        assert rank["passes"] == rank["blocks"] * STEPS * 4
