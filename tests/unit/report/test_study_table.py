@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.report import paper
-from gpt1_ds.report.study_page import curves, layer_transfer, write_study
+from gpt1_ds.report.study_figures import curves, layer_transfer, rows
+from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
 
@@ -119,6 +120,12 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
     write_study(folder)
     row = (folder / "results.csv").read_text().splitlines()[-2]
     assert row == "cola,majority,,dev,matthews,0.0,,"
+    figure = rows(results)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["full", "mine", "majority"]
+    lines = [line.get_xydata().round(6).tolist() for line in figure.axes[0].lines]
+    assert [[0.0, 2.0]] in lines, "the control, on the last row"
+    assert [[0.0, 0.0], [0.0, 1.0]] in lines, "the best control, from bottom to top"
+    assert [[30.0, 0.0], [50.0, 0.0]] in lines, "the first row's runs"
 
 
 def test_a_table_of_test_splits(folder: Path) -> None:
@@ -140,13 +147,13 @@ def test_the_csv_is_tidy(folder: Path) -> None:
     finish(folder, "mnli/full/1", dev={"accuracy": 1 / 3}, dev_mm={"accuracy": 0.5})
     write_study(folder)
     with open(folder / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["task"], row["variant"], row["seed"], row["split"]) for row in rows] == [
+        found = list(csv.DictReader(file))
+    assert [(row["task"], row["variant"], row["seed"], row["split"]) for row in found] == [
         ("mnli", "full", "1", "dev"),
         ("mnli", "full", "1", "dev_mm"),
     ]
-    assert float(rows[0]["value"]) == 1 / 3, "never rounded"
-    assert (rows[0]["metric"], rows[0]["seconds"], rows[0]["step"]) == ("accuracy", "30.5", "7")
+    assert float(found[0]["value"]) == 1 / 3, "never rounded"
+    assert (found[0]["metric"], found[0]["seconds"], found[0]["step"]) == ("accuracy", "30.5", "7")
 
 
 def test_the_page_and_the_table_as_text(folder: Path) -> None:
@@ -161,12 +168,14 @@ def test_the_page_and_the_table_as_text(folder: Path) -> None:
     page = (folder / "study.html").read_text()
     for words in ("&lt;b&gt;odd", "45.0 ± 5.0", "&lt;i&gt;luck", "hidden test sets", "Layer transfer", "http-equiv"):
         assert words in page, words
-    assert page.count("<svg") == 1
-    assert (folder / "figures" / "layer_transfer.png").stat().st_size > 5_000
+    assert page.count("<svg") == 2
+    for name in ("rows", "layer_transfer"):
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 5_000
 
 
 def test_the_curve(folder: Path) -> None:
     assert layer_transfer(read_study(folder)) is None, "nothing to draw yet"
+    assert rows(read_study(folder)) is None
     finish_all(folder)
     finish(folder, "mnli/transfer-0/1", dev={"accuracy": 0.3})
     results = read_study(folder)

@@ -1,0 +1,107 @@
+"""A study's figures: its rows beside the controls, and the curve of layers transferred."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gpt1_ds.report import figures, paper
+from gpt1_ds.report.study_results import Column, Results
+from gpt1_ds.report.study_table import Mean, cell_mean, mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CAPTIONS = {
+    "rows": (
+        "Each row of the table: mean and standard error over seeds, each run as a dot. Hollow squares are controls "
+        "without pre-training; the dashed line is the best of them. What does not exceed it shows no knowledge of "
+        "language."
+    ),
+    "layer_transfer": (
+        "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything "
+        "trained. Mean and standard error over seeds, each run as a dot. At `none` nothing is taken, at 0 the "
+        "embeddings only. The paper's Figure 2 (left; 12 layers), as others read it off: MNLI from about 72 to 82, "
+        "RACE from about 40 to 60."
+    ),
+}
+
+
+def rows(results: Results) -> Any | None:
+    """Every row and control of the table, a panel per task; a matplotlib figure, or None while no run is done."""
+    columns = [column for column in results.columns if any(key[0] == column.name for key in results.points)]
+    names = [*results.variants, *results.controls]
+    if not columns or len(names) < 2:
+        return None
+    figures.set_up()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.0 + 2.6 * len(columns), 0.8 + 0.27 * len(names)), layout="constrained")
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axes, column in zip(panels, columns, strict=True):
+        _rows_panel(axes, results, column)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    return figure
+
+
+def _rows_panel(axes: Axes, results: Results, column: Column) -> None:
+    for height, name in enumerate(results.variants):
+        runs = [results.points[key] for seed in results.seeds if (key := (column.name, name, seed)) in results.points]
+        if (one := mean(runs)) is not None:
+            axes.errorbar([one.mean], [height], xerr=one.error or 0.0, color="C0", marker="o", ms=4, capsize=2)
+            axes.plot(runs, [height] * len(runs), ".", color="C0", alpha=0.35, ms=4)
+    controls = [cell_mean(results, column, name) for name in results.controls]
+    for height, one in enumerate(controls, len(results.variants)):
+        if one is not None:
+            axes.plot([one.mean], [height], "s", color="0.4", mfc="none", ms=5)
+    if any(controls):
+        axes.axvline(max(one.mean for one in controls if one is not None), color="0.4", linestyle="--", linewidth=1)
+    axes.set_title(column.title, fontsize=10)
+    axes.set_xlabel(f"{results.split} {paper.METRICS[column.metric]} x 100")
+    axes.grid(axis="x", alpha=0.25)
+
+
+def curves(results: Results) -> dict[str, dict[int, list[float]]]:
+    """Task -> layers taken -> scores of the finished runs, in points."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for layers, key in sorted(results.curve, key=lambda point: point[0]):
+        if key in results.points:
+            found.setdefault(key[0], {}).setdefault(layers, []).append(results.points[key])
+    return found
+
+
+def layer_transfer(results: Results) -> Any | None:
+    """Figure 2 (left) of the paper: what each further layer taken from the pre-trained model brings.
+
+    A matplotlib figure with a panel per task, or None while no run of it is done.
+    """
+    found = curves(results)
+    if not found:
+        return None
+    figures.set_up()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.0 + 3.6 * len(found), 3.2), layout="constrained")
+    tasks = {task.name: task for task in results.tasks}
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    wanted = sorted({layers for layers, _ in results.curve})
+    for number, (axes, (task, scores)) in enumerate(zip(panels, found.items(), strict=True)):
+        _panel(axes, tasks[task], {layers: scores.get(layers, []) for layers in wanted}, f"C{number}")
+        axes.set_xticks(wanted, ["none" if layers < 0 else str(layers) for layers in wanted])
+        axes.set_xlim(wanted[0] - 0.4, wanted[-1] + 0.4)
+    return figure
+
+
+def _panel(axes: Axes, column: Column, scores: dict[int, list[float]], colour: str) -> None:
+    """The line is broken where no run is done yet."""
+    missing = Mean(math.nan, None, 0)
+    means = [mean(runs) or missing for runs in scores.values()]
+    errors = [one.error or 0.0 for one in means]
+    axes.errorbar(list(scores), [one.mean for one in means], errors, color=colour, marker="o", ms=4, capsize=2)
+    for layers, runs in scores.items():
+        axes.plot([layers] * len(runs), runs, ".", color=colour, alpha=0.35, ms=4)
+    axes.set_title(column.title, fontsize=10)
+    axes.set_xlabel("layers transferred")
+    axes.set_ylabel(f"dev {paper.METRICS[column.metric]} x 100")
+    axes.grid(alpha=0.25)
