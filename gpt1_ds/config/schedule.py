@@ -11,7 +11,7 @@ WARMUP_KEYS = ("warmup_steps", "warmup_fraction")  # exclude one another
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    kind: Literal["cosine", "linear", "wsd", "constant"] = "cosine"  # shape after the warm-up
+    kind: Literal["cosine", "linear", "wsd", "constant", "rsqrt"] = "cosine"  # after the warm-up; rsqrt: 1 / sqrt(step)
     warmup_steps: int | None = None  # optimizer steps of linear warm-up from 0
     warmup_fraction: float | None = None  # warm-up as a share of the run; nothing named: 0.02
     decay_fraction: float = 0.2  # wsd: share of the run, at its end, in which the rate falls linearly

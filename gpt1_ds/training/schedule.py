@@ -17,7 +17,8 @@ def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: in
     """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape.
 
     The highest rate is that of update `warmup`. A falling shape gets to its end at update `steps` + 1, which is never
-    made, so that no update is wasted at a rate of 0.
+    made, so that no update is wasted at a rate of 0. `rsqrt` falls with the root of the step, however long the run is
+    (Raffel et al. 2020, section 3.1.2, has 1 / sqrt(max(step, warm-up)): constant where this one warms up).
     """
     warmup = warmup_steps(schedule, steps)
     if step < warmup:
@@ -32,6 +33,8 @@ def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: in
     elif schedule.kind == "wsd":
         decay = round(schedule.decay_fraction * steps)
         share = final + (1 - final) * min(1.0, (end - step) / (decay + 1))
+    elif schedule.kind == "rsqrt":
+        share = max(final, math.sqrt(max(1, warmup) / step))
     else:
         share = 1.0
     return highest * share

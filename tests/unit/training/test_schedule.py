@@ -36,6 +36,10 @@ def test_other_shapes() -> None:
     assert wsd[85] == 0.5
     assert wsd[-1] == 1 / 20
     assert set(rates(10, kind="constant", warmup_steps=0)) == {1.0}
+    found = rates(400, kind="rsqrt", warmup_steps=25)
+    assert (found[24], found[99], found[-1]) == (1.0, 0.5, 0.25)
+    assert found == rates(900, kind="rsqrt", warmup_steps=25)[:400], "whatever the length of the run"
+    assert rates(400, kind="rsqrt", warmup_steps=25, final_fraction=0.5)[-1] == 0.5
     assert rates(1000)[19] == 1.0, "2 % of warm-up unless said otherwise"
     assert rates(5, warmup_steps=100)[-1] == 1.0, "a warm-up longer than the run ends with it"
 

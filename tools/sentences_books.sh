@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Sentence-BERT on one shelf of novels: bash tools/sentences_books.sh FOLDER_OF_NOVELS TASKS [OUT]
+# Three BERTs, each tuned by three losses on SNLI and MNLI, then all of them, untuned too, on seven years and sets of scored
+# pairs, beside TF-IDF and GloVe. About two hours on two cores; the same command resumes. TASKS holds nli_slices, stsb, sts,
+# sick and glove50.
+set -euo pipefail
+[ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+root=$(cd "$(dirname "$0")/.." && pwd)
+books=$(realpath "$1")
+tasks=$(realpath "$2")
+bash "$root/tools/setup.sh"
+mkdir -p "${3:-sentences-books}/data"
+cd "${3:-sentences-books}"
+gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
+
+[ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --model wordpiece --vocab-size 8000 --unwrap
+gpt1 data build --input "$books" --tokenizer tok --out data/wordpiece --unwrap --validation 0.05 --sentences
+for name in nli_slices stsb sts sick glove50; do ln -sfn "$tasks/$name" "data/$name"; done
+gpt1 finetune study finetune/study/sentences_books
+study=runs/sentences_books
+runs=()
+for seed in 1 2 3; do
+    runs+=("BERT=$study/pretrained/BERT/seed-$seed" "BERT, NLI=$study/sentences/BERT/seed-$seed")
+    runs+=("BERT, triplets=$study/sentences/BERT-triplets/seed-$seed")
+    runs+=("BERT, ranking=$study/sentences/BERT-ranking/seed-$seed")
+done
+"$root/.venv/bin/python" "$root/tools/sentence_vectors.py" --out scores --vectors data/glove50/glove*.txt \
+    --sets data/sts/201[2345] data/stsb data/sick/SICK_test_annotated.txt "${runs[@]}"
