@@ -83,6 +83,9 @@ def program(command: Sequence[str], folder: Path, columns: int = 80) -> Iterator
     """`command` behind Python's name, as the foreground job of a terminal of its own."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    settings = termios.tcgetattr(theirs)
+    settings[3] &= ~termios.ECHOCTL  # ^C would be written wherever the program's output is just then
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
     environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "PYTHONUTF8": "1"}
     process = subprocess.Popen(
