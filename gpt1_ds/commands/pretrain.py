@@ -10,18 +10,17 @@ from gpt1_ds.common.errors import ConfigError
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config import load, to_yaml, world_problems
+    from gpt1_ds.config import to_yaml, world_problems
     from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.training.pretrain_config import pretrain_config
 
-    config = load(options.config, options.overrides)
+    config = pretrain_config(options.config, options.overrides)
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
-    if config.task is not None:
-        raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
     ConfigError.raise_all(world_problems(config, world))
