@@ -54,9 +54,7 @@ def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], l
     keys = {**config, **overrides} if isinstance(config, Mapping) else dict(overrides)
     files = [] if isinstance(config, Mapping) else [config] if isinstance(config, (str, Path)) else config
     if not isinstance(files, Sequence) or not all(isinstance(name, (str, Path)) for name in files):
-        raise ConfigError(
-            f"gpt1_ds.train: {config!r:.80} is no configuration; give a preset, a file or a mapping"
-        )
+        raise ConfigError(f"gpt1_ds.train: {config!r:.80} is no configuration; give a preset, a file or a mapping")
     ConfigError.raise_all(
         f"gpt1_ds.train: {key}={value!r:.80} is no section; write {key}={{'KEY': VALUE}}"
         for key, value in overrides.items()
