@@ -22,15 +22,17 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml, world_problems
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.tracking.libraries import library_problems
+    from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
-    config = finetune_config(options.config, options.overrides)
+    config = as_trial(finetune_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all(world_problems(config, world))
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     data = check_task(config)
     if options.dry_run:
         for line in _plan(config, world, data):

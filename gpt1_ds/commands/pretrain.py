@@ -15,15 +15,17 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.tracking.libraries import library_problems
+    from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.pretrain_config import pretrain_config
 
-    config = pretrain_config(options.config, options.overrides)
+    config = as_trial(pretrain_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all(world_problems(config, world))
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     if options.dry_run:
         for line in describe(config, world, *found_data(config, quietly=True)):
             print(line)

@@ -17,6 +17,8 @@ from gpt1_ds.config.load import names_task
 from gpt1_ds.config.overrides import as_overrides
 from gpt1_ds.data.sources import open_data, with_embedded_corpus
 from gpt1_ds.launcher import accelerator, launch, libraries
+from gpt1_ds.tracking.libraries import library_problems
+from gpt1_ds.tracking.wandb_sweep import as_trial
 from gpt1_ds.training.finetune_config import check_task, finetune_config
 from gpt1_ds.training.pretrain_config import pretrain_config
 
@@ -65,10 +67,10 @@ def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], l
 
 def _train(files: Sequence[str], words: Sequence[str]) -> Path:
     is_task = names_task(files, words)
-    config = (finetune_config if is_task else pretrain_config)(files, words)
+    config = as_trial((finetune_config if is_task else pretrain_config)(files, words))
     world = launch.world(None)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all(world_problems(config, world))
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     if is_task:
         check_task(config)
     accelerator.prepare(config)

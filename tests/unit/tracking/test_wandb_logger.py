@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpt1_ds.tracking import wandb_logger
+from gpt1_ds.tracking import process_sink
 from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
 from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
@@ -20,8 +20,16 @@ from tests.helpers.wandb_files import read_segments
 
 def start(folder: Path, **changes: Any) -> Start:
     values: dict[str, Any] = {
-        **{"mode": "offline", "id": "abc", "name": "n", "folder": str(folder), "project": "p", "group": None},
-        **{"tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
+        **{
+            "mode": "offline",
+            "id": "abc",
+            "name": "n",
+            "folder": str(folder),
+            "entity": None,
+            "project": "p",
+            "group": None,
+        },
+        **{"entity": None, "tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
     }
     return Start(**values)
 
@@ -107,7 +115,7 @@ def test_a_frozen_service_costs_one_line(
 def test_a_frozen_service_at_the_end_is_waited_for_so_long(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb_logger, "FINISH_SECONDS", 1.0)
+    monkeypatch.setattr(process_sink, "FINISH_SECONDS", 1.0)
     logger = WandbLogger(start(tmp_path))
     logger.log(record(1))
     freeze()
