@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, UserError
@@ -26,6 +27,8 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
+    if options.sweep:
+        return key_sweep.run(options, finetune_config, check_task)
     config = as_trial(finetune_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -19,6 +25,8 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.pretrain_config import pretrain_config
 
+    if options.sweep:
+        return _sweep(options)
     config = as_trial(pretrain_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
@@ -38,6 +46,28 @@ def _run(options: argparse.Namespace) -> int:
     code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
     update_profile(config)
     return code
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from gpt1_ds.data.sources import needs_embedded_corpus, open_data, with_embedded_corpus
+    from gpt1_ds.training.pretrain_config import pretrain_config
+
+    unmade: list[Config] = []  # of trials on the embedded corpus, before it is there
+
+    def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
+        config = pretrain_config(files, overrides)
+        if needs_embedded_corpus(config):
+            unmade.append(config)
+        return with_embedded_corpus(config, make=False)
+
+    def check(config: Config) -> None:
+        if unmade and options.dry_run:
+            return
+        for needs in unmade[:1]:
+            with_embedded_corpus(needs)
+        open_data(config)
+
+    return key_sweep.run(options, configure, check)
 
 
 COMMAND = Command(

@@ -66,13 +66,7 @@ class StepLog:
     """All ranks call every method together; rank 0 writes, also to `sinks`. `clock` times the steps."""
 
     def __init__(
-        self,
-        steps: int,
-        flops_per_token: int,
-        precision: str,
-        run_dir: RunDir,
-        engine: Engine,
-        sinks: Sequence[Sink],
+        self, steps: int, flops_per_token: int, precision: str, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]
     ) -> None:
         self.steps, self.flops_per_token, self.sinks = steps, flops_per_token, sinks
         self.engine, self.groups = engine, engine.groups
