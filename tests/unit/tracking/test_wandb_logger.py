@@ -59,7 +59,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    logger = WandbLogger(start(tmp_path))
+    logger = WandbLogger(start(tmp_path, entity="my-team"))
     for step in range(1, 201):
         logger.log(record(step))
     scores = {"kind": "task", "step": 200, "tokens": 2000, "task": "cola", "split": "dev", "loss": 0.5}
@@ -72,6 +72,7 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     logger.finish({"final/step": 200, "best/loss": 0.005})
     (segment,) = read_segments(tmp_path)
     assert (segment.id, segment.job_type, segment.config["world"], segment.exit_code) == ("abc", "eval", 2, 0)
+    assert segment.entity == "my-team"
     assert segment.x_axes == {"tokens": "", "*": "tokens"}
     assert segment.values("train/loss") == [(step, 1.0 / step) for step in range(1, 201)]
     assert segment.values("cola/dev/matthews") == [(200, 0.25)]
