@@ -27,7 +27,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
-    if options.sweep:
+    if key_sweep.is_asked(options):
         return key_sweep.run(options, finetune_config, check_task)
     config = as_trial(finetune_config(options.config, options.overrides))
     if options.print_config:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 Configure = Callable[[Sequence[str], Sequence[str]], "Config"]  # (files, overrides) -> one run's configuration
 
 
+def is_asked(options: argparse.Namespace) -> bool:
+    """Whether --sweep is given. Raises UserError for an option of it alone."""
+    if options.jobs is not None and not options.sweep:
+        raise UserError(f"--jobs {options.jobs} is how many runs of a sweep run at a time; give --sweep, too")
+    return bool(options.sweep)
+
+
 def run(options: argparse.Namespace, configure: Configure, check: Callable[[Config], object]) -> int:
     """Run the trials that are not done, some at a time, or list them. `check` raises UserError for data that a run
     cannot use; nothing starts before all are checked. The exit code is the runner's.

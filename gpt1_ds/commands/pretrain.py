@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.pretrain_config import pretrain_config
 
-    if options.sweep:
+    if key_sweep.is_asked(options):
         return _sweep(options)
     config = as_trial(pretrain_config(options.config, options.overrides))
     if options.print_config:

@@ -79,6 +79,7 @@ def test_fine_tuning_shows_its_scores(program: Program, tiny_data: Path, tmp_pat
         (["--sweep", "run.name=a,b"], "run.name is the same for all trials"),
         (["--sweep", "optimizer.betas=[0.9,0.9],[0.9 0.9]"], "optimizer.betas"),
         (["--sweep", "train.steps=1,2", "--jobs", "0"], "--jobs=0: at least 1"),
+        (["--jobs", "2"], "--jobs 2 is how many runs of a sweep run at a time; give --sweep"),
         (["--sweep", "train.steps=1,2", "--print-config"], "--print-config shows the configuration of one run"),
         (["--sweep", "data.path=nowhere,away"], "nowhere: not a dataset"),
     ],

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,29 @@ def session(data: str, folder: str) -> list[Any]:
     except UserError as error:
         told = str(error)
     return [first, second, longer, tuned, told]
+
+
+def interrupted(data: str, folder: str) -> tuple[int, bool]:
+    """A run that is interrupted once after its third step, as by a notebook's stop button; the last step."""
+    metrics = Path(folder) / "runs" / "long" / "metrics.jsonl"
+
+    def press() -> None:
+        while not metrics.exists() or metrics.read_text().count("\n") < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    own = {"name": "long", "dir": f"{folder}/runs"}
+    run = gpt1_ds.train({**TINY, "train.steps": 100_000, "train.log_every": 1}, run=own, data={"path": data})
+    last = int(gpt1_ds.read_metrics(run).step.max())
+    return last, (run / "checkpoints" / f"step-{last:08d}").is_dir()
+
+
+def test_interrupting_it_once_saves_and_stops(tiny_data: Path, tmp_path: Path) -> None:
+    ((last, saved),) = launch.run(f"{__name__}:interrupted", (str(tiny_data), str(tmp_path)), 1)
+    assert 3 <= last < 100_000
+    assert saved
+    assert not (tmp_path / "runs" / "long" / "DONE").exists()
 
 
 def test_runs_follow_one_another_in_a_process(tiny_data: Path, tmp_path: Path) -> None:
