@@ -39,6 +39,9 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
     "datasets": ("tasks from the datasets library", "datasets"),
+    "pandas": ("gpt1_ds.read_metrics", "notebooks"),
+    "tensorboard": ("tracking.tensorboard", "trackers"),
+    "trackio": ("tracking.trackio", "trackers"),
     "transformers": ("comparison with Hugging Face", "hf"),
 }
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, UserError
@@ -22,15 +23,19 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.config import to_yaml, world_problems
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.tracking.libraries import library_problems
+    from gpt1_ds.tracking.wandb_sweep import as_trial
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
-    config = finetune_config(options.config, options.overrides)
+    if key_sweep.is_asked(options):
+        return key_sweep.run(options, finetune_config, check_task)
+    config = as_trial(finetune_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all(world_problems(config, world))
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     data = check_task(config)
     if options.dry_run:
         for line in _plan(config, world, data):

@@ -14,6 +14,8 @@ NAMES = (  # in the order in which a newcomer reads them
     "your-text",
     "pretraining",
     "finetuning",
+    "python",
+    "tracking",
     "clusters",
     "scaling-studies",
     "checkpoints-and-huggingface",

@@ -41,6 +41,9 @@ def training(parser: argparse.ArgumentParser) -> None:
     ranks(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan and exit")
+    values = "a run for each value; given several times, for each combination (default: one run)"
+    parser.add_argument("--sweep", action="append", default=[], metavar="KEY=A,B,C", help=values)
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time (default: 1)")
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
 
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
+
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config import load, to_yaml, world_problems
+    from gpt1_ds.config import to_yaml, world_problems
     from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
+    from gpt1_ds.tracking.libraries import library_problems
+    from gpt1_ds.tracking.wandb_sweep import as_trial
+    from gpt1_ds.training.pretrain_config import pretrain_config
 
-    config = load(options.config, options.overrides)
+    if key_sweep.is_asked(options):
+        return _sweep(options)
+    config = as_trial(pretrain_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
-    if config.task is not None:
-        raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all(world_problems(config, world))
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     if options.dry_run:
         for line in describe(config, world, *found_data(config, quietly=True)):
             print(line)
@@ -37,6 +46,28 @@ def _run(options: argparse.Namespace) -> int:
     code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
     update_profile(config)
     return code
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from gpt1_ds.data.sources import needs_embedded_corpus, open_data, with_embedded_corpus
+    from gpt1_ds.training.pretrain_config import pretrain_config
+
+    unmade: list[Config] = []  # of trials on the embedded corpus, before it is there
+
+    def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
+        config = pretrain_config(files, overrides)
+        if needs_embedded_corpus(config):
+            unmade.append(config)
+        return with_embedded_corpus(config, make=False)
+
+    def check(config: Config) -> None:
+        if unmade and options.dry_run:
+            return
+        for needs in unmade[:1]:
+            with_embedded_corpus(needs)
+        open_data(config)
+
+    return key_sweep.run(options, configure, check)
 
 
 COMMAND = Command(

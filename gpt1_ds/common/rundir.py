@@ -29,6 +29,7 @@ class RunDir:
         self.logs = path / "logs"
         self.slurm = path / "slurm"
         self.wandb = path / "wandb"
+        self.tensorboard = path / "tensorboard"
         self.evaluation = path / "eval.json"
         self.report = path / "report.html"
         self.profile = path / "profile"  # traces, their summary and its page

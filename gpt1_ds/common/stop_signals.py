@@ -17,6 +17,11 @@ def listen(handler: Handler | int) -> dict[int, Any]:
     return {number: signal.signal(number, handler) for number in heard}
 
 
+def current() -> dict[int, Any]:
+    """The handlers as they are, for `restore`."""
+    return {number: signal.getsignal(number) for number in NUMBERS}
+
+
 def restore(before: dict[int, Any]) -> None:
     for number, handler in before.items():
         signal.signal(number, handler)

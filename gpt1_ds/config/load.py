@@ -133,6 +133,11 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
     return found
 
 
+def names_task(files: Sequence[str], overrides: Sequence[str]) -> bool:
+    """Whether a layer has the section that makes a run a fine-tuning run."""
+    return any(layer.values.get("task") for layer in [*map(read_file, files), _read_words(overrides, [])])
+
+
 def _carried_layer(layer: Layer) -> Layer:
     refuse_interpolations(layer.values, layer.origin)
     values, left_out = carried(layer.values, _default_texts())

@@ -75,8 +75,11 @@ def _sentence_problems(config: Config, task: TaskConfig) -> Iterator[str]:
             f"task.group={task.group} does not divide train.micro_batch={config.train.micro_batch}: no layout may cut "
             "a group; use a micro-batch that is a multiple of it"
         )
-    elif task.loss == "ranking" and not config.train.micro_batch:
-        yield "train.micro_batch=auto does not know task.group; set it to a multiple of the group for task.loss=ranking"
+    elif task.loss == "ranking" and config.train.global_batch % task.group:
+        yield (
+            f"task.group={task.group} does not divide train.global_batch={config.train.global_batch}: no layout may "
+            "cut a group; use a multiple of it"
+        )
 
 
 def _objective_problems(config: Config) -> Iterator[str]:

@@ -63,14 +63,6 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
         raise CheckpointError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 
-def load(path: Path | str) -> tuple[DenseModel, Tokenizer]:
-    """(model, tokenizer) of a checkpoint; `model.logits(tokens_SB)` gives next-token logits [S, B, V], and of a
-    fine-tuned one `model.scores(tokens_SB, extract_B)` what its head says of each example [E, K].
-    """
-    loaded = load_checkpoint(path)
-    return loaded.model, loaded.tokenizer
-
-
 def checkpoint_config(folder: Path) -> Config:
     """The configuration a checkpoint was written under, for one rank."""
     config = load_carried(folder / "config.yaml")

@@ -36,12 +36,7 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[s
     by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
     mine = by_length[groups.rank :: groups.world]
     ours, counts = [sequences[n] for n in mine], [scored[n] for n in mine]
-    if frame.mask is not None:
-        here = pseudo_log_likelihoods(loaded.model, ours, counts, frame.mask, len(frame.last))
-    elif frame.sentinel is not None or loaded.config.model.mask == "prefix":
-        here = _of_targets(loaded, ours, counts, frame)
-    else:
-        here = log_probabilities(loaded.model, ours, counts)
+    here = log_likelihoods(loaded, frame, ours, counts)
     sums = np.zeros(len(sequences))
     for rank, values in enumerate(groups.gather(here)):
         sums[by_length[rank :: groups.world]] = values
@@ -60,6 +55,19 @@ def frame_of(loaded: Loaded) -> Frame:
     if model.mask != "bidirectional":
         return causal_frame(loaded.tokenizer, model.context)
     return masked_frame(loaded.tokenizer, model.context, imported or loaded.config.data.text != "windows")
+
+
+def log_likelihoods(
+    loaded: Loaded, frame: Frame, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int]
+) -> Float64s:
+    """float64 [len(sequences)], nats: of each sequence in `frame` the sum over its last `scored` tokens, as the model's
+    family gives it. Neighbours share a batch: sort by length.
+    """
+    if frame.mask is not None:
+        return pseudo_log_likelihoods(loaded.model, sequences, scored, frame.mask, len(frame.last))
+    if frame.sentinel is not None or loaded.config.model.mask == "prefix":
+        return _of_targets(loaded, sequences, scored, frame)
+    return log_probabilities(loaded.model, sequences, scored)
 
 
 def _of_targets(

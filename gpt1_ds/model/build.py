@@ -8,7 +8,7 @@ place of the facts, and a masked head the logits' bias before them.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpt1_ds.architecture.architecture import Architecture, architecture
 from gpt1_ds.architecture.facts import COLUMNS, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.model import names
 from gpt1_ds.model.block import Block
@@ -118,7 +119,7 @@ class DenseModel(nn.Module):
         self.projection = next((spec.apply for spec in specs if spec.apply), None)
         names.share(self)
         self.loss = make_loss(head, vocab_size, tensor)
-        self.stacks = config.model.stacks
+        self.stacks, self.context = config.model.stacks, config.model.context
         self._encoded = 2 + config.model.layers + 1  # layers up to the encoder's norm, where there is one
 
     @property
@@ -133,14 +134,34 @@ class DenseModel(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """fp32 scalar loss of one micro-batch: of the tokens of each stack, the facts of the rows, and the labels that
-        the loss asks for (see model/losses.py).
+        the loss asks for (see model/losses.py). Of the tokens of each stack alone, as people write them: logits.
         """
+        if len(tensors) <= self.stacks:
+            return self.batch_first(*tensors)
         state: Any = self.run(tensors[: self.stacks + 1])
         for head in self.heads.values():
             state = head(state)
         if self.projection is not None:
             state = self.projection(self.tokens, state)
         return self.loss(state, tensors[self.stacks + 1 :])
+
+    @torch.no_grad()
+    def batch_first(self, *ids: Tensor) -> Tensor:
+        """fp32 logits [B, S, V] of ids [B, S], each row of which is one text without padding; of an encoder-decoder
+        logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T].
+
+        Raises ConfigError for another number of arguments, for ids of another shape or vocabulary, and for too many.
+        """
+        if len(ids) != self.stacks:
+            wanted = "the source's and the target's ids" if self.stacks == 2 else "one batch of ids"
+            raise ConfigError(f"model(...) takes {wanted}, [batch, positions]; it was given {len(ids)}")
+        ConfigError.raise_all(_id_problems(ids, self.output.vocab_size, self.context))
+        tokens = tuple(part.T.long().to(self.tokens.weight.device) for part in ids)
+        if self.stacks == 1:
+            return self.logits(tokens[0]).transpose(0, 1)[..., : self.output.vocab_size].float()
+        facts_B3 = _whole_rows(tokens[0])
+        states_TBD = self.decode(self.encode(tokens[0], facts_B3), tokens[1], facts_B3, self.caches())
+        return self.logits_of(states_TBD).transpose(0, 1)[..., : self.output.vocab_size].float()
 
     def hidden(
         self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None
@@ -201,6 +222,17 @@ class DenseModel(nn.Module):
         """Empty ones, one per layer that sees new positions; None for one that looks at one position only."""
         new = [*self.layers[:2], *self.layers[self._encoded :]] if self.stacks == 2 else self.layers
         return [layer.new_cache() for layer in new]  # type: ignore[operator]
+
+
+def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterator[str]:
+    for part in ids:
+        if not isinstance(part, Tensor) or part.is_floating_point() or part.dim() != 2 or not part.numel():
+            told = f"{part.dtype} {list(part.shape)}" if isinstance(part, Tensor) else type(part).__name__
+            yield f"model(ids): {told} is no batch of ids; give a tensor of integers [batch, positions]"
+        elif not 0 <= int(part.min()) <= int(part.max()) < vocab_size:
+            yield f"model(ids): an id is not in the vocabulary of {vocab_size}: {int(part.min())} to {int(part.max())}"
+        elif part.shape[1] > context:
+            yield f"model(ids): {part.shape[1]} positions; the model sees {context} (model.context): give fewer"
 
 
 def _whole_rows(tokens_SB: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt1_ds.sweep.study_file import StudySettings, as_overrides, read_study
+from gpt1_ds.config.overrides import as_overrides
+from gpt1_ds.sweep.study_file import StudySettings, read_study
 
 LSTM = "LSTM"
 TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them

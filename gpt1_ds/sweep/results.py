@@ -106,6 +106,7 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
         id=run_id(RunDir(sweep.folder)),
         name=sweep.study.name,
         folder=str(sweep.folder.resolve()),
+        entity=tracking.entity,
         project=tracking.project,
         group=sweep.study.name,
         tags=tracking.tags,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from omegaconf import OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
@@ -71,19 +70,3 @@ def jobs_at_a_time(study: StudySettings, asked: int | None) -> int:
     if jobs < 1:
         raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
     return jobs
-
-
-def as_overrides(values: Any, prefix: str = "") -> list[str]:
-    """A mapping of configuration keys, dotted or nested, as key=value overrides."""
-    if not isinstance(values, dict):
-        raise TypeError(f"{values!r:.80} is no mapping of configuration keys, like task.max_length: 64")
-    overrides = []
-    for key, value in values.items():
-        if isinstance(value, dict):
-            overrides += as_overrides(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            flow = yaml.safe_dump(value, default_flow_style=True, width=1 << 20)
-            overrides.append(f"{prefix}{key}={flow.strip()}")
-        else:
-            overrides.append(f"{prefix}{key}={value}")
-    return overrides

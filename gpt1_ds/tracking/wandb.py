@@ -1,25 +1,16 @@
-"""Weights & Biases' end of the logger: a process that a run starts and feeds (tracking/wandb_logger.py). One W&B run
-per training run, tokens as the x axis.
-
-Every line of standard input is [method, arguments]; every line of standard output is for people. The process exits with
-0 when it has done what it could or said why not. SIGALRM ends it when W&B's service does not answer.
-"""
+"""Weights & Biases' end of its sink. One W&B run per training run, tokens as the x axis."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from gpt1_ds.common import stop_signals
+from gpt1_ds.tracking import worker
+from gpt1_ds.tracking.worker import first_line
 
 INIT_SECONDS = 20  # for a server to answer
-GONE = "W&B is off for the rest of this run ({}); metrics.jsonl has everything"
 
 
 class Segment:
@@ -47,7 +38,7 @@ class Segment:
                 shutil.rmtree(left, ignore_errors=True)
             run = self._init("offline")
             self.say(
-                f"W&B cannot be reached ({_first_line(error)}): this segment is written offline; "
+                f"W&B cannot be reached ({first_line(error)}): this segment is written offline; "
                 f"gpt1-ds tracking sync {self.folder} uploads it"
             )
             return run
@@ -60,18 +51,18 @@ class Segment:
             **{"init_timeout": INIT_SECONDS, "finish_timeout": start["upload_seconds"], "finish_timeout_raises": True},
             **{"console": "off", "disable_git": True, "disable_code": True, "x_stats_pid": start["pid"]},
         )
-        keys = ("id", "name", "project", "group", "tags", "job_type", "config")
+        keys = ("id", "name", "entity", "project", "group", "tags", "job_type", "config")
         chosen = {key: start[key] for key in keys}
         return wandb.init(dir=start["folder"], mode=mode, resume="allow", settings=settings, **chosen)
 
     def say(self, line: str) -> None:
         print(line, file=self.people, flush=True)
 
-    def log(self, values: dict[str, Any]) -> None:
+    def log(self, values: dict[str, Any], step: int, tokens: int) -> None:
         """No `step=`: W&B drops points whose step goes back, as it does after a rollback."""
         self._check_space()
-        self.tokens = values["tokens"]
-        self.run.log(values)
+        self.tokens = tokens
+        self.run.log({**values, "tokens": tokens})
 
     def _check_space(self) -> None:
         """On a full disk W&B's service continues, says nothing and leaves gaps."""
@@ -105,46 +96,5 @@ class Segment:
             file.with_suffix(".wandb.synced").touch()  # `tracking sync` passes it over
 
 
-def follow(messages: Iterator[str], people: IO[str]) -> None:
-    """Do what `messages` say, up to the first thing that W&B cannot do. Where they end without a `finish`, whoever sent
-    them was killed.
-    """
-    segment: Segment | None = None
-    patience = 2 * INIT_SECONDS
-    try:
-        for message in messages:
-            method, arguments = json.loads(message)
-            signal.alarm(3 * patience if segment is None else patience)
-            if segment is None:
-                patience = int(arguments["patience"])
-                segment = Segment(arguments, people)
-            else:
-                getattr(segment, method)(**arguments)
-            if method == "finish":
-                return
-            signal.alarm(0)
-        if segment is not None:
-            signal.alarm(patience)
-            segment.finish({"outcome": "killed"}, failed=True)
-    except Exception as error:
-        print(GONE.format(_first_line(error)), file=people, flush=True)
-        os._exit(0)  # W&B's own clean-up would wait for its service
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-
-
-def main() -> None:
-    """W&B's service inherits neither the pipe that this process reads nor the one that it writes."""
-    messages, people = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    stop_signals.listen(signal.SIG_IGN)  # the run says when this ends
-    with contextlib.suppress(BrokenPipeError):
-        follow(messages, people)
-
-
 if __name__ == "__main__":
-    main()
+    worker.run("W&B", Segment)

@@ -15,15 +15,19 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.sink import Ending, Table
 from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
+from gpt1_ds.tracking.wandb_sweep import trial_id
 
 
 def run_id(run_dir: RunDir) -> str:
-    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving."""
+    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving. A trial
+    of a W&B sweep has the id that its agent gave.
+    """
     file = run_dir.wandb / "id"
     if not file.exists():
-        run_dir.wandb.mkdir(exist_ok=True)
-        write_atomic(file, uuid.uuid4().hex[:16] + "\n")
+        run_dir.wandb.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, (trial_id() or uuid.uuid4().hex[:16]) + "\n")
     return file.read_text().strip()
 
 
@@ -35,6 +39,7 @@ def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any])
         id=run_id(run_dir) + suffix,
         name=config.run.name + suffix,
         folder=str(run_dir.path.resolve()),
+        entity=tracking.entity,
         project=tracking.project,
         group=tracking.group,
         tags=tracking.tags,
@@ -44,11 +49,10 @@ def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any])
     )
 
 
-def show_tables(logger: WandbLogger, run_dir: RunDir, entries: Sequence[Entry]) -> None:
+def tables(run_dir: RunDir, entries: Sequence[Entry]) -> dict[str, Table]:
     """The results and the samples of a run folder."""
     named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
-    logger.table("evaluation", named)
-    logger.table("samples", list(read_jsonl(run_dir.path / "samples.jsonl")))
+    return {"evaluation": named, "samples": list(read_jsonl(run_dir.path / "samples.jsonl"))}
 
 
 def show_evaluation(config: Config, out: Path | None) -> None:
@@ -59,9 +63,7 @@ def show_evaluation(config: Config, out: Path | None) -> None:
     try:
         logger = WandbLogger(start(config, run_dir, "eval", asdict(config)))
         entries = read_entries(out)
-        show_tables(logger, run_dir, entries)
-        logger.finish(
-            {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
-        )
+        scores = {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
+        logger.close(Ending(summary=scores, tables=tables(run_dir, entries)))
     except (OSError, UserError) as error:
         log.say(f"W&B does not show this evaluation ({error}); {out} has everything")

@@ -24,7 +24,7 @@ from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
-from gpt1_ds.training import provenance, resume, wandb_summary
+from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.evaluator import Evaluator
 from gpt1_ds.training.restorer import Restorer
@@ -52,7 +52,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         workload = open_workload(config, groups, partial(watchdog.beat, SET_UP))
         groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
         trainer = _build(workload, run_dir, groups, watchdog, requests)
-        begin, reason, logger = time.monotonic(), wandb_summary.FAILED, trainer.log.wandb
+        begin, reason = time.monotonic(), trackers.FAILED
         try:
             trainer.log.begin(trainer.state.step)
             outcome = trainer.train()
@@ -73,9 +73,9 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             raise
         finally:
             trainer.log.finish()
-            if logger is not None and logger.is_on:
-                watchdog.beat(ENDED)  # W&B may take its time
-                wandb_summary.close(logger, workload.config, run_dir, trainer.state, reason)
+            if trainer.log.sinks:
+                watchdog.beat(ENDED)  # trackers may take their time
+                trackers.close(trainer.log.sinks, workload.config, run_dir, trainer.state, reason)
         return code
 
 
@@ -110,7 +110,7 @@ def _build(
     engine = build_engine(config, config.model.vocab_size, groups, initialise=False, objective=workload.objective)
     engine.progress = watchdog.beat
     log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
-    logger = wandb_summary.begin(workload, run_dir, groups) if groups.rank == 0 else None
+    sinks = trackers.begin(workload, run_dir, groups) if groups.rank == 0 else []
     saver = Saver(workload, run_dir, engine)
     restorer = Restorer(workload, run_dir, engine, saver)
     groups.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))
@@ -122,7 +122,7 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         ranks = f"{groups.world} rank{'s' * (groups.world > 1)}"
         log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
-    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, logger)
+    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, sinks)
     trainer = Trainer(
         config=config,
         steps=workload.steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -37,7 +38,7 @@ def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> It
 def _logged(run_dir: RunDir, rank: int) -> Iterator[None]:
     """Everything a library prints goes to the rank's log; only our own lines reach the terminal, from rank 0."""
     with open(run_dir.rank_log(rank), "a", buffering=1) as file:
-        terminal = os.fdopen(os.dup(2), "w", buffering=1)
+        terminal = _terminal()
         log.setup(rank, run_dir.rank_log(rank), terminal)
         with _redirected(file):
             faulthandler.enable(file)
@@ -49,6 +50,13 @@ def _logged(run_dir: RunDir, rank: int) -> Iterator[None]:
             finally:
                 faulthandler.disable()
                 log.teardown()
+
+
+def _terminal() -> IO[str]:
+    """Where people read: below the cell of a notebook, which takes the place of sys.stderr; else descriptor 2."""
+    if sys.stderr is not sys.__stderr__ and sys.stderr is not None:
+        return sys.stderr
+    return os.fdopen(os.dup(2), "w", buffering=1)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What is logged of a run: metrics.jsonl, and what people see: lines, a progress bar below them, and W&B."""
+"""What is logged of a run: metrics.jsonl, and what people see: lines, a progress bar below them, and trackers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.heap import Heap
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
-from gpt1_ds.tracking.wandb_logger import WandbLogger
+from gpt1_ds.tracking.sink import Sink
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 
@@ -63,18 +63,12 @@ class Stopwatch:
 
 
 class StepLog:
-    """All ranks call every method together; rank 0 writes, also to W&B's `logger`. `clock` times the steps."""
+    """All ranks call every method together; rank 0 writes, also to `sinks`. `clock` times the steps."""
 
     def __init__(
-        self,
-        steps: int,
-        flops_per_token: int,
-        precision: str,
-        run_dir: RunDir,
-        engine: Engine,
-        logger: WandbLogger | None,
+        self, steps: int, flops_per_token: int, precision: str, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]
     ) -> None:
-        self.steps, self.flops_per_token, self.wandb = steps, flops_per_token, logger
+        self.steps, self.flops_per_token, self.sinks = steps, flops_per_token, sinks
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock, self._heap = Stopwatch(), Heap()
@@ -132,11 +126,13 @@ class StepLog:
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""
         self.groups.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
+        for sink in self.sinks:
+            sink.rewind(state.step)
 
     def _add(self, record: TrainRecord | Record) -> None:
         self.metrics.add(record)
-        if self.wandb is not None:
-            self.wandb.log(asdict(record))
+        for sink in self.sinks:
+            sink.log(asdict(record))
 
     def _say(self, record: TrainRecord) -> None:
         norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"

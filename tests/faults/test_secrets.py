@@ -10,6 +10,7 @@ from pathlib import Path
 SECRETS = {
     "WANDB_API_KEY": "a1b2c3d4e5f60718293a4b5c6d7e8f9001122334",
     "HF_TOKEN": "hf_thisisnotforanyone",
+    "TRACKIO_WRITE_TOKEN": "trackio-token-of-nobody",
     "AWS_SECRET_ACCESS_KEY": "neither/is+this",
     "MY_PASSWORD": "nor-this-one-either",
 }
@@ -20,15 +21,17 @@ def test_no_secret_in_any_file_and_nothing_for_others(program, tiny_data: Path, 
         f"data.path={tiny_data}",
         "train.steps=3",
         "model.layers=1",
-        "tracking.wandb=offline",
+        *("tracking.wandb=offline", "tracking.tensorboard=true", "tracking.trackio=true"),
         "checkpoint.every=2",
     ]
-    result = program("pretrain", *words, "--nproc", "2", **SECRETS)
+    result = program("pretrain", *words, "--nproc", "2", TRACKIO_DIR=str(tmp_path / "trackio"), **SECRETS)
     assert result.returncode == 0, result.stderr
+    assert "is off for the rest" not in result.stderr
     environment = json.loads((tmp_path / "runs" / "run" / "env.json").read_text())
     assert environment["command"] == shlex.join(["gpt1-ds", "pretrain", *words, "--nproc", "2"])
-    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 10
+    assert {"tensorboard", "trackio", "wandb"} <= {part for path in files for part in path.parts}
     for path in files:
         content = path.read_bytes()
         for name, secret in SECRETS.items():

@@ -32,6 +32,8 @@ WALLS = {
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),
     "triton": ("model/kernels/",),
     "wandb": ("tracking/wandb.py",),
+    "tensorboard": ("tracking/tensorboard.py",),
+    "trackio": ("tracking/trackio.py",),
     "sklearn": ("tasks/metrics.py", "tasks/controls.py"),
     "datasets": ("tasks/formats.py",),
     "torch": (

@@ -19,6 +19,8 @@ class Written:
     folder: Path
     id: str = ""
     job_type: str = ""
+    entity: str = ""
+    sweep: str = ""  # id of the sweep that it is a trial of
     group: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +54,7 @@ def read_segment(folder: Path) -> Written:
         if kind == "run":
             run = record.run
             found.id, found.job_type, found.group, found.tags = run.run_id, run.job_type, run.run_group, [*run.tags]
+            found.entity, found.sweep = run.entity, run.sweep_id
             found.config |= {item.key: json.loads(item.value_json) for item in run.config.update}
         elif kind == "config":
             found.config |= {item.key: json.loads(item.value_json) for item in record.config.update if item.key}

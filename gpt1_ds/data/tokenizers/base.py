@@ -152,6 +152,10 @@ class Tokenizer(ABC):
         """int32 [tokens]: the ids of a whole text, without any control symbol."""
         return self.encode_part(text, "")
 
+    def __call__(self, text: str) -> list[int]:
+        """The ids of a whole text as a list, as people look at them; `decode` is the way back."""
+        return self.encode(text).tolist()  # type: ignore[no-any-return]
+
     @abstractmethod
     def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
         """int32 [tokens]: the ids of a piece of a longer text. Pieces joined give the ids of the whole.

@@ -44,6 +44,19 @@ def test_what_fits_nowhere_is_tried_one_by_one() -> None:
     assert chosen(1, gib=0.1) == 1
 
 
+@pytest.mark.parametrize(
+    ("world", "device", "gib", "expected"),
+    [(1, "cuda", 78, 64), (1, "cpu", 78, 16), (1, "cuda", 0.1, 16), (4, "cuda", 78, 16)],
+)
+def test_compared_examples_share_a_micro_batch(world: int, device: str, gib: float, expected: int) -> None:
+    words = ["task.loss=ranking", "train.global_batch=64"]
+    config = load(["finetune/sentences"], words)
+    found = with_micro_batch(config, world, device, int(gib * GIB))
+    assert (found.train.micro_batch, list(world_problems(found, world))) == (expected, [])
+    (problem,) = world_problems(with_micro_batch(config, 8, device, int(gib * GIB)), 8)
+    assert problem.startswith("train.global_batch=64 does not split into 8 data-parallel ranks x train.micro_batch=16")
+
+
 def test_a_number_stays() -> None:
     config = load(["pretrain/gpt1_117m"], ["train.micro_batch=2"])
     assert with_micro_batch(config, 1, "cuda", 78 * GIB) is config

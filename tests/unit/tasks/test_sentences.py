@@ -118,7 +118,10 @@ def test_what_does_not_fit(words: list[str], message: str, tmp_path: Path) -> No
         (["task.dev_fraction=0.1"], "task.dev_fraction=0.1: the scored pairs of task.sts are dev; leave it out"),
         (["task.pooling=cls"], "task.pooling=cls reads nothing of model.mask=causal: its first token sees no other"),
         (["task.loss=ranking", "task.group=5"], "task.group=5 does not divide train.micro_batch=8: no layout may cut"),
-        (["task.loss=ranking", "train.micro_batch=auto"], "train.micro_batch=auto does not know task.group; set it"),
+        (
+            ["task.loss=ranking", "train.micro_batch=auto", "train.global_batch=24"],
+            "task.group=16 does not divide train.global_batch=24: no layout may cut a group",
+        ),
     ],
 )
 def test_the_section_says_what_is_wrong(words: list[str], message: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpt1_ds.tracking import wandb_logger
+from gpt1_ds.tracking import process_sink
 from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
 from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
@@ -20,8 +20,16 @@ from tests.helpers.wandb_files import read_segments
 
 def start(folder: Path, **changes: Any) -> Start:
     values: dict[str, Any] = {
-        **{"mode": "offline", "id": "abc", "name": "n", "folder": str(folder), "project": "p", "group": None},
-        **{"tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
+        **{
+            "mode": "offline",
+            "id": "abc",
+            "name": "n",
+            "folder": str(folder),
+            "entity": None,
+            "project": "p",
+            "group": None,
+        },
+        **{"entity": None, "tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
     }
     return Start(**values)
 
@@ -51,7 +59,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    logger = WandbLogger(start(tmp_path))
+    logger = WandbLogger(start(tmp_path, entity="my-team"))
     for step in range(1, 201):
         logger.log(record(step))
     scores = {"kind": "task", "step": 200, "tokens": 2000, "task": "cola", "split": "dev", "loss": 0.5}
@@ -64,6 +72,7 @@ def test_everything_arrives_in_order(tmp_path: Path, capfd: pytest.CaptureFixtur
     logger.finish({"final/step": 200, "best/loss": 0.005})
     (segment,) = read_segments(tmp_path)
     assert (segment.id, segment.job_type, segment.config["world"], segment.exit_code) == ("abc", "eval", 2, 0)
+    assert segment.entity == "my-team"
     assert segment.x_axes == {"tokens": "", "*": "tokens"}
     assert segment.values("train/loss") == [(step, 1.0 / step) for step in range(1, 201)]
     assert segment.values("cola/dev/matthews") == [(200, 0.25)]
@@ -107,7 +116,7 @@ def test_a_frozen_service_costs_one_line(
 def test_a_frozen_service_at_the_end_is_waited_for_so_long(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb_logger, "FINISH_SECONDS", 1.0)
+    monkeypatch.setattr(process_sink, "FINISH_SECONDS", 1.0)
     logger = WandbLogger(start(tmp_path))
     logger.log(record(1))
     freeze()

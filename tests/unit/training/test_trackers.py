@@ -1,4 +1,4 @@
-"""What training shows in W&B where it is off; where it is on is in tests/faults/test_tracking.py."""
+"""Trackers that are off; where they are on is in tests/faults."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import psutil
 
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.training import wandb_summary
+from gpt1_ds.training import trackers
 
 
 def test_off_starts_nothing(tmp_path: Path) -> None:
     before = psutil.Process().children()  # the server that other tests fork their ranks from
     workload: Any = SimpleNamespace(config=load())
-    assert wandb_summary.begin(workload, RunDir(tmp_path), groups=None) is None  # type: ignore[arg-type]
+    assert trackers.begin(workload, RunDir(tmp_path), groups=None) == []  # type: ignore[arg-type]
     assert psutil.Process().children() == before

@@ -1,4 +1,4 @@
-"""What training shows in W&B: what the run is, where it stands at the end, and its checkpoints."""
+"""What training shows in trackers: what the run is, where it stands at the end, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from gpt1_ds.architecture.count import counts, parameters, training_flops_per_to
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.tracking.curve_sinks import TensorBoardSink, TrackioSink
 from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.sink import GONE, Ending, Reference, Sink
 from gpt1_ds.tracking.wandb_logger import WandbLogger
-from gpt1_ds.tracking.wandb_run import run_id, show_tables, start
+from gpt1_ds.tracking.wandb_run import run_id, start, tables
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -23,19 +25,23 @@ from gpt1_ds.training.workload import Workload
 FAILED = "failed"
 
 
-def begin(workload: Workload, run_dir: RunDir, groups: ProcessGroups) -> WandbLogger | None:
-    """The logger of a segment that begins: one W&B run for all segments of a run; None where it is off. Rank 0
-    only.
-    """
+def begin(workload: Workload, run_dir: RunDir, groups: ProcessGroups) -> list[Sink]:
+    """The sinks of a segment that begins, each with one run of its tracker for all segments of a run. Rank 0 only."""
     config = workload.config
-    if config.tracking.wandb == "off":
-        return None
+    tracking = config.tracking
     job_type = "pretrain" if config.task is None else "finetune"
+    sinks: list[Sink] = []
     try:
-        return WandbLogger(start(config, run_dir, job_type, facts(workload, run_dir, groups.world)))
+        if tracking.wandb != "off":
+            sinks.append(WandbLogger(start(config, run_dir, job_type, facts(workload, run_dir, groups.world))))
+        if tracking.tensorboard:
+            sinks.append(TensorBoardSink(str(run_dir.tensorboard.resolve()), to_yaml(config)))
+        if tracking.trackio:
+            name = f"{config.run.name} {run_id(run_dir)[:6]}"  # trackio knows runs by their names
+            sinks.append(TrackioSink(tracking.project, name, tracking.group, asdict(config)))
     except OSError as error:
-        log.say(f"W&B is off for the rest of this run ({error}); metrics.jsonl has everything")
-        return None
+        log.say(f"trackers are off for the rest of this run ({error}); metrics.jsonl has everything")
+    return sinks
 
 
 def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
@@ -66,30 +72,34 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     }
 
 
-def close(logger: WandbLogger, config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
+def close(sinks: Sequence[Sink], config: Config, run_dir: RunDir, state: TrainingState, reason: str) -> None:
     """Send what is known at the end of a segment, after `reason`: done, user, handover or failed."""
     try:
         entries = read_entries(run_dir.evaluation)
-        show_tables(logger, run_dir, entries)
-        if config.tracking.artifacts == "reference":
-            _refer(run_dir, logger)
-        logger.finish(summary(run_dir, state, reason, entries), failed=reason == FAILED)
+        references = _references(run_dir) if config.tracking.artifacts == "reference" else []
+        told = summary(run_dir, state, reason, entries)
+        ending = Ending(summary=told, tables=tables(run_dir, entries), references=references, failed=reason == FAILED)
     except Exception as error:  # nothing here may change how the run ends
-        logger.give_up(f"{type(error).__name__}: {error}")
+        log.say(GONE.format("the end of tracking", f"{type(error).__name__}: {error}"))
+        ending = Ending(summary={"outcome": reason}, failed=reason == FAILED)
+    for sink in sinks:
+        sink.close(ending)
 
 
-def _refer(run_dir: RunDir, logger: WandbLogger) -> None:
+def _references(run_dir: RunDir) -> list[Reference]:
     """Where the best and the newest checkpoint lie."""
     names: dict[str, list[str]] = {}
     for name, file in (("best", run_dir.best), ("last", run_dir.latest)):
         if file.exists():
             names.setdefault(file.read_text().strip(), []).append(name)
+    found = []
     for name, aliases in names.items():
         folder = run_dir.checkpoints / name
         if folder.is_dir():
             known = manifest.read(folder)
             shown = {key: known[key] for key in ("step", "tokens", "hashes")}
-            logger.reference(f"checkpoint-{run_id(run_dir)}", folder, aliases, shown)
+            found.append(Reference(f"checkpoint-{run_id(run_dir)}", folder, aliases, shown))
+    return found
 
 
 def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequence[Entry]) -> dict[str, Any]:

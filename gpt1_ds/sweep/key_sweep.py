@@ -1,0 +1,169 @@
+"""`--sweep key=a,b,c`: a run for every combination of values, in `<run.dir>/<run.name>-sweep/`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar
+
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
+from gpt1_ds.sweep.study_file import StudySettings
+from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+
+OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
+RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from")
+NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
+Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyTrial(Trial):
+    values: Values
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.values)
+
+    @property
+    def done(self) -> bool:
+        return self.run_dir.done.exists() and (self.config.task is None or self.run_dir.evaluation.exists())
+
+    @property
+    def score(self) -> tuple[str, float | None]:
+        """(name, value): the last held-out loss, or the dev split's first metric, of the best epoch; None: none yet."""
+        if self.config.task is None:
+            losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
+            return "held-out loss", losses[-1] if losses else None
+        entries = json.loads(self.run_dir.evaluation.read_text()) if self.run_dir.evaluation.exists() else []
+        first = [next(iter(entry["metrics"].items())) for entry in entries if entry["split"] == "dev"]
+        return first[-1] if first else ("score", None)
+
+    @property
+    def result(self) -> str:
+        name, value = self.score
+        return f"{name} {'null' if value is None else f'{value:.4f}'}"
+
+    def must_keep(self, key: str) -> bool:
+        return key.startswith(RESULT_KEYS) and key not in NOT_RESULT_KEYS
+
+
+@dataclass(frozen=True)
+class KeySweep(Sweep):
+    study: StudySettings
+    trials: tuple[KeyTrial, ...]
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.study.name, "cells": [dict(trial.values) for trial in self.trials]}
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """A row per trial: its values, how far it is, its score, its folder."""
+        failed: dict[str, str] = {}
+        for event in read_jsonl(RunDir(self.folder).events):
+            if "cell" in event:
+                failed[event["cell"]] = event["event"]
+        for trial in self.trials:
+            name, value = trial.score
+            last = failed.get(trial.run_dir.path.name)
+            outcome = "done" if trial.done else "failed" if last == "failed" else "to do"
+            shown = "" if value is None else f"{value:.4f}"
+            yield {**dict(trial.values), "outcome": outcome, name: shown, "run": str(trial.run_dir.path)}
+
+    def table(self) -> Iterator[str]:
+        """The rows as aligned lines below their names, and the totals."""
+        rows = list(self.rows())
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        names.sort(key="run".__eq__)  # last
+        cells = [names, *([row.get(name, "") for name in names] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        for line in cells:
+            yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+        left = len(self.left)
+        yield f"{self.folder}: {len(self.trials)} cells, {len(self.trials) - left} done, {left} to do"
+
+    def write(self) -> None:
+        """results.csv in the sweep's folder."""
+        rows = list(self.rows())
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomic(self.folder / "results.csv", text.getvalue())
+
+
+class PretrainingKeys(KeySweep):
+    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+
+
+class FinetuningKeys(KeySweep):
+    target: ClassVar[str] = "gpt1_ds.training.finetune:finetune"
+
+
+def make_key_sweep(
+    words: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
+) -> KeySweep:
+    """The product of the lists in `words`, each key=a,b,c; `configure` makes a run's configuration of key=value words.
+
+    Raises UserError naming every problem of the words and of every trial's configuration, each once.
+    """
+    if os.environ.get("WANDB_SWEEP_ID"):
+        raise ConfigError("--sweep: an agent of a W&B sweep gives one run its values (WANDB_SWEEP_ID is set); keep one")
+    lists = [_list(word) for word in words]
+    keys = [key for key, _ in lists]
+    ConfigError.raise_all(f"--sweep: {key} is named twice; give all its values at once" for key in _twice(keys))
+    settings = StudySettings(name="", jobs=1 if jobs is None else jobs, nproc=nproc or 1, keep_checkpoints=True)
+    if settings.jobs < 1:
+        raise ConfigError(f"--jobs={jobs}: at least 1 cell runs at a time")
+    trials: list[KeyTrial] = []
+    problems: dict[str, None] = {}
+    for chosen in product(*(values for _, values in lists)):
+        values = tuple(zip(keys, chosen, strict=True))
+        try:
+            config = configure([f"{key}={value}" for key, value in values])
+            trials.append(KeyTrial(config=_placed(config, values), values=values))
+        except UserError as error:
+            problems |= dict.fromkeys(problem.removeprefix("command line: ") for problem in error.problems)
+    UserError.raise_all(f"--sweep: {problem}" for problem in problems)
+    name = trials[0].config.run.name.rpartition("/")[0]
+    twice = _twice([trial.config.run.name for trial in trials])
+    ConfigError.raise_all(f"--sweep: two trials would lie in {place}; leave one of their values out" for place in twice)
+    kind = PretrainingKeys if trials[0].config.task is None else FinetuningKeys
+    return kind(replace(settings, name=name), tuple(trials))
+
+
+def _list(word: str) -> tuple[str, list[str]]:
+    """key=a,b,c as (key, values); commas in brackets belong to a value. Raises ConfigError."""
+    key, equals, text = word.partition("=")
+    values, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += letter
+    if not key or not equals or "" in values:
+        raise ConfigError(f"--sweep {word!r}: write a key and its values, like optimizer.lr=1e-3,1e-4")
+    if key in OWN_KEYS:
+        raise ConfigError(f"--sweep: {key} is the same for all trials; give it as {key}={values[0]}")
+    ConfigError.raise_all(f"--sweep: {key} has the value {value} twice; leave one out" for value in _twice(values))
+    return key, values
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
+
+
+def _placed(config: Config, values: Values) -> Config:
+    """In a folder that tells the values: lr-1e-3_seed-2."""
+    parts = ((key.rpartition(".")[2], re.sub(r"[^A-Za-z0-9.-]+", "-", value).strip(".")) for key, value in values)
+    sweep = f"{config.run.name}-sweep"
+    tracking = replace(config.tracking, group=config.tracking.group or sweep)
+    place = f"{sweep}/{'_'.join(f'{key}-{value}' for key, value in parts)}"
+    return replace(config, run=replace(config.run, name=place), tracking=tracking)

@@ -1,0 +1,107 @@
+"""`gpt1_ds.train`: a run in this process, from a script or a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common import stop_signals
+from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.files import explain
+from gpt1_ds.config import Config, world_problems
+from gpt1_ds.config.load import names_task
+from gpt1_ds.config.overrides import as_overrides
+from gpt1_ds.data.sources import open_data, with_embedded_corpus
+from gpt1_ds.launcher import accelerator, launch, libraries
+from gpt1_ds.tracking.libraries import library_problems
+from gpt1_ds.tracking.wandb_sweep import as_trial
+from gpt1_ds.training.finetune_config import check_task, finetune_config
+from gpt1_ds.training.pretrain_config import pretrain_config
+
+Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
+_RUNNING = threading.Lock()
+
+
+def train(config: Settings = (), **overrides: Any) -> Path:
+    """Pre-train, or fine-tune where the configuration has a task, as the one rank that this process is (under torchrun
+    one of theirs), until the run is done or asked to stop. Returns the run folder; the same call resumes there.
+
+    `config` is a file or shipped preset, a list of them, or a mapping of keys; `overrides` are sections or keys:
+    `train("pretrain/tiny_cpu", data={"path": "data/books"}, train={"steps": 100})`. Interrupting it once saves and
+    stops. A process trains one run at a time, and as many as it likes one after the other.
+
+    Raises UserError where the program exits with 2, LaunchError for a second run at the same time and outside the main
+    thread, TrainingError for a run that cannot continue.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchError(
+            "gpt1_ds.train: signals arrive in the main thread only; call it there, or use gpt1-ds pretrain"
+        )
+    if not _RUNNING.acquire(blocking=False):
+        raise LaunchError("gpt1_ds.train: a run is under way in this process; wait for it, or start another process")
+    try:
+        return _train(*_words(config, overrides))
+    except OSError as error:
+        raise (explain(error) or error) from None
+    finally:
+        _RUNNING.release()
+
+
+def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """As on the command line: files, and key=value overrides."""
+    keys = {**config, **overrides} if isinstance(config, Mapping) else dict(overrides)
+    files = [] if isinstance(config, Mapping) else [config] if isinstance(config, (str, Path)) else config
+    if not isinstance(files, Sequence) or not all(isinstance(name, (str, Path)) for name in files):
+        raise ConfigError(f"gpt1_ds.train: {config!r:.80} is no configuration; give a preset, a file or a mapping")
+    ConfigError.raise_all(
+        f"gpt1_ds.train: {key}={value!r:.80} is no section; write {key}={{'KEY': VALUE}}"
+        for key, value in overrides.items()
+        if "." not in key and not isinstance(value, Mapping)
+    )
+    return [str(name) for name in files], as_overrides(keys)
+
+
+def _train(files: Sequence[str], words: Sequence[str]) -> Path:
+    is_task = names_task(files, words)
+    config = as_trial((finetune_config if is_task else pretrain_config)(files, words))
+    world = launch.world(None)
+    config = accelerator.fitted(config, world)
+    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
+    if is_task:
+        check_task(config)
+    accelerator.prepare(config)
+    if not is_task:
+        config = with_embedded_corpus(config)
+        open_data(config)  # what is wrong with the data is said before anything is loaded
+    with _as_before():
+        _run(config)
+    return Path(config.run.dir) / config.run.name
+
+
+def _run(config: Config) -> None:
+    libraries.load()
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        raise LaunchError(
+            "gpt1_ds.train: this process has a process group; end it with torch.distributed.destroy_process_group()"
+        )
+    from gpt1_ds.training.finetune import finetune
+    from gpt1_ds.training.pretrain import pretrain
+
+    (pretrain if config.task is None else finetune)(config)
+
+
+@contextlib.contextmanager
+def _as_before() -> Iterator[None]:
+    """A run's signal handlers and access rights of new files are not those of the process that called."""
+    handlers, rights = stop_signals.current(), os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(rights)
+        stop_signals.restore(handlers)

@@ -1,0 +1,70 @@
+"""Trials of a W&B sweep as its own agent starts them, offline.
+
+The agent is the client's: from a trial's values it makes the command line, the environment and the process. What a
+server adds is not here: which values come next, the agent's heartbeats, and the upload.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.rundir import RunDir
+from tests.helpers.wandb_files import read_segments
+from tools import runs
+
+ROOT = Path(__file__).parents[2]
+AGENT = """
+import json, multiprocessing, sys
+from wandb.wandb_agent import Agent
+command, trials = json.loads(sys.argv[1])
+agent = Agent(None, multiprocessing.Queue(), sweep_id="sweep1")
+agent._sweep_command = command
+for run_id, values in trials:
+    chosen = {key: {"value": value} for key, value in values.items()}
+    agent._command_run({"run_id": run_id, "program": "gpt1-ds", "args": chosen})
+print([process.wait() for process in agent._run_processes.values()])
+"""
+
+
+def run_agent(folder: Path, command: list[str], trials: list[tuple[str, dict[str, float]]]) -> str:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_SWEEP_ID": "sweep1", "WANDB_ENTITY": "someone"}
+    script = [sys.executable, "-c", AGENT, json.dumps([command, trials])]
+    done = subprocess.run(script, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_two_trials_at_once_and_one_again(tiny_data: Path, tmp_path: Path) -> None:
+    own = [*runs.TINY, f"data.path={tiny_data}", "train.steps=3", "run.name=tried", "tracking.wandb=offline"]
+    own += ["tracking.entity=another"]  # W&B takes the sweep's
+    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *own, "${args_no_hyphens}"]
+    trials = [("abc123", {"optimizer.lr": 1e-3, "run.seed": 1}), ("def456", {"optimizer.lr": 1e-2, "run.seed": 2})]
+    assert run_agent(tmp_path, command, trials) == "[0, 0]"
+    losses = []
+    for trial, values in trials:
+        run_dir = RunDir(tmp_path / "runs" / "tried" / trial)
+        (segment,) = read_segments(run_dir.path)
+        assert (segment.id, segment.sweep, segment.entity) == (trial, "sweep1", "someone")
+        assert segment.config["optimizer"]["lr"] == values["optimizer.lr"]
+        assert dict(segment.values("train/loss")) == runs.losses(run_dir)
+        losses.append(list(runs.losses(run_dir).values()))
+    assert losses[0] != losses[1]
+    more = [word.replace("train.steps=3", "train.steps=5") for word in command]
+    assert run_agent(tmp_path, more, trials[:1]) == "[0]"
+    again = RunDir(tmp_path / "runs" / "tried" / "abc123")
+    assert list(runs.losses(again)) == [1, 2, 3, 4, 5], "the agent's own retry resumes"
+    assert {segment.id for segment in read_segments(again.path)} == {"abc123"}
+
+
+@pytest.mark.slow
+def test_a_key_that_is_none_fails_the_trial_in_one_line(tiny_data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpt1_ds", "pretrain", *runs.TINY, f"data.path={tiny_data}", "${args_no_hyphens}"]
+    assert run_agent(tmp_path, command, [("abc123", {"optimizer.lrr": 1e-3})]) == "[2]"
+    assert not (tmp_path / "runs").exists()

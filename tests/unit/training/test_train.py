@@ -1,0 +1,131 @@
+"""`gpt1_ds.train` and `gpt1_ds.read_metrics`, as a notebook calls them; runs are in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpt1_ds
+from gpt1_ds.common.errors import LaunchError, UserError
+from gpt1_ds.launcher import launch
+from tests.helpers.tasks import DEV, ROWS
+from tools import runs
+
+TINY: dict[str, Any] = {
+    "model": {"layers": 2, "width": 32, "heads": 2, "context": 32},
+    "train": {"steps": 4, "global_batch": 8, "micro_batch": 2, "log_every": 1, "eval_every": 0, "eval_batches": 1},
+}
+
+
+def session(data: str, folder: str) -> list[Any]:
+    """One process: two runs one after the other, a longer first one, fine-tuning, and what is as it was before."""
+    os.chdir(folder)
+    here = Path("task")
+    here.mkdir()
+    (here / "train.csv").write_text(ROWS)
+    (here / "dev.csv").write_text(DEV)
+    before = os.umask(0o022), signal.getsignal(signal.SIGINT)
+    first, second = (gpt1_ds.train(TINY, run={"name": name}, data={"path": Path(data)}) for name in ("a", "b"))
+    longer = gpt1_ds.train({**TINY, "train.steps": 6}, run={"name": "a"}, data={"path": data})
+    own = {"name": "table", "path": here, "kind": "classification", "columns": {"text": "text", "label": "label"}}
+    tuned = gpt1_ds.train(
+        {"run.name": "tuned", "task": own, "checkpoint.init_from": second}, train={"steps": 2, "global_batch": 8}
+    )
+    after = os.umask(before[0]), signal.getsignal(signal.SIGINT)
+    assert after == (0o022, before[1])
+    try:
+        gpt1_ds.train({**TINY, "model.layers": 3}, run={"name": "a"}, data={"path": data})
+    except UserError as error:
+        told = str(error)
+    return [first, second, longer, tuned, told]
+
+
+def interrupted(data: str, folder: str) -> tuple[int, bool]:
+    """A run that is interrupted once after its third step, as by a notebook's stop button; the last step."""
+    metrics = Path(folder) / "runs" / "long" / "metrics.jsonl"
+
+    def press() -> None:
+        while not metrics.exists() or metrics.read_text().count("\n") < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    own = {"name": "long", "dir": f"{folder}/runs"}
+    run = gpt1_ds.train({**TINY, "train.steps": 100_000, "train.log_every": 1}, run=own, data={"path": data})
+    last = int(gpt1_ds.read_metrics(run).step.max())
+    return last, (run / "checkpoints" / f"step-{last:08d}").is_dir()
+
+
+def test_interrupting_it_once_saves_and_stops(tiny_data: Path, tmp_path: Path) -> None:
+    ((last, saved),) = launch.run(f"{__name__}:interrupted", (str(tiny_data), str(tmp_path)), 1)
+    assert 3 <= last < 100_000
+    assert saved
+    assert not (tmp_path / "runs" / "long" / "DONE").exists()
+
+
+def test_runs_follow_one_another_in_a_process(tiny_data: Path, tmp_path: Path) -> None:
+    ((first, second, longer, tuned, told),) = launch.run(f"{__name__}:session", (str(tiny_data), str(tmp_path)), 1)
+    assert (first, second, longer, tuned) == (Path("runs/a"), Path("runs/b"), Path("runs/a"), Path("runs/tuned"))
+    assert re.match("runs/a belongs to another configuration: model.layers was 2 and is now 3", told)
+    a, b = (gpt1_ds.read_metrics(tmp_path / run) for run in (first, second))
+    trained = a[a.kind == "train"]
+    assert trained.step.tolist() == [1, 2, 3, 4, 5, 6]
+    assert trained.loss.tolist()[:3] == b[b.kind == "train"].loss.tolist()[:3], "as if each were alone"
+    reference = [f"data.path={tiny_data}", f"run.dir={tmp_path}/program", "train.steps=4"]
+    assert runs.pretrain(reference, 1) == 0
+    assert b[b.kind == "train"].loss.tolist() == list(runs.losses(runs.folder(reference)).values())
+    scores = gpt1_ds.read_metrics(tmp_path / tuned)
+    assert scores[scores.kind == "task"].accuracy.between(0, 1).all()
+    assert scores[scores.kind == "task"].split.tolist() == ["dev"]
+
+
+def test_a_run_without_lines_is_an_empty_table(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    assert list(gpt1_ds.read_metrics(tmp_path).columns) == ["kind", "step"]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: gpt1_ds.train({"train.stps": 3}),
+            "train.stps: Key 'stps' not in 'TrainConfig'. Did you mean: 'steps'?",
+        ),
+        (lambda: gpt1_ds.train(5), "5 is no configuration; give a preset"),  # type: ignore[arg-type]
+        (lambda: gpt1_ds.train("pretrain/nix"), "pretrain/nix: no such file"),
+        (lambda: gpt1_ds.train(train=5), "train=5 is no section"),
+        (lambda: gpt1_ds.train({"data.path": "nowhere"}), "nowhere: not a dataset"),
+        (lambda: gpt1_ds.train({"data.path": "x", "parallel.tensor": 2}), "parallel.tensor=2"),
+        (lambda: gpt1_ds.train("finetune/cola"), "checkpoint.init_from is empty"),
+        (lambda: gpt1_ds.read_metrics("nowhere"), "nowhere: no such run folder"),
+    ],
+)
+def test_mistakes_are_one_line(call: Any, says: str, in_folder: Path) -> None:
+    with pytest.raises(UserError) as told:
+        call()
+    assert says in str(told.value)
+    assert len(str(told.value).splitlines()) == 1
+    assert not list(in_folder.iterdir()), "nothing was begun"
+
+
+def test_another_thread_is_refused() -> None:
+    found: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            gpt1_ds.train(TINY)
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert isinstance(found[0], LaunchError)
+    assert "main thread" in str(found[0])
