@@ -133,7 +133,7 @@ COMMAND = Group(
     (
         Command("inspect", "what a checkpoint holds and where it came from", inspect, shared.checkpoint),
         Command("verify", "compare every file with the manifest", verify, shared.checkpoint),
-        Command("export", "write a checkpoint as a folder that transformers loads, and upload it", _export, _export_options),
+        Command("export", "write a folder that transformers loads, and upload it", _export, _export_options),
         Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
     ),
 )

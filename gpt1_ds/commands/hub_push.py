@@ -79,7 +79,8 @@ def push(repository: Repository, folder: Path, options: argparse.Namespace) -> N
 
     visible = "as it is" if repository.exists else "public" if options.public else "private"
     print("\n".join(hub.listed(folder)), flush=True)
-    stays = f"{folder} stays; `hf upload {repository.name} {folder}` sends it later"
+    hidden = "" if repository.exists or options.public else " --private"
+    stays = f"{folder} stays; `hf upload {repository.name} {folder}{hidden}` sends it later"
     if not options.yes and _asked(f"Upload to {repository.name} ({visible})? [y/N] ").lower() not in ("y", "yes"):
         raise UserError(f"--push-to-hub {repository.name}: not uploaded: not confirmed (--yes does); {stays}")
     try:

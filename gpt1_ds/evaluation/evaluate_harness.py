@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.common import log
+from gpt1_ds.common import log, progress
 from gpt1_ds.config import Config
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.continuations import Continuations
@@ -39,9 +39,11 @@ def evaluate_harness(
             if all(done.get((harness.PREFIX + name, step)) == count for name, count in wanted.items()):
                 continue
             scorer = groups.agree(lambda path=checkpoint: Continuations(load_checkpoint(path), groups))  # type: ignore[misc]
-            for entry in harness.run(scorer, asked, limit):
-                if groups.rank == 0:
-                    _tell(checkpoint, out, {**entry, "step": step})
+            with progress.bar(watched=groups.rank == 0) as show:
+                show(words=", ".join(tasks))
+                found = harness.run(scorer, asked, limit)
+            for entry in found:
+                groups.on_rank_0(lambda path=checkpoint, one={**entry, "step": step}: _tell(path, out, one))  # type: ignore[misc]
         if groups.rank == 0:
             show_evaluation(config, out)
     return 0

@@ -12,14 +12,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from lm_eval import simple_evaluate
+import numpy as np
+from lm_eval import evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
 
 from gpt1_ds.common.errors import ConfigError, DataError
@@ -47,7 +50,7 @@ class Scorer(Protocol):
 
 
 @register_model("gpt1-ds")
-class HarnessModel(LM):  # type: ignore[misc]
+class HarnessModel(LM):
     """The harness's view of a scorer. Every rank runs all of the harness; only the scorer divides the work."""
 
     def __init__(self, scorer: Scorer) -> None:
@@ -68,11 +71,14 @@ class HarnessModel(LM):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Tasks:
-    """What was asked for, loaded; `leaves` are all tasks in it by name."""
+    """What was asked for, with its data: `loaded` as the harness holds it, `leaves` all tasks in it by name."""
 
-    manager: Any
-    asked: tuple[Any, ...]
-    leaves: dict[str, Any]
+    loaded: dict[str, Any]
+
+    @property
+    def leaves(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.loaded["tasks"]
+        return found
 
     def examples(self, limit: int | None) -> dict[str, int]:
         """How many examples of each task are asked."""
@@ -84,6 +90,8 @@ def load_tasks(names: Sequence[str]) -> Tasks:
     """Tasks and groups of tasks by the harness's names, or YAML files of tasks, with their data. Raises ConfigError for
     one that there is not or that would run code, and DataError where data cannot be had.
     """
+    random.seed(DEFAULT_RANDOM_SEED)  # some tasks draw; as the harness's own program does
+    np.random.seed(DEFAULT_OTHER_SEED)
     with _quiet():
         manager = TaskManager(include_defaults=not all(name.endswith(SUFFIXES) for name in names))
         for name in names:
@@ -98,13 +106,18 @@ def load_tasks(names: Sequence[str]) -> Tasks:
                 f"--lm-eval {', '.join(names)}: cannot be loaded: {_first_line(error)}; without a network name a task "
                 "file (.yaml) whose data_files are here"
             ) from None
-    return Tasks(manager, (*loaded["tasks"].values(), *loaded["groups"].values()), loaded["tasks"])
+        for name, task in loaded["tasks"].items():
+            if getattr(task, "MULTIMODAL", False):
+                raise ConfigError(f"--lm-eval {name}: shows pictures or plays sounds; choose a task of text")
+            if task.get_config("num_fewshot") is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+    return Tasks(loaded)
 
 
 def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]:
-    """Results in the form of eval.json without `step`, of tasks and of groups that have a score: on the first rank of a
-    machine, none on others. `limit` asks this many examples of each task. Raises ConfigError for a task that the model
-    cannot do.
+    """Results in the form of eval.json without `step`, of tasks and of groups that have a score, alike on every rank.
+    `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
     """
     for name, task in tasks.leaves.items():
         if task.OUTPUT_TYPE == "generate_until" and not scorer.generates:
@@ -113,15 +126,14 @@ def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]
                 "scores it; choose tasks of loglikelihood or multiple_choice"
             )
     with _quiet():
-        found = simple_evaluate(
-            model=HarnessModel(scorer),
-            tasks=list(tasks.asked),
-            task_manager=tasks.manager,
+        found = evaluate(
+            lm=HarnessModel(scorer),
+            task_dict=tasks.loaded,
             limit=limit,
             bootstrap_iters=_BOOTSTRAPS,
             log_samples=False,
         )
-    return [] if found is None else [*_entries(found, tasks)]
+    return [*_entries(found, tasks)]
 
 
 def _missing(name: str, manager: Any) -> str:
@@ -138,7 +150,8 @@ def _configurations(manager: Any, names: Sequence[str]) -> Iterator[dict[str, An
     """Those of all tasks that the names stand for; nothing is downloaded for it."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    left, seen = list(names), set()
+    left: list[Any] = list(names)
+    seen: set[str] = set()
     while left:
         name = left.pop()
         if not isinstance(name, str) or name in seen:
@@ -197,7 +210,7 @@ def _split(task: Any) -> str:
 def _sampling(settings: dict[str, Any]) -> dict[str, Any]:
     """How a task wants text drawn, greedily unless it says otherwise."""
     tokens = settings.get("max_gen_toks", settings.get("max_new_tokens", MAX_TOKENS))
-    drawn = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
+    drawn: dict[str, Any] = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
     return {"tokens": tokens, **({"temperature": 1.0, **drawn} if settings.get("do_sample") else {"temperature": 0})}
 
 
@@ -213,17 +226,16 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The harness prints bars, notes and warnings of its own; no process pool draws bootstraps."""
-    before = {key: os.environ.get(key) for key in ("DISABLE_MULTIPROC", "TQDM_DISABLE")}
-    os.environ.update(dict.fromkeys(before, "1"))
+    """Without the harness's own bars, notes and warnings, and without processes that draw bootstraps."""
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
     logging.disable(logging.WARNING)
     try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
             yield
     finally:
         logging.disable(logging.NOTSET)
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before

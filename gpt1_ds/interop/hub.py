@@ -87,35 +87,32 @@ def _told(repository: str) -> Iterator[None]:
     disable_progress_bars()
     try:
         yield
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        raise HubError(f"--push-to-hub {repository}: {_why(status)}") from None
-    except errors.OfflineModeIsEnabled:
-        raise HubError(f"--push-to-hub {repository}: HF_HUB_OFFLINE is set; unset it to upload") from None
-    except (OSError, RuntimeError, ValueError, _transport_error()) as error:
+    except (OSError, RuntimeError, ValueError, _http_error()) as error:
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
-        raise HubError(
-            f"--push-to-hub {repository}: the hub cannot be reached or its answer is not understood "
-            f"({type(cause).__name__}); try again when the network is there"
-        ) from None
+        why = f"the hub is not reached or not understood ({type(cause).__name__}); try again when the network is there"
+        if isinstance(cause, errors.OfflineModeIsEnabled):
+            why = "HF_HUB_OFFLINE is set; unset it to upload"
+        elif isinstance(cause, errors.HfHubHTTPError):
+            why = _why(cause.response.status_code if cause.response is not None else 0)
+        raise HubError(f"--push-to-hub {repository}: {why}") from None
     finally:
         if not shown:
             enable_progress_bars()
 
 
-def _transport_error() -> type[Exception]:
-    """What the client's HTTP library raises for a connection that fails."""
+def _http_error() -> type[Exception]:
+    """What the client's HTTP library raises, also for a connection that fails."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    kinds = [kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError"]
-    return kinds[0]
+    found: type[Exception] = next(kind for kind in HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
+    return found
 
 
-def _why(status: int | None) -> str:
+def _why(status: int) -> str:
     reasons = {
         401: "the hub does not accept the token; make a new one with the right to write, and log in again",
         403: "the token has no right to write there; use one with the right to write, or a name of your own",
         404: "the hub does not know it, or the token may not see it; check the name and the token's rights",
         409: "exists already; choose another name, or add --update",
     }
-    return reasons.get(status or 0, f"the hub answers {status}; try again later")
+    return reasons.get(status, f"the hub answers {status}; try again later")

@@ -25,7 +25,8 @@ _COUNTS = ("examples", "fitted", "chance", "threshold", "shots", "tokens")  # me
 _TRAINING = """
 ## Training
 
-{facts[step]} steps, {facts[tokens]} tokens, seed {facts[seed]}, {facts[precision]}, by gpt1-ds {facts[hashes][version]}.
+{facts[step]} steps, {facts[tokens]} tokens, seed {facts[seed]}, {facts[precision]},
+by gpt1-ds {facts[hashes][version]}.
 
 | hash of | |
 | --- | --- |
@@ -46,7 +47,7 @@ _RESULTS = """
 def check_licence(licence: str) -> None:
     """Raise ConfigError for what is no identifier of a licence."""
     if not LICENCE.fullmatch(licence):
-        raise ConfigError(f"--license {licence!r:.60}: not an identifier of a licence; write one like apache-2.0 or mit")
+        raise ConfigError(f"--license {licence!r:.60}: no identifier of a licence; write one like apache-2.0")
 
 
 def complete(
