@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
+from gpt1_ds.commands import hub_push
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import ConfigError
@@ -60,16 +61,30 @@ def _export_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     parser.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for it")
+    hub_push.add_options(parser)
 
 
 def _export(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import libraries
 
+    repository = hub_push.prepare(options)
     libraries.load()
-    from gpt1_ds.interop import huggingface
+    from gpt1_ds.interop import huggingface, imported
 
-    source = huggingface.export(Path(options.checkpoint), Path(options.out))
-    print(f"{options.out}: {source} for transformers; its README.md says how to load it")
+    if options.dry_run:
+        from gpt1_ds.interop import hub
+
+        imported.free_place(Path(options.out))
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "export"
+            hub_push.complete_card(huggingface.export(Path(options.checkpoint), folder), folder, options)
+            print("\n".join(hub.listed(folder)))
+        return 0
+    source, out = huggingface.export(Path(options.checkpoint), Path(options.out)), Path(options.out)
+    print(f"{options.out}: {source} for transformers; its README.md says how to load it", flush=True)
+    if repository is not None:
+        hub_push.complete_card(source, out, options)
+        hub_push.push(repository, out, options)
     return 0
 
 
@@ -118,7 +133,7 @@ COMMAND = Group(
     (
         Command("inspect", "what a checkpoint holds and where it came from", inspect, shared.checkpoint),
         Command("verify", "compare every file with the manifest", verify, shared.checkpoint),
-        Command("export", "write a checkpoint as a folder that transformers loads", _export, _export_options),
+        Command("export", "write a folder that transformers loads, and upload it", _export, _export_options),
         Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
     ),
 )

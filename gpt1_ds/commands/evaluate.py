@@ -1,4 +1,4 @@
-"""`evaluate`: held-out loss, zero-shot probes, or a task's scores."""
+"""`evaluate`: held-out loss, zero-shot probes, tasks of lm-evaluation-harness, or a task's scores."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     pairs = "score sentence vectors of any checkpoint by the pairs of this folder (STS-B) or file (default: do not)"
     parser.add_argument("--sts", metavar="PATH", help=pairs)
     shared.pooling(parser)
+    harness = "ask tasks of lm-evaluation-harness, NAME,... or task files FILE.yaml,... (default: do not)"
+    parser.add_argument("--lm-eval", metavar="TASKS", help=harness)
+    limit = "with --lm-eval: the first N examples of each task (default: all)"
+    parser.add_argument("--limit", type=int, metavar="N", help=limit)
     shared.ranks(parser)
 
 
@@ -52,6 +56,10 @@ def _run(options: argparse.Namespace) -> int:
     run = folder.parent.parent
     default = run / "eval.json" if (run / "config.yaml").exists() else None
     out = Path(options.out) if options.out else default
+    if options.lm_eval is not None or options.limit is not None:
+        tasks = _harness_tasks(options)
+        target = "gpt1_ds.evaluation.evaluate_harness:evaluate_harness"
+        return launch.start(target, (config, folders, out, tasks, options.limit, options.every), options.nproc)
     if options.sts or options.pooling:
         pairs = _scored_pairs(options, config)
         target = "gpt1_ds.evaluation.evaluate_sts:evaluate_sts"
@@ -63,6 +71,22 @@ def _run(options: argparse.Namespace) -> int:
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)
     return launch.start("gpt1_ds.evaluation.evaluate:evaluate", task, options.nproc)
+
+
+def _harness_tasks(options: argparse.Namespace) -> list[str]:
+    """The tasks of --lm-eval, and the library is there. Raises ConfigError."""
+    from importlib.util import find_spec
+
+    tasks = [name for name in (options.lm_eval or "").split(",") if name]
+    if not tasks:
+        raise ConfigError("--lm-eval: name tasks of the harness, like --lm-eval lambada_openai,blimp")
+    if options.limit is not None and options.limit < 1:
+        raise ConfigError(f"--limit={options.limit}: at least 1 example is needed; leave it out to ask all")
+    if options.sts or options.pooling:
+        raise ConfigError("--lm-eval and --sts: evaluate one of them at a time")
+    if find_spec("lm_eval") is None:
+        raise ConfigError("--lm-eval: lm-evaluation-harness is not installed; pip install 'gpt1-ds[lm-eval]'")
+    return tasks
 
 
 def _scored_pairs(options: argparse.Namespace, config: Config) -> str:

@@ -54,7 +54,7 @@ class LanguageModel(Loaded):
             raise ConfigError(
                 f"score: {text!r:.60} has {len(tokens)} tokens; {self.folder} scores 1 to {frame.most} at a time"
             )
-        (found,) = log_likelihoods(self, frame, [frame.around(frame.before, tokens)], [len(tokens)])
+        ((found, _),) = log_likelihoods(self, frame, [frame.around(frame.before, tokens)], [len(tokens)])
         if not math.isfinite(found):
             raise CheckpointError(f"{self.folder}: its weights give no finite numbers: this is no trained model")
         return float(found)

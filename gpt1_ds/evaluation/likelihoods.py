@@ -43,10 +43,11 @@ def target_log_likelihoods(
     given: int = 0,
     batch_tokens: int = BATCH_TOKENS,
 ) -> NDArray[np.float64]:
-    """float64 [len(pairs)], nats: of each (source, target) the sum over the target's tokens but the first `given` ones,
-    which a decoder is told. A source has a token at least. Neighbours share a batch: sort by length.
+    """float64 [len(pairs), 2]: of each (source, target) the log-likelihood (nats) of the target's tokens but the first
+    `given` ones, which a decoder is told, and 1 where each is the likeliest. A source has a token at least. Neighbours
+    share a batch: sort by length.
     """
-    sums = np.zeros(len(pairs))
+    scores = np.zeros((len(pairs), 2))
     for batch in neighbours([len(source) + len(target) for source, target in pairs], batch_tokens):
         texts = Texts(*_padded([pairs[n][0] for n in batch], pad), *_padded([pairs[n][1] for n in batch], pad))
         most = int((texts.source_B + texts.target_B).max()) - 1
@@ -54,8 +55,8 @@ def target_log_likelihoods(
         host = texts.host_batch(stacks, pad, np.ones(len(batch)))
         _, weights = host.labels
         weights[:given] = 0
-        sums[batch] = row_scores(model, host)[:, 0]
-    return sums
+        scores[batch] = row_scores(model, host)
+    return scores
 
 
 def neighbours(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

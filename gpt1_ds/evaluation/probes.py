@@ -33,16 +33,27 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[s
     )
     sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
     scored = [count for question in (*asked, *fitted) for count in question.scored]
+    sums = shared_scores(loaded, sequences, scored, frame, groups)[:, 0]
+    return zeroshot.score(probe, asked, sums, fitted)
+
+
+def shared_scores(
+    loaded: Loaded, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], frame: Frame, groups: ProcessGroups
+) -> Float64s:
+    """float64 [len(sequences), 2], the same on every rank: of each sequence in its `frame` the log-probability of the
+    `scored` tokens before the frame's last ones (nats), and 1 where each of them is the likeliest. Raises
+    CheckpointError where they are not finite.
+    """
     by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
     mine = by_length[groups.rank :: groups.world]
     ours, counts = [sequences[n] for n in mine], [scored[n] for n in mine]
     here = log_likelihoods(loaded, frame, ours, counts)
-    sums = np.zeros(len(sequences))
+    scores = np.zeros((len(sequences), 2))
     for rank, values in enumerate(groups.gather(here)):
-        sums[by_length[rank :: groups.world]] = values
-    if not np.isfinite(sums).all():
+        scores[by_length[rank :: groups.world]] = values
+    if not np.isfinite(scores).all():
         raise CheckpointError(f"{loaded.folder}: its probabilities are not finite; use a checkpoint from before that")
-    return zeroshot.score(probe, asked, sums, fitted)
+    return scores
 
 
 def frame_of(loaded: Loaded) -> Frame:
@@ -60,8 +71,8 @@ def frame_of(loaded: Loaded) -> Frame:
 def log_likelihoods(
     loaded: Loaded, frame: Frame, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int]
 ) -> Float64s:
-    """float64 [len(sequences)], nats: of each sequence in `frame` the sum over its last `scored` tokens, as the model's
-    family gives it. Neighbours share a batch: sort by length.
+    """float64 [len(sequences), 2]: of each sequence in `frame` the log-probability of its `scored` tokens (nats), as
+    the model's family gives it, and 1 where each is the likeliest. Neighbours share a batch: sort by length.
     """
     if frame.mask is not None:
         return pseudo_log_likelihoods(loaded.model, sequences, scored, frame.mask, len(frame.last))
@@ -89,11 +100,12 @@ def _of_targets(
 def log_probabilities(
     model: DenseModel, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], batch_tokens: int = BATCH_TOKENS
 ) -> Float64s:
-    """float64 [len(sequences)], nats: of each sequence the sum over its last `scored` tokens, each given all before it.
+    """float64 [len(sequences), 2]: of each sequence the log-probability of its last `scored` tokens (nats), each given
+    all before it, and 1 where each is the likeliest.
 
     Sequences are padded on the right, which causal attention does not see. Neighbours share a batch: sort by length.
     """
-    sums = np.zeros(len(sequences))
+    scores = np.zeros((len(sequences), 2))
     device = next(model.parameters()).device
     for batch in neighbours([len(sequence) - 1 for sequence in sequences], batch_tokens):
         longest = max(1, *(len(sequences[number]) - 1 for number in batch))
@@ -107,9 +119,9 @@ def log_probabilities(
             targets.append(sequence[len(sequence) - count :].astype(np.int64))
         states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device))
         at = (torch.from_numpy(np.concatenate(part)).to(device) for part in (positions, columns))
-        found = _token_log_probabilities(model, states_SBD[tuple(at)], np.concatenate(targets))
-        sums[batch] = np.bincount(np.concatenate(columns), found, len(batch))
-    return sums
+        found_N2 = _token_scores(model, states_SBD[tuple(at)], np.concatenate(targets))
+        scores[batch] = _sums(np.concatenate(columns), found_N2, len(batch))
+    return _with_all_likeliest(scores, scored)
 
 
 @torch.no_grad()
@@ -121,12 +133,13 @@ def pseudo_log_likelihoods(
     after: int,
     batch_tokens: int = BATCH_TOKENS,
 ) -> Float64s:
-    """float64 [len(sequences)], nats (Salazar et al. 2020, equation 1): of each sequence the sum over the `scored`
-    tokens before the last `after` ones, each given all others, when `mask` stands in its place.
+    """float64 [len(sequences), 2]: of each sequence the pseudo-log-likelihood (Salazar et al. 2020, equation 1) of the
+    `scored` tokens before the last `after` ones (nats), each given all others when `mask` stands in its place, and 1
+    where each is the likeliest.
 
     A sequence is a row of one segment for every token that is scored; rows see no padding.
     """
-    sums, device = np.zeros(len(sequences)), next(model.parameters()).device
+    scores, device = np.zeros((len(sequences), 2)), next(model.parameters()).device
     counts, sizes = np.array(scored, dtype=np.int64), np.array([len(one) for one in sequences], dtype=np.int64)
     number_R = np.repeat(np.arange(len(sequences)), counts)  # R rows: which sequence each is, and which token it masks
     at_R = np.repeat(sizes - after - np.cumsum(counts), counts) + np.arange(len(number_R))
@@ -139,15 +152,29 @@ def pseudo_log_likelihoods(
         facts_B3 = row_facts(np.zeros_like(number_B), (sizes[number_B], sizes[number_B]))
         states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_B3).to(device))
         masked_BD = states_SBD[torch.from_numpy(at_B).to(device), torch.from_numpy(column_B).to(device)]
-        sums += np.bincount(number_B, _token_log_probabilities(model, masked_BD, targets_B), len(sums))
-    return sums
+        scores += _sums(number_B, _token_scores(model, masked_BD, targets_B), len(scores))
+    return _with_all_likeliest(scores, scored)
 
 
-def _token_log_probabilities(model: DenseModel, states_ND: Tensor, targets: NDArray[np.int64]) -> Float64s:
-    """float64 [N]: log p(target) from the state that predicts it, in slices: few logits are there at once."""
+def _sums(number_N: NDArray[np.int64], values_N2: Float64s, size: int) -> Float64s:
+    """[size, 2]: the values of each number, added."""
+    return np.stack([np.bincount(number_N, column_N, size) for column_N in values_N2.T], axis=1)
+
+
+def _with_all_likeliest(scores_N2: Float64s, scored: Sequence[int]) -> Float64s:
+    """In the second column, which counts likeliest tokens, 1 where all that are scored are."""
+    scores_N2[:, 1] = scores_N2[:, 1] == np.array(scored, dtype=np.int64)
+    return scores_N2
+
+
+def _token_scores(model: DenseModel, states_ND: Tensor, targets: NDArray[np.int64]) -> Float64s:
+    """float64 [N, 2]: log p(target) from the state that predicts it, and 1 where no token is likelier; in slices: few
+    logits are there at once.
+    """
     targets_N = torch.from_numpy(targets).to(states_ND.device)
-    found = [torch.zeros(0)]
+    found = [torch.zeros(0, 2, dtype=torch.float64)]
     for part_ND, target_N in zip(states_ND.split(HEAD_TOKENS), targets_N.split(HEAD_TOKENS), strict=True):
-        logits_NV = model.logits_of(part_ND.unsqueeze(1))[:, 0]
-        found.append(logits_NV.float().log_softmax(-1).gather(1, target_N.unsqueeze(1))[:, 0].cpu())
-    return torch.cat(found).double().numpy()
+        log_NV = model.logits_of(part_ND.unsqueeze(1))[:, 0].float().log_softmax(-1)
+        pair = log_NV.gather(1, target_N.unsqueeze(1))[:, 0], log_NV.argmax(-1) == target_N
+        found.append(torch.stack([column.double() for column in pair], 1).cpu())
+    return torch.cat(found).numpy()

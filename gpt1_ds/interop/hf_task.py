@@ -56,11 +56,6 @@ class FineTuned:
                 f"{folder}: fine-tuned on choices: a {family.stem} with a head for them cannot be exported; "
                 "`gpt1-ds predict` runs it"
             )
-        if head.loss is not None and family.classifier == "linear":
-            raise CheckpointError(
-                f"{folder}: makes sentence vectors with a {family.stem}: sentence-transformers' folders are written of "
-                "bidirectional models alone; `gpt1-ds embed` runs it"
-            )
         if head.loss is None and head.kind != family.classifier:
             raise CheckpointError(
                 f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "

@@ -58,7 +58,7 @@ def test_any_batch_gives_what_one_sequence_alone_gives(
     monkeypatch.setattr(probes, "HEAD_TOKENS", head)
     sequences, scored = drawn()
     wanted = one_by_one(sequences, scored)
-    found = log_probabilities(model, sequences, scored, batch)
+    found = log_probabilities(model, sequences, scored, batch)[:, 0]
     assert found[0] == 0, "nothing scored"
     counts = np.maximum(scored, 1)
     assert np.abs(found / counts - wanted / counts).max() < 2e-5
@@ -66,8 +66,8 @@ def test_any_batch_gives_what_one_sequence_alone_gives(
 
 
 def test_no_sequence_and_no_token(model: DenseModel) -> None:
-    assert log_probabilities(model, [], []).shape == (0,)
-    assert log_probabilities(model, [np.array([1], dtype=np.int32)] * 2, [0, 0]).tolist() == [0, 0]
+    assert log_probabilities(model, [], []).shape == (0, 2)
+    assert log_probabilities(model, [np.array([1], dtype=np.int32)] * 2, [0, 0]).tolist() == [[0, 1]] * 2
 
 
 MASK = 3
@@ -100,7 +100,7 @@ def test_masked_models_are_scored_as_by_transformers(both: Pair, monkeypatch: py
     wanted = masked_one_by_one(both.theirs, sequences, scored, after=1)
     assert wanted[1] < -50
     for batch in (1, 50, 8192):  # tokens: one row, a few, and all in one batch, padded to the longest
-        found = pseudo_log_likelihoods(both.ours, sequences, scored, MASK, 1, batch)
+        found = pseudo_log_likelihoods(both.ours, sequences, scored, MASK, 1, batch)[:, 0]
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert found[0] == 0, "nothing scored"
 
@@ -113,7 +113,7 @@ def test_nothing_but_masked_positions_meets_the_vocabulary(both: Pair, monkeypat
     )
     pseudo_log_likelihoods(both.ours, [np.arange(9, 19, dtype=np.int32)] * 2, [4, 0], MASK, 1)
     assert seen == [4]
-    assert pseudo_log_likelihoods(both.ours, [], [], MASK, 1).shape == (0,)
+    assert pseudo_log_likelihoods(both.ours, [], [], MASK, 1).shape == (0, 2)
 
 
 def test_batches_hold_neighbours_within_the_bound() -> None:

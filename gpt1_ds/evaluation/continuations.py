@@ -1,0 +1,102 @@
+"""What lm-evaluation-harness asks of a model (interop/harness.py): how likely texts are, and what it writes.
+
+Tokens are those that the harness's own `hf` model scores on an export: a context and its continuation are encoded
+together and cut where the context alone ends, blanks at its end belonging to the continuation; a text without a context
+follows the end of a document (tasks/frame.py), and nothing else is put around a causal model's. A masked model's scores
+are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a sentinel,
+both as in the zero-shot probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.evaluation.answer import answer, encode_sentinels
+from gpt1_ds.evaluation.generate import generate
+from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.probes import frame_of, shared_scores
+from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.tasks.frame import Int32s
+
+SENTINEL = "<extra_id_0>"
+NOTHING = np.zeros(0, dtype=np.int32)
+
+
+class Continuations:
+    """A language model as a scorer of the harness; each rank takes its part. Raises ConfigError for a checkpoint that
+    has no language model.
+    """
+
+    def __init__(self, loaded: Loaded, groups: ProcessGroups) -> None:
+        if loaded.task is not None:
+            raise ConfigError(
+                f"{loaded.folder}: fine-tuned on {loaded.task.name}: --lm-eval asks language models; name the "
+                "checkpoint that it was fine-tuned from, or leave --lm-eval out for the task's own scores"
+            )
+        self.loaded, self.groups, self.frame = loaded, groups, frame_of(loaded)
+
+    @property
+    def generates(self) -> bool:
+        """Whether it writes text; an encoder only scores it."""
+        return self.frame.mask is None
+
+    def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
+        """Of each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
+        scores_N2 = self._scored([self._encoded(*pair) for pair in pairs])
+        return [(float(total), bool(greedy)) for total, greedy in scores_N2]
+
+    def texts(self, texts: Sequence[str]) -> list[float]:
+        """The log-likelihood of each whole text (nats): pieces of the context's size, each token in one of them."""
+        pieces = [self._pieces(self.loaded.tokenizer.encode(text)) for text in texts]
+        scores_N2 = self._scored([piece for some in pieces for piece in some])
+        ends = np.cumsum([len(some) for some in pieces])
+        return [float(part_N2[:, 0].sum()) for part_N2 in np.split(scores_N2, ends[:-1])]
+
+    def written(self, prompts: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+        """What follows each prompt, until the end of a document or of `tokens`."""
+        mine = prompts[self.groups.rank :: self.groups.world]
+        found = [""] * len(prompts)
+        for rank, texts in enumerate(self.groups.gather([self._write(*prompt) for prompt in mine])):
+            found[rank :: self.groups.world] = texts
+        return found
+
+    def _encoded(self, context: str, continuation: str) -> tuple[Int32s, Int32s]:
+        encode, stem = self.loaded.tokenizer.encode, context.rstrip()
+        whole = encode(context + continuation)
+        if not stem:
+            return np.array(self.frame.before, dtype=np.int32), whole
+        context_size = len(encode(stem))
+        return whole[:context_size], whole[context_size:]
+
+    def _pieces(self, tokens: Int32s) -> list[tuple[Int32s, Int32s]]:
+        most, history = self.frame.most, np.concatenate([np.array(self.frame.before, dtype=np.int32), tokens])
+        begin = len(self.frame.before)
+        return [
+            (history[: begin + start], tokens[start : start + most]) for start in range(0, max(1, len(tokens)), most)
+        ]
+
+    def _scored(self, pairs: Sequence[tuple[Int32s, Int32s]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """[N, 2]; the beginning of what is known is cut where both do not fit, then the end of what is scored."""
+        sequences, counts = [], []
+        for history, tokens in pairs:
+            scored = tokens[: self.frame.most]
+            first = max(0, len(history) + len(scored) - self.frame.capacity)
+            sequences.append(self.frame.around(history[first:].tolist(), scored))
+            counts.append(len(scored))
+        return shared_scores(self.loaded, sequences, counts, self.frame, self.groups)
+
+    def _write(self, prompt: str, settings: dict[str, Any]) -> str:
+        if self.frame.sentinel is None:
+            return generate(self.loaded, prompt, Sampling(**settings))
+        context, tokenizer = self.loaded.config.model.context, self.loaded.tokenizer
+        settings = {**settings, "tokens": min(settings["tokens"], context - 1)}
+        excess = len(encode_sentinels(tokenizer, prompt + SENTINEL)) + 1 - context
+        if excess > 0:
+            prompt = tokenizer.decode(tokenizer.encode(prompt)[excess:])
+        parts = answer(self.loaded, prompt + SENTINEL, Sampling(**settings)).split("<extra_id_")
+        return parts[1].partition(">")[2] if len(parts) > 1 and not parts[0] else parts[0]

@@ -1,0 +1,241 @@
+"""EleutherAI's lm-evaluation-harness on a model of ours: its model class `gpt1-ds`, its tasks, its results as ours.
+
+This file needs the extra `lm-eval`; import it where it is used. What scores and writes text comes from above
+(evaluation/continuations.py). The harness's numbers are those of its own `hf` model on an export.
+
+**No code from a hub is run**: a task whose data set needs `trust_remote_code` is refused, as is one that runs what a
+model writes (`unsafe_code`). A task file of your own may name Python functions beside it; those are yours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from lm_eval import evaluate
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.tasks import TaskManager
+
+from gpt1_ds.common.errors import ConfigError, DataError
+
+PREFIX = "lm-eval/"  # of a task's name in eval.json
+MAX_TOKENS = 256  # written by a task that does not say how many; the harness's own default
+SUFFIXES = (".yaml", ".yml")
+_BOOTSTRAPS = 1000  # draws for the standard error of what is no mean
+
+
+class Scorer(Protocol):
+    """What a model has to do. A `context` may be empty: the continuation then begins a text."""
+
+    @property
+    def generates(self) -> bool: ...
+
+    def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
+        """Of each (context, continuation) the log-likelihood in nats, and whether greedy decoding gives it."""
+
+    def texts(self, texts: Sequence[str]) -> list[float]:
+        """The log-likelihood of each whole text in nats, however long it is."""
+
+    def written(self, prompts: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+        """What follows each prompt; `tokens`, `temperature`, `top_k` and `top_p` say how."""
+
+
+@register_model("gpt1-ds")
+class HarnessModel(LM):
+    """The harness's view of a scorer. Every rank runs all of the harness; only the scorer divides the work."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__()
+        self.scorer = scorer
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        return self.scorer.continuations([request.args for request in requests])
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        return self.scorer.texts([request.args[0] for request in requests])
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        asked = [request.args for request in requests]
+        written = self.scorer.written([(context, _sampling(settings)) for context, settings in asked])
+        return [_until(text, settings.get("until", ())) for text, (_, settings) in zip(written, asked, strict=True)]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What was asked for, with its data: `loaded` as the harness holds it, `leaves` all tasks in it by name."""
+
+    loaded: dict[str, Any]
+
+    @property
+    def leaves(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.loaded["tasks"]
+        return found
+
+    def examples(self, limit: int | None) -> dict[str, int]:
+        """How many examples of each task are asked."""
+        sizes = {name: len(task.eval_docs) for name, task in self.leaves.items()}
+        return {name: size if limit is None else min(size, limit) for name, size in sizes.items()}
+
+
+def load_tasks(names: Sequence[str]) -> Tasks:
+    """Tasks and groups of tasks by the harness's names, or YAML files of tasks, with their data. Raises ConfigError for
+    one that there is not or that would run code, and DataError where data cannot be had.
+    """
+    random.seed(DEFAULT_RANDOM_SEED)  # some tasks draw; as the harness's own program does
+    np.random.seed(DEFAULT_OTHER_SEED)
+    with _quiet():
+        manager = TaskManager(include_defaults=not all(name.endswith(SUFFIXES) for name in names))
+        for name in names:
+            if not (Path(name).is_file() if name.endswith(SUFFIXES) else name in manager.task_index):
+                raise ConfigError(f"--lm-eval {name}: {_missing(name, manager)}")
+        for config in _configurations(manager, names):
+            _refuse_code(config)
+        try:
+            loaded = manager.load(list(names))
+        except Exception as error:  # of datasets, of the network, of a task's own code: there is no end of kinds
+            raise DataError(
+                f"--lm-eval {', '.join(names)}: cannot be loaded: {_first_line(error)}; without a network name a task "
+                "file (.yaml) whose data_files are here"
+            ) from None
+        for name, task in loaded["tasks"].items():
+            if getattr(task, "MULTIMODAL", False):
+                raise ConfigError(f"--lm-eval {name}: shows pictures or plays sounds; choose a task of text")
+            if task.get_config("num_fewshot") is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+    return Tasks(loaded)
+
+
+def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]:
+    """Results in the form of eval.json without `step`, of tasks and of groups that have a score, alike on every rank.
+    `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
+    """
+    for name, task in tasks.leaves.items():
+        if task.OUTPUT_TYPE == "generate_until" and not scorer.generates:
+            raise ConfigError(
+                f"--lm-eval {name}: wants text written (generate_until), an encoder (model.mask=bidirectional) only "
+                "scores it; choose tasks of loglikelihood or multiple_choice"
+            )
+    with _quiet():
+        found = evaluate(
+            lm=HarnessModel(scorer),
+            task_dict=tasks.loaded,
+            limit=limit,
+            bootstrap_iters=_BOOTSTRAPS,
+            log_samples=False,
+        )
+    return [*_entries(found, tasks)]
+
+
+def _missing(name: str, manager: Any) -> str:
+    import difflib
+
+    if name.endswith(SUFFIXES):
+        return "no such task file"
+    close = difflib.get_close_matches(name, manager.all_tasks, 3)
+    meant = f"did you mean {' or '.join(close)}?" if close else "see `lm-eval ls tasks`"
+    return f"the harness has no such task; {meant}"
+
+
+def _configurations(manager: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Those of all tasks that the names stand for; nothing is downloaded for it."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    left: list[Any] = list(names)
+    seen: set[str] = set()
+    while left:
+        name = left.pop()
+        if not isinstance(name, str) or name in seen:
+            continue
+        seen.add(name)
+        entry = manager.task_index.get(name)
+        if entry is None:
+            config: dict[str, Any] = load_yaml(Path(name), resolve_func=False) if name.endswith(SUFFIXES) else {}
+        else:
+            config = entry.cfg or {}
+            left += entry.tags if not entry.cfg else ()
+        inner = config.get("task")
+        for one in inner if isinstance(inner, list) else ():
+            if isinstance(one, dict):
+                yield one
+            left.append(one.get("task") if isinstance(one, dict) else one)
+        yield config
+
+
+def _refuse_code(config: dict[str, Any]) -> None:
+    """Raise ConfigError for a task that would run code of others than the harness or the person who asks."""
+    name = f"--lm-eval {config.get('task')}"
+    if (config.get("dataset_kwargs") or {}).get("trust_remote_code"):
+        raise ConfigError(
+            f"{name}: its data set {config.get('dataset_path')} runs code from a hub (trust_remote_code), which this "
+            "program never does; choose another task"
+        )
+    if config.get("unsafe_code"):
+        raise ConfigError(f"{name}: runs code that the model writes (unsafe_code); choose another task")
+
+
+def _entries(found: dict[str, Any], tasks: Tasks) -> Iterator[dict[str, Any]]:
+    for name, values in {**found["results"], **found.get("groups", {})}.items():
+        task = tasks.leaves.get(name)
+        metrics = {
+            key.removesuffix(",none"): value
+            for key, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and "," in key
+        }
+        if not metrics:
+            continue
+        counts = found.get("n-samples", {}).get(name, {})
+        if "effective" in counts:
+            metrics["examples"] = counts["effective"]
+        if found.get("n-shot", {}).get(name):
+            metrics["shots"] = found["n-shot"][name]
+        split = "test" if task is None else _split(task)
+        yield {"task": PREFIX + name, "split": split, "metrics": metrics}
+
+
+def _split(task: Any) -> str:
+    """What the harness evaluates on: test where there is one."""
+    return str((task.config.test_split if task.has_test_docs() else task.config.validation_split) or "test")
+
+
+def _sampling(settings: dict[str, Any]) -> dict[str, Any]:
+    """How a task wants text drawn, greedily unless it says otherwise."""
+    tokens = settings.get("max_gen_toks", settings.get("max_new_tokens", MAX_TOKENS))
+    drawn: dict[str, Any] = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
+    return {"tokens": tokens, **({"temperature": 1.0, **drawn} if settings.get("do_sample") else {"temperature": 0})}
+
+
+def _until(text: str, stops: str | Sequence[str]) -> str:
+    for stop in [stops] if isinstance(stops, str) else stops:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the harness's own bars, notes and warnings, and without processes that draw bootstraps."""
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    logging.disable(logging.WARNING)
+    try:
+        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before
