@@ -26,10 +26,11 @@ def _build(options: argparse.Namespace) -> int:
     from gpt1_ds.common.units import byte_size
     from gpt1_ds.data.build import build
 
+    more = {"split_sentences": options.sentences, "text_key": options.text_key}
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
         with progress.bar(unit=byte_size) as show:
-            dataset = build(*arguments, show, split_sentences=options.sentences)
+            dataset = build(*arguments, show, **more)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)

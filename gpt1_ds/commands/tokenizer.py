@@ -56,6 +56,7 @@ def _train(options: argparse.Namespace) -> int:
             masks=options.masks,
             cased=options.cased,
             sentinels=options.sentinels,
+            text_key=options.text_key,
         )
     print(f"{options.out}: {tokenizer.vocab_size} pieces")
     return 0

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.files import published_folder, write_json
-from gpt1_ds.data.corpus import Unit
 from gpt1_ds.data.pool import parent_is_alive
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.segments import Unit
 from gpt1_ds.data.shards import Int64s, token_dtype
 from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.tokenizers.base import Tokenizer
