@@ -31,7 +31,7 @@ def find(word: str, text_key: str) -> Input:
         return _prepared(datasets, word, name, config, split, text_key)
     with _Explained(word):
         builder = datasets.load_dataset_builder(name, config)
-        revision = builder.hash if "/" in name or not Path(name).exists() else None
+        revision = None if Path(name).is_dir() else builder.hash
         stream = _stream(datasets, name, config, split, revision)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
@@ -59,6 +59,8 @@ def read(shard: HubShard) -> Iterator[str]:
                     yield text
             return
         except (OSError, RuntimeError) as error:
+            if _is_refusal(error):
+                raise DataError(f"{shard}: shard {shard.number} cannot be read ({_line(error)}); run again") from None
             if pause is None:
                 raise WorldError(
                     f"{shard}: shard {shard.number} broke off after {done} rows ({_line(error)}); run again: finished "
@@ -134,6 +136,12 @@ class _Explained:
             raise DataError(f"{self.word}: {_line(error)}") from None
         if isinstance(error, OSError):
             raise WorldError(f"{self.word}: the hub does not answer ({_line(error)}); run again later") from None
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    return isinstance(error, FileNotFoundError) or (400 <= status < 500 and status not in (408, 429))
 
 
 def _line(error: BaseException) -> str:

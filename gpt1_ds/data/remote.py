@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any, BinaryIO
 from gpt1_ds.common.errors import DataError, WorldError
 from gpt1_ds.data.segments import SourceFile, without_secrets
 
+_VERSIONS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created")  # names for one
 _CHANGED = "changed while it was being read; run again"
 
 
@@ -22,13 +24,14 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
         if not system.exists(place):
             return None
         if system.isfile(place):
-            found = {place: system.info(place)}
+            found = [place]
             root = place.rpartition("/")[0]
         else:
-            found, root = system.find(place, detail=True), place.rstrip("/")
+            found, root = system.find(place), place.rstrip("/")
+        details = {path: system.info(path) for path in found}  # more than what lists some of them
         return sorted(
             (system.unstrip_protocol(path), path.removeprefix(root).lstrip("/"), int(info["size"] or 0), _changed(info))
-            for path, info in found.items()
+            for path, info in details.items()
         )
 
 
@@ -56,11 +59,9 @@ def _check(file: SourceFile, size: int, changed: int) -> None:
 
 
 def _changed(info: dict[str, Any]) -> int:
-    """A number made of whatever this file system says of a version."""
-    import hashlib
-
-    said = [str(info.get(key)) for key in ("ETag", "etag", "mtime", "created", "LastModified", "last_modified", "md5")]
-    return int(hashlib.sha256("\n".join(said).encode()).hexdigest()[:15], 16)
+    """A number made of what this file system says of a version; 0 where it says nothing."""
+    said = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+    return int(hashlib.sha256(said.encode()).hexdigest()[:15], 16) if said else 0
 
 
 def _system(address: str) -> tuple[Any, str]:
