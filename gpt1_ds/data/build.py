@@ -144,7 +144,7 @@ class _Build:
 
     def run(self, workers: int, show: Show) -> Dataset:
         self._start_clean()
-        units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap)
+        units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap, self.tokenizer.whole_documents)
         summaries = self._tokenize(units, workers, show)
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:

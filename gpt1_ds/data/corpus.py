@@ -99,14 +99,19 @@ def _source(path: Path, name: str, text_key: str) -> SourceFile:
     return SourceFile(str(path.resolve()), name, *kind, status.st_size, status.st_mtime_ns, text_key)
 
 
-def plan_units(inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bool = False) -> list[Unit]:
-    """The units of `inputs` in the order of their text. Only looks into files that are larger than one unit."""
+def plan_units(
+    inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bool = False, whole_documents: bool = False
+) -> list[Unit]:
+    """The units of `inputs` in the order of their text, which cut documents unless they are to be `whole_documents`.
+    Only looks into files that are larger than one unit.
+    """
     units: list[Unit] = []
     for number, one in enumerate(inputs):
         segments: list[Segment] = []
         size = 0
         for file in one.files:
-            for segment in _segments(file, unit_bytes, unwrap):
+            parts = [Segment(file, 0, file.size)] if whole_documents and file.format == ".txt" else None
+            for segment in parts or _segments(file, unit_bytes, unwrap):
                 alone = _is_whole(file) or (segments and _is_whole(segments[-1].file))
                 if segments and (size >= unit_bytes or alone):
                     units.append(Unit(len(units), number, tuple(segments)))
