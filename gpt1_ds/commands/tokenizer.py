@@ -82,7 +82,7 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentinels", type=int, metavar="N", help=sentinels)
     role = (
         "of --hf and --sentencepiece: the symbol of a role (eod, bos, sep, cls, pad, mask, unk, start, delimiter, "
-        "extract), like mask='<mask>', where the files do not say it; may be given several times"
+        "extract), like mask='<mask>'; may be given several times (default: what the files say)"
     )
     parser.add_argument("--role", action="append", default=[], metavar="NAME=SYMBOL", help=role)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the tokenizer")

@@ -33,7 +33,7 @@ WALLS = {
     "triton": ("model/kernels/",),
     "wandb": ("tracking/wandb.py",),
     "sklearn": ("tasks/metrics.py", "tasks/controls.py"),
-    "datasets": ("tasks/formats.py",),
+    "datasets": ("tasks/formats.py", "data/hub_datasets.py"),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),
         *("training/", "diagnostics/", "tasks/"),
