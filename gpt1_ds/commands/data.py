@@ -26,10 +26,11 @@ def _build(options: argparse.Namespace) -> int:
     from gpt1_ds.common.units import byte_size
     from gpt1_ds.data.build import build
 
+    more = {"split_sentences": options.sentences, "text_key": options.text_key}
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
         with progress.bar(unit=byte_size) as show:
-            dataset = build(*arguments, show, split_sentences=options.sentences)
+            dataset = build(*arguments, show, **more)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
     total = sum(dataset.split(name).tokens for name in dataset.splits)
@@ -40,6 +41,31 @@ def _build(options: argparse.Namespace) -> int:
             f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text"
             + fraction
         )
+        _say_sentences(options.out, name, split.sentence_counts)
+    return 0
+
+
+def _adopt_options(parser: argparse.ArgumentParser) -> None:
+    pairs = "pairs of .bin and .idx files, named with an ending or without"
+    parser.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help=f"{pairs}, to train on")
+    held_out = f"{pairs}, that are held out (default: none)"
+    parser.add_argument("--validation", nargs="+", default=[], metavar="PREFIX", help=held_out)
+    parser.add_argument("--tokenizer", required=True, metavar="DIR", help="the one that the pairs were made with")
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the dataset")
+    copies = "copy the pairs, instead of links to them (which break when they are moved)"
+    parser.add_argument("--copy", action="store_true", help=copies)
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
+    from gpt1_ds.data.adopt import adopt
+
+    with progress.bar(unit="{:.0f} pairs".format) as show:
+        dataset = adopt(options.input, options.tokenizer, options.out, options.validation, options.copy, show)
+    for name in dataset.splits:
+        split = dataset.split(name)
+        kept = "copied" if options.copy else "linked"
+        print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {kept}")
         _say_sentences(options.out, name, split.sentence_counts)
     return 0
 
@@ -98,6 +124,7 @@ COMMAND = Group(
             _build,
             _build_options,
         ),
+        Command("adopt", "use Megatron .bin/.idx pairs that are there, as they are", _adopt, _adopt_options),
         Command("verify", "checksums, counts and token range", _verify, _dataset),
         Command(
             "ngrams",

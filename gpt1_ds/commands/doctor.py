@@ -38,7 +38,7 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "scikit-learn": ("scores of tasks", "finetune"),
     "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
-    "datasets": ("tasks from the datasets library", "datasets"),
+    "datasets": ("tasks and text from the datasets library, Parquet, remote files", "datasets"),
     "pandas": ("gpt1_ds.read_metrics", "notebooks"),
     "tensorboard": ("tracking.tensorboard", "trackers"),
     "trackio": ("tracking.trackio", "trackers"),

@@ -66,4 +66,10 @@ def unwrap(parser: argparse.ArgumentParser) -> None:
 
 def texts(parser: argparse.ArgumentParser) -> None:
     """Of the commands that read text."""
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="files, folders or python-docs")
+    inputs = (
+        "files and folders (.txt, .jsonl, .parquet, what datasets saved), addresses like s3://..., "
+        "hf:NAME[:CONFIG][:SPLIT] from the Hugging Face hub, or python-docs"
+    )
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=inputs)
+    key = "the key of JSON lines, or the column of tables, that holds the text (default: %(default)s)"
+    parser.add_argument("--text-key", default="text", metavar="K", help=key)

@@ -21,8 +21,8 @@ NEEDED = {  # kind -> the options that it needs, and those that it may have
     "openai_gpt": (("vocab", "merges"), ()),
     "gpt2": (("vocab", "merges"), ("task_symbols", "masks")),
     "wordpiece": ((), ("cased",)),
-    "sentencepiece": ((), ("sentinels",)),
-    "hf": ((), ()),
+    "sentencepiece": ((), ("sentinels", "role")),
+    "hf": ((), ("role",)),
 }
 
 
@@ -56,6 +56,7 @@ def _train(options: argparse.Namespace) -> int:
             masks=options.masks,
             cased=options.cased,
             sentinels=options.sentinels,
+            text_key=options.text_key,
         )
     print(f"{options.out}: {tokenizer.vocab_size} pieces")
     return 0
@@ -66,9 +67,9 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--openai-gpt", action="store_true", help="GPT-1's own BPE of 2018")
     kind.add_argument("--gpt2", action="store_true", help="GPT-2's encoder.json and vocab.bpe, or RoBERTa's")
     kind.add_argument("--wordpiece", metavar="vocab.txt", help="BERT's vocabulary (default: none)")
-    kind.add_argument("--sentencepiece", metavar="spiece.model", help="T5's unigram model (default: none)")
-    hf = "a Hugging Face folder with the tokenizer of GPT-2, RoBERTa, BERT or T5 (default: none)"
-    kind.add_argument("--hf", metavar="DIR", help=hf)
+    kind.add_argument("--sentencepiece", metavar="FILE", help="a model file, like T5's spiece.model (default: none)")
+    hf = "a Hugging Face folder with a tokenizer.json, or the name of a repository on the hub (default: none)"
+    kind.add_argument("--hf", metavar="DIR_OR_NAME", help=hf)
     both = "which --openai-gpt and --gpt2 need (default: none)"
     parser.add_argument("--vocab", metavar="encoder.json", help=f"the pieces and their numbers, {both}")
     parser.add_argument("--merges", metavar="vocab.bpe", help=f"the merges, in their order, {both}")
@@ -77,8 +78,13 @@ def _import_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task-symbols", action="store_true", help=symbols)
     masks = "of --gpt2: append <cls> <sep> <pad> <mask>, which masked models need"
     parser.add_argument("--masks", action="store_true", help=masks)
-    sentinels = "of --sentencepiece: ids <extra_id_k> after those of the file (default: 100, T5's)"
+    sentinels = "of --sentencepiece: ids <extra_id_k> after those of the file (default: 100 for one like T5's, else 0)"
     parser.add_argument("--sentinels", type=int, metavar="N", help=sentinels)
+    role = (
+        "of --hf and --sentencepiece: the symbol of a role (eod, bos, sep, cls, pad, mask, unk, start, delimiter, "
+        "extract), like mask='<mask>'; may be given several times (default: what the files say)"
+    )
+    parser.add_argument("--role", action="append", default=[], metavar="NAME=SYMBOL", help=role)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new folder for the tokenizer")
 
 
@@ -93,7 +99,6 @@ def _import(options: argparse.Namespace) -> int:
 def _imported(options: argparse.Namespace) -> tuple[Tokenizer, list[str]]:
     from gpt1_ds.data.tokenizers import imports
     from gpt1_ds.data.tokenizers.registry import import_openai
-    from gpt1_ds.data.tokenizers.t5_unigram import SENTINELS
 
     kind = next(name for name in NEEDED if getattr(options, name))
     _check(options, kind)
@@ -104,16 +109,15 @@ def _imported(options: argparse.Namespace) -> tuple[Tokenizer, list[str]]:
     if kind == "wordpiece":
         return imports.import_wordpiece(options.wordpiece, options.out, options.cased)
     if kind == "sentencepiece":
-        sentinels = SENTINELS if options.sentinels is None else options.sentinels
-        return imports.import_sentencepiece(options.sentencepiece, options.out, sentinels)
-    return imports.import_hf(options.hf, options.out)
+        return imports.import_sentencepiece(options.sentencepiece, options.out, options.sentinels, options.role)
+    return imports.import_hf(options.hf, options.out, options.role)
 
 
 def _check(options: argparse.Namespace, kind: str) -> None:
     """Raises UserError for options that the kind lacks or does not know."""
     needed, possible = NEEDED[kind]
     flag = "--" + kind.replace("_", "-")
-    for name in ("vocab", "merges", "cased", "task_symbols", "masks", "sentinels"):
+    for name in ("vocab", "merges", "cased", "task_symbols", "masks", "sentinels", "role"):
         option = "--" + name.replace("_", "-")
         if name in needed and getattr(options, name) is None:
             raise UserError(f"{flag} needs {option} FILE; see gpt1-ds tokenizer import --help")
@@ -126,6 +130,8 @@ COMMAND = Group(
     "make a tokenizer",
     (
         Command("train", "learn a BPE, unigram or WordPiece vocabulary", _train, _train_options),
-        Command("import", "take over the one of GPT-1, GPT-2, RoBERTa, BERT or T5", _import, _import_options),
+        Command(
+            "import", "take over a published one: GPT-1's, GPT-2's, BERT's, T5's or any other", _import, _import_options
+        ),
     ),
 )

@@ -149,14 +149,16 @@ def interpolation_problems(config: Any) -> Iterator[str]:
         if count > MOST_INTERPOLATIONS:
             yield f"{text!r:.80}: more than {MOST_INTERPOLATIONS} interpolations; write the values themselves"
             return
+        plain = True
         for name in names:
             value = config
             for part in name.split("."):
                 value = value.get(part) if isinstance(value, Mapping) else None
-            size += len(str(value)) if not isinstance(value, Mapping | list) else MAX_VALUE
+            size += len(str(value))
             if isinstance(value, Mapping | list) or "${" in str(value):
+                plain = False
                 yield f"{text!r:.80}: ${{{name}}} is not one plain value; write the value itself"
-        if names and size > MAX_VALUE:
+        if names and plain and size > MAX_VALUE:
             yield f"{text!r:.80}: longer than {MAX_VALUE} characters; write a shorter one"
 
 

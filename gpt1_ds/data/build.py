@@ -28,9 +28,10 @@ from gpt1_ds.common.log import say
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.common.units import count
 from gpt1_ds.data import pool
-from gpt1_ds.data.corpus import UNIT_BYTES, Input, Unit, find_inputs, plan_units
+from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
+from gpt1_ds.data.segments import TEXT_KEY, Input, Unit
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import token_dtype
 from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
@@ -55,10 +56,13 @@ class Options:
     unit_bytes: int = UNIT_BYTES
     shard_tokens: int = SHARD_TOKENS
     split_sentences: bool = False
+    text_key: str = TEXT_KEY
 
     def described(self) -> dict[str, Any]:
-        """As datasets without sentence borders have always said it."""
+        """As datasets without sentence borders, and of the usual key, have always said it."""
         options = asdict(self)
+        if self.text_key == TEXT_KEY:
+            del options["text_key"]
         if not options.pop("split_sentences"):
             return options
         return {**options, "split_sentences": {"splitter": SPLITTER, "version": SPLITTER_VERSION}}
@@ -74,17 +78,18 @@ def build(
     show: Show = show_nothing,
     *,
     split_sentences: bool = False,
+    text_key: str = TEXT_KEY,
     unit_bytes: int = UNIT_BYTES,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Dataset:
     """Tokenize `inputs` into the dataset folder `out`; the same bytes for any number of workers (None: one per core).
 
     `validation` is the share of documents that is held out (0: none; of too few documents for that, the tail of the
-    last one, as that share of all tokens). With `split_sentences` the index holds where each sentence
-    begins; the tokens are the same. A build that was interrupted continues; a finished one with the same inputs
-    and options is left as it is. `show` is told the bytes of input done (a compressed file counts as it lies on the
-    disk, python-docs 0) and the tokens so far. Raises DataError for unusable inputs, for a finished `out` of other
-    inputs, and when there is too little text.
+    last one, as that share of all tokens). With `split_sentences` the index holds where each sentence begins; the
+    tokens are the same. `text_key` is the key of a JSON line, or the column of a table, with the text. A build that was
+    interrupted continues; a finished one with the same inputs and options is left as it is. `show` is told the bytes of
+    input done (a compressed file counts as it lies on the disk, python-docs 0) and the tokens so far. Raises DataError
+    for unusable inputs, for a finished `out` of other inputs, and when there is too little text.
     """
     if not 0 <= validation < 1:
         raise DataError(f"--validation={validation} must be in [0, 1)")
@@ -95,9 +100,9 @@ def build(
         raise DataError(f"--out={out} is a file; choose a folder")
     if tokenizer_folder.resolve() == (out / TOKENIZER).resolve() and not (out / DESCRIPTION).exists():
         raise DataError(f"--out={out} holds the tokenizer itself; choose another --out")
-    found = find_inputs(inputs)
+    found = find_inputs(inputs, text_key)
     tokenizer = load_tokenizer(tokenizer_folder)
-    options = Options(validation, unwrap, unit_bytes, shard_tokens, split_sentences)
+    options = Options(validation, unwrap, unit_bytes, shard_tokens, split_sentences, text_key)
     job = _Build(found, tokenizer, tokenizer_folder, out, options)
     out.mkdir(parents=True, exist_ok=True)
     with _only_writer(out):
@@ -118,7 +123,7 @@ class _Build:
     @property
     def key(self) -> str:
         """Names inputs (by name, size and time of change), tokenizer and options."""
-        files = [[(file.name, file.size, file.modified_ns) for file in one.files] for one in self.inputs]
+        files = [[(file.name, file.size, file.changed) for file in one.files] for one in self.inputs]
         parts = [FORMAT, [one.name for one in self.inputs], files, self.tokenizer.fingerprint, self.options.described()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -139,7 +144,7 @@ class _Build:
 
     def run(self, workers: int, show: Show) -> Dataset:
         self._start_clean()
-        units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap)
+        units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap, self.tokenizer.whole_documents)
         summaries = self._tokenize(units, workers, show)
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:

@@ -1,80 +1,34 @@
 """Where text comes from, and how it is cut into units of work.
 
-An input is a .txt file (one document), a .jsonl file (one document a line, key `text`), either of them compressed as
-.gz or .zst, a folder of such files, or the word `python-docs`. Units do not depend on the number of workers: plain
-files are cut into ranges of about UNIT_BYTES at line ends, small neighbours share a unit, compressed files are read
-whole.
+An input is a .txt file (one document), a .jsonl file (one document a line), either of them compressed as .gz or .zst,
+a .parquet file (one document a row), a folder of such files, one that `datasets` saved, a dataset on the hub
+(`hf:NAME`), an address that fsspec knows, or the word `python-docs`. Units do not depend on the number of workers:
+plain files are cut into ranges of about UNIT_BYTES at line ends, tables where row groups begin; small neighbours share
+a unit, compressed files are read whole.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.data import EMBEDDED
-from gpt1_ds.data import python_docs
+from gpt1_ds.data import hub_datasets, python_docs, remote, saved_datasets, tables
+from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit, without_secrets
 
 UNIT_BYTES = 16 << 20
 WINDOW_BYTES = 1 << 20  # how far a cut looks for a line end before it settles for a space
 FORMATS = (".txt", ".jsonl")
 COMPRESSIONS = (".gz", ".zst")
-_USABLE = f"{' or '.join(FORMATS)}, plain or with {' or '.join(COMPRESSIONS)} after it"
+_USABLE = f"{' or '.join(FORMATS)}, plain or with {' or '.join(COMPRESSIONS)} after it, or {tables.PARQUET}"
 _BLANK_LINE = re.compile(rb"\n[ \t]*\r?\n")
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of an input. `name` tells it apart within the input; `size` is in bytes as it lies on the disk."""
-
-    path: str
-    name: str
-    format: str
-    compression: str
-    size: int
-    modified_ns: int
-
-
-@dataclass(frozen=True)
-class Input:
-    """One --input. The embedded corpus has one file, whose format is `python-docs`."""
-
-    name: str
-    files: tuple[SourceFile, ...]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Bytes [start, stop) of a file. `previous` is the character before them: empty, a line end, or x for any other."""
-
-    file: SourceFile
-    start: int
-    stop: int
-    previous: str = ""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """What one worker tokenizes in one go: consecutive segments of input number `input`."""
-
-    number: int
-    input: int
-    segments: tuple[Segment, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(segment.stop - segment.start for segment in self.segments)
-
-    def __str__(self) -> str:
-        others = len(self.segments) - 1
-        return self.segments[0].file.path + (f" and {others} more" if others else "")
-
-
-def find_inputs(words: Sequence[str | Path]) -> list[Input]:
-    """The files of each --input, in the order given, a folder's by path.
+def find_inputs(words: Sequence[str | Path], text_key: str = TEXT_KEY) -> list[Input]:
+    """The files of each --input, in the order given, a folder's by path; `text_key` is where rows and lines have text.
 
     Raises DataError for what is missing, of an unknown kind, or a folder without usable files, all of them at once.
     """
@@ -82,7 +36,7 @@ def find_inputs(words: Sequence[str | Path]) -> list[Input]:
     problems: list[str] = []
     for word in words:
         try:
-            found.append(_find(str(word)))
+            found.append(_find(str(word), text_key))
         except DataError as error:
             problems += error.problems
     DataError.raise_all(problems)
@@ -91,47 +45,74 @@ def find_inputs(words: Sequence[str | Path]) -> list[Input]:
     return found
 
 
-def _find(word: str) -> Input:
+def _find(word: str, text_key: str) -> Input:
     if word == EMBEDDED:
         return Input(word, (SourceFile(word, python_docs.identity(), EMBEDDED, "", 0, 0),))
+    if word.startswith(hub_datasets.PREFIX):
+        return hub_datasets.find(word, text_key)
+    if "://" in word:
+        return _find_remote(word, text_key)
     path = Path(word)
+    if path.is_dir() and saved_datasets.is_saved(path):
+        return saved_datasets.find(path, text_key)
     if path.is_dir():
-        below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child) and child.is_file())
+        below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child.name) and child.is_file())
         seen = [name for name in below if not any(part.startswith(".") for part in name.parts)]
         if not seen:
             raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
-        return Input(path.resolve().name, tuple(_source(path / name, name.as_posix()) for name in seen))
+        return Input(path.resolve().name, tuple(_source(path / name, name.as_posix(), text_key) for name in seen))
     if not path.exists():
-        raise DataError(f"{word}: no such file or folder; --input takes files, folders or {EMBEDDED}")
-    if not _kind(path):
+        raise DataError(f"{word}: no such file or folder; --input takes files, folders, hf:NAME or {EMBEDDED}")
+    if not _kind(path.name):
         raise DataError(f"{word}: of no known kind; rename it to end in {_USABLE}")
-    return Input(path.name, (_source(path, path.name),))
+    return Input(path.name, (_source(path, path.name, text_key),))
 
 
-def _kind(path: Path) -> tuple[str, str] | None:
+def _find_remote(word: str, text_key: str) -> Input:
+    shown, found = without_secrets(word), remote.list_files(word)
+    if found is None:
+        raise DataError(f"{shown}: no such file or folder; look at the address")
+    files = tuple(
+        SourceFile(address, name, *kind, size, changed, text_key)
+        for address, name, size, changed in found
+        if (kind := _kind(name)) and not any(part.startswith(".") for part in name.split("/"))
+    )
+    if not files:
+        raise DataError(f"{shown}: no usable file there; it needs {_USABLE}")
+    return Input(shown.rstrip("/").rpartition("/")[2], files)
+
+
+def _kind(name: str) -> tuple[str, str] | None:
     """(format, compression) by the name's ending, None for other files."""
-    name = path.name.lower()
+    name = name.lower()
+    if name.endswith(tables.PARQUET):
+        return tables.PARQUET, ""
     compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
     stem = name.removesuffix(compression)
     return next(((ending, compression) for ending in FORMATS if stem.endswith(ending)), None)
 
 
-def _source(path: Path, name: str) -> SourceFile:
+def _source(path: Path, name: str, text_key: str) -> SourceFile:
     status = path.stat()
-    kind = _kind(path)
+    kind = _kind(path.name)
     assert kind is not None, f"{path} was found without a known ending"
-    return SourceFile(str(path.resolve()), name, *kind, status.st_size, status.st_mtime_ns)
+    return SourceFile(str(path.resolve()), name, *kind, status.st_size, status.st_mtime_ns, text_key)
 
 
-def plan_units(inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bool = False) -> list[Unit]:
-    """The units of `inputs` in the order of their text. Only looks into files that are larger than one unit."""
+def plan_units(
+    inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bool = False, whole_documents: bool = False
+) -> list[Unit]:
+    """The units of `inputs` in the order of their text, which cut documents unless they are to be `whole_documents`.
+    Only looks into files that are larger than one unit.
+    """
     units: list[Unit] = []
     for number, one in enumerate(inputs):
         segments: list[Segment] = []
         size = 0
         for file in one.files:
-            for segment in _segments(file, unit_bytes, unwrap):
-                alone = file.compression or (segments and segments[-1].file.compression)
+            parts = [Segment(file, 0, file.size)] if whole_documents and file.format == ".txt" else None
+            for segment in parts or _segments(file, unit_bytes, unwrap):
+                alone = _is_whole(file) or (segments and _is_whole(segments[-1].file))
                 if segments and (size >= unit_bytes or alone):
                     units.append(Unit(len(units), number, tuple(segments)))
                     segments, size = [], 0
@@ -141,10 +122,20 @@ def plan_units(inputs: Sequence[Input], unit_bytes: int = UNIT_BYTES, unwrap: bo
     return units
 
 
+def _is_whole(file: SourceFile) -> bool:
+    """Whether one worker reads it from its beginning to its end, and nothing else."""
+    return bool(file.compression) or file.format == hub_datasets.FORMAT
+
+
 def _segments(file: SourceFile, unit_bytes: int, unwrap: bool) -> Iterator[Segment]:
     start, previous = 0, ""
-    if not file.compression and file.size > unit_bytes:
-        with open(file.path, "rb") as stream:
+    if file.size > unit_bytes and file.format in (tables.PARQUET, tables.ARROW):
+        for at in tables.starts(file):
+            if at - start >= unit_bytes:
+                yield Segment(file, start, at)
+                start = at
+    elif file.size > unit_bytes and not _is_whole(file):
+        with remote.opened(file) as stream:
             while start + unit_bytes < file.size:
                 stop, last = _cut(stream, start + unit_bytes, file, unwrap)
                 if stop >= file.size:

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, write_json
-from gpt1_ds.data.corpus import Unit
 from gpt1_ds.data.pool import parent_is_alive
-from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.reading import Piece, read_unit
+from gpt1_ds.data.segments import Unit
 from gpt1_ds.data.shards import Int64s, token_dtype
 from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.whole_document import MOST_LETTERS, WholeDocumentTokenizer
 
 TOKENS, DOCUMENTS, SENTENCES, SUMMARY = "tokens.bin", "documents.bin", "sentences.bin", "part.json"
 FLUSH_TOKENS = 1 << 20
@@ -38,6 +41,16 @@ class PartSummary:
     open_tokens: int
     open_bytes: int
     sentences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Ids of a piece of text, the tokens of it that sentences begin at, and its UTF-8 bytes."""
+
+    ids: NDArray[np.int32]
+    sentences: list[int]
+    bytes: int
+    ends_document: bool
 
 
 class PartTask:
@@ -113,16 +126,14 @@ def write_part(
             rows.clear()
             starts.clear()
 
-        pieces = read_unit(unit, unwrapped)
-        for piece in sentences(pieces) if split_sentences else pieces:
-            ids.append(tokenizer.encode_part(piece.text, piece.previous, not piece.ends_document))
-            if split_sentences and len(ids[-1]):
-                starts.append(int(total[1]) + open_tokens)
-                count += 1
-            open_tokens += len(ids[-1])
-            open_bytes += utf8_bytes(piece.text)
-            gathered += len(ids[-1]) + 1
-            if piece.ends_document:
+        for text in encoded(unit, tokenizer, unwrapped, split_sentences):
+            ids.append(text.ids)
+            starts += (int(total[1]) + open_tokens + start for start in text.sentences)
+            count += len(text.sentences)
+            open_tokens += len(text.ids)
+            open_bytes += text.bytes
+            gathered += len(text.ids) + 1
+            if text.ends_document:
                 ids.append(eod)
                 rows.append((open_tokens + 1, open_bytes))
                 total += (1, *rows[-1])
@@ -138,6 +149,37 @@ def write_part(
             os.fsync(file.fileno())
     ended, size, text_bytes = (int(number) for number in total)
     return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count)
+
+
+def encoded(unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool) -> Iterator[Encoded]:
+    """The text of a unit as ids, in pieces; whole documents where the tokenizer needs them."""
+    pieces = read_unit(unit, unwrapped)
+    if isinstance(tokenizer, WholeDocumentTokenizer):
+        yield from _encoded_whole(unit, pieces, tokenizer, split_sentences)
+        return
+    for piece in sentences(pieces) if split_sentences else pieces:
+        ids = tokenizer.encode_part(piece.text, piece.previous, not piece.ends_document)
+        yield Encoded(ids, [0] if split_sentences and len(ids) else [], utf8_bytes(piece.text), piece.ends_document)
+
+
+def _encoded_whole(
+    unit: Unit, pieces: Iterable[Piece], tokenizer: WholeDocumentTokenizer, split_sentences: bool
+) -> Iterator[Encoded]:
+    texts: list[str] = []
+    letters = 0
+    for piece in sentences(pieces) if split_sentences else pieces:
+        texts.append(piece.text)
+        letters += len(piece.text)
+        if letters > MOST_LETTERS:
+            raise DataError(
+                f"{unit}: a document is longer than {MOST_LETTERS >> 20} Mi letters, and a tokenizer of the kind "
+                f"{tokenizer.kind} reads documents whole; cut it into several"
+            )
+        if piece.ends_document:
+            text = "".join(texts)
+            ids, starts = tokenizer.encode_sentences(texts) if split_sentences else (tokenizer.encode(text), [])
+            yield Encoded(ids, starts, utf8_bytes(text), True)
+            texts, letters = [], 0
 
 
 def utf8_bytes(text: str) -> int:

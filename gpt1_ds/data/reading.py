@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,8 +13,9 @@ from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.data import EMBEDDED
-from gpt1_ds.data import python_docs
-from gpt1_ds.data.corpus import Segment, SourceFile, Unit
+from gpt1_ds.data import hub_datasets, python_docs, tables
+from gpt1_ds.data.remote import opened
+from gpt1_ds.data.segments import HubShard, Segment, SourceFile, Unit
 from gpt1_ds.data.unwrap import unwrap, wrap_width
 
 CHUNK_BYTES = 1 << 20  # of a file, read at once
@@ -47,11 +47,19 @@ def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
         if segment.file.format == ".txt":
             yield from _read_txt(segment, unwrapped)
         else:
-            texts = python_docs.documents() if segment.file.format == EMBEDDED else _read_jsonl(segment)
-            for text in texts:
+            for text in _documents(segment):
                 text = text.removeprefix(BOM).replace("\r\n", "\n")
                 width = wrap_width(text) if unwrapped else None
                 yield from _pieces(unwrap([text], width), "", ends_document=True)
+
+
+def _documents(segment: Segment) -> Iterator[str]:
+    """The whole documents of a segment of any other kind than .txt."""
+    if segment.file.format == EMBEDDED:
+        return python_docs.documents()
+    if isinstance(segment.file, HubShard):
+        return hub_datasets.read(segment.file)
+    return (_read_jsonl if segment.file.format == ".jsonl" else tables.read_table)(segment)
 
 
 def _read_txt(segment: Segment, unwrapped: bool) -> Iterator[Piece]:
@@ -106,7 +114,7 @@ def _place(text: str, start: int, limit: int) -> int:
 
 def _decode(segment: Segment) -> Iterator[str]:
     """A segment as text with LF line ends. Raises DataError naming the first byte that is not UTF-8 text."""
-    path = segment.file.path
+    path = segment.file
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, held, at_beginning = segment.start, "", segment.start == 0
     for chunk, final in chain(((chunk, False) for chunk in _chunks(segment)), [(b"", True)]):
@@ -125,23 +133,24 @@ def _decode(segment: Segment) -> Iterator[str]:
 
 
 def _read_jsonl(segment: Segment) -> Iterator[str]:
-    """The value of `text` of each line. Raises DataError naming file and line."""
+    """The text of each line. Raises DataError naming file and line."""
     for number, line in enumerate(_lines(segment), start=1):
         if line.strip():
             try:
-                yield _text_of(line.removeprefix(codecs.BOM_UTF8) if number == 1 and segment.start == 0 else line)
+                first = number == 1 and segment.start == 0
+                yield _text_of(line.removeprefix(codecs.BOM_UTF8) if first else line, segment.file.text_key)
             except (ValueError, TypeError, RecursionError) as error:
                 raise DataError(_explain(error, segment, number)) from None
 
 
-def _text_of(line: bytes) -> str:
+def _text_of(line: bytes, key: str) -> str:
     """Raises ValueError, TypeError, or RecursionError for absurdly nested values."""
     value = json.loads(line.decode())
-    if not isinstance(value, dict) or "text" not in value:
-        raise ValueError("the key `text` is missing")
-    text = value["text"]
+    if not isinstance(value, dict) or key not in value:
+        raise ValueError(f"the key `{key}` is missing")
+    text = value[key]
     if not isinstance(text, str):
-        raise TypeError(f"`text` is {type(text).__name__}, not a string")
+        raise TypeError(f"`{key}` is {type(text).__name__}, not a string")
     if b"\\u" in line:
         text.encode()  # escapes can spell half of a surrogate pair, which is no character
     return text
@@ -155,8 +164,8 @@ def _explain(error: Exception, segment: Segment, number: int) -> str:
     if isinstance(error, UnicodeDecodeError):
         reason = f"byte {error.start} of the line is not UTF-8 ({error.reason})"
     elif isinstance(error, UnicodeEncodeError):
-        reason = "`text` holds half of a surrogate pair"
-    return f'{segment.file.path}: line {line}: {reason}; each line must be like {{"text": "..."}}'
+        reason = f"`{segment.file.text_key}` holds half of a surrogate pair"
+    return f'{segment.file}: line {line}: {reason}; each line must be like {{"{segment.file.text_key}": "..."}}'
 
 
 def _lines(segment: Segment) -> Iterator[bytes]:
@@ -171,7 +180,7 @@ def _lines(segment: Segment) -> Iterator[bytes]:
         size += len(rest)
         if size > MAX_LINE_BYTES:
             raise DataError(
-                f"{segment.file.path}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; cut the document, or write "
+                f"{segment.file}: a line is longer than {MAX_LINE_BYTES >> 20} MiB; cut the document, or write "
                 "it as a .txt file"
             )
     yield b"".join(parts)
@@ -180,10 +189,7 @@ def _lines(segment: Segment) -> Iterator[bytes]:
 def _chunks(segment: Segment) -> Iterator[bytes]:
     """The bytes of a segment, decompressed. Raises DataError when the file changed or its compression is damaged."""
     file = segment.file
-    with open(file.path, "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if (status.st_size, status.st_mtime_ns) != (file.size, file.modified_ns):
-            raise DataError(f"{file.path}: changed while it was being read; run again")
+    with opened(file) as stream:
         if file.compression == ".gz":
             yield from _gzip_chunks(stream, file)
         elif file.compression == ".zst":
@@ -202,7 +208,7 @@ def _gzip_chunks(stream: BinaryIO, file: SourceFile) -> Iterator[bytes]:
             try:
                 chunk = unpacked.read(CHUNK_BYTES)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(f"{file.path}: damaged gzip file ({error}); {_AGAIN}") from None
+                raise DataError(f"{file}: damaged gzip file ({error}); {_AGAIN}") from None
             if not chunk:
                 return
             yield chunk
@@ -220,11 +226,11 @@ def _zstd_chunks(stream: BinaryIO, file: SourceFile) -> Iterator[bytes]:
             try:
                 chunk = frame.decompress(data)
             except zstandard.ZstdError as error:
-                raise DataError(f"{file.path}: damaged zstd file ({error}); {_AGAIN}") from None
+                raise DataError(f"{file}: damaged zstd file ({error}); {_AGAIN}") from None
             if chunk:
                 yield chunk
             data = frame.unused_data if frame.eof else b""
             if frame.eof:
                 frame = None
     if frame is not None:
-        raise DataError(f"{file.path}: damaged zstd file (it ends in the middle); {_AGAIN}")
+        raise DataError(f"{file}: damaged zstd file (it ends in the middle); {_AGAIN}")

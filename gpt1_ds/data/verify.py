@@ -72,7 +72,7 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
     entry, shard = stream.shards[number], stream.shard(number)
     _compare(shard.bin_path, _verify_tokens(shard, vocab_size), entry["bin_sha256"])
     _compare(shard.idx_path, sha256_file(shard.idx_path), entry["idx_sha256"])
-    _verify_index(shard)
+    check_index(shard)
     documents = len(shard.documents) - 1
     goes_on = documents - entry["documents"]  # of a document that the next shard continues
     if goes_on not in (0, 1) or (goes_on and number == len(stream.shards) - 1):
@@ -89,7 +89,7 @@ def _verify_shard(stream: TokenStream, number: int, vocab_size: int, eod_id: int
             )
 
 
-def _verify_index(shard: Shard) -> None:
+def check_index(shard: Shard) -> None:
     """Every sequence begins where the one before it ends, and documents begin where a sequence does."""
     reached = 0
     for first in range(0, shard.sequences, BLOCK_TOKENS):

@@ -15,6 +15,8 @@ newlines, clitics or titles. Measured against our exact encoder on novels of the
     tokens, 12 novels not seen         273,380       276,457              exact: 273,373
     tokens in other places             0.01 %        not measured         passages of 8 paragraphs
 
+**Any other tokenizer.json: the file itself.** A SentencePiece model that is neither ours nor T5's has no such form.
+
 **Byte-level BPE, WordPiece and T5's unigram model: the same ids for every text**, as both sides are the `tokenizers`
 library. Where a tokenizer has `cls`, a text or a pair of texts gets the symbols of its family: `[CLS] a [SEP] b [SEP]`,
 with segments 0 and 1, for WordPiece, and `<s> a </s></s> b </s>` for the byte-level BPE. With unigram models each text
@@ -30,11 +32,23 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpt1_ds.data.tokenizers.base import GPT2, OPENAI, SENTENCEPIECE, T5, UNIGRAM, WORDPIECE, Tokenizer
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.tokenizers.base import (
+    GPT2,
+    OPENAI,
+    SENTENCEPIECE,
+    SENTENCEPIECE_MODEL,
+    T5,
+    TOKENIZER_JSON,
+    UNIGRAM,
+    WORDPIECE,
+    Tokenizer,
+)
 from gpt1_ds.data.tokenizers.gpt2_bpe import Gpt2Bpe
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe, SentencePieceUnigram
 from gpt1_ds.data.tokenizers.t5_unigram import T5Unigram, backend
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.data.tokenizers.wordpiece import WordPiece
 
 UNKNOWN = "<unk>"
@@ -171,6 +185,25 @@ def t5_json(tokenizer: Tokenizer) -> dict[str, Any]:
     return contents
 
 
+def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The file that was imported, its roles declared as symbols."""
+    assert isinstance(tokenizer, TokenizerJson), tokenizer.kind
+    added = [dict(token) for token in tokenizer.contents.get("added_tokens") or ()]
+    known, control = {token["id"] for token in added}, set(tokenizer.special_ids.present().values())
+    missing = {tokenizer.names[number]: number for number in sorted(control - known)}
+    for token in added:
+        token["special"] = token["special"] or token["id"] in control
+    return {**tokenizer.contents, "added_tokens": [*added, *_json(missing, None, None, None, None)["added_tokens"]]}
+
+
+def sentencepiece_model_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Raises DataError: the library's algorithms are more than this format has."""
+    raise DataError(
+        f"a tokenizer of the kind {tokenizer.kind} cannot be written as tokenizer.json; take the model's own by "
+        "tokenizer import --hf, if it has one"
+    )
+
+
 FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
     SENTENCEPIECE: sentencepiece_json,
     UNIGRAM: unigram_json,
@@ -178,6 +211,8 @@ FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
     GPT2: gpt2_json,
     WORDPIECE: wordpiece_json,
     T5: t5_json,
+    TOKENIZER_JSON: library_json,
+    SENTENCEPIECE_MODEL: sentencepiece_model_json,
 }
 
 

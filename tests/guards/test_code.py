@@ -35,7 +35,7 @@ WALLS = {
     "tensorboard": ("tracking/tensorboard.py",),
     "trackio": ("tracking/trackio.py",),
     "sklearn": ("tasks/metrics.py", "tasks/controls.py"),
-    "datasets": ("tasks/formats.py",),
+    "datasets": ("tasks/formats.py", "data/hub_datasets.py"),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),
         *("training/", "diagnostics/", "tasks/"),

@@ -2,7 +2,8 @@
 
 The library alone is SentencePiece line by line, which is its fastest on one core, or for the 2018 vocabulary (`--bpe`)
 ftfy, spaCy and merges remembered per token, as published. Every build starts cold. The text is `--text`, else the
-embedded corpus; for the builds that two workers share it is repeated until starting them does not count.
+embedded corpus; its documents are also built from a file of each format. For the builds that two workers share it is
+repeated until starting them does not count.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PIECES = 8000  # of the SentencePiece vocabulary
 QUICK_BYTES, SLOW_BYTES, SHARED_BYTES = 100_000, 2_000_000, 60_000_000  # of text: --quick, 2018's, two workers'
 UNITS = 16  # that two workers share
 ALONE, BUILT = "SentencePiece alone", "data build"
+TXT, LINES, PARQUET = (f"data build from {kind}" for kind in (".txt", ".jsonl", ".parquet"))
 ONE, TWO = "data build of much text, 1 worker", "data build of much text, 2 workers"
 PUBLISHED, OURS = "2018: spaCy, ftfy, remembered merges", "2018: data build"
 Alone = Callable[[Path, list[str]], Ids]
@@ -54,11 +56,14 @@ def measure(options: Options) -> Row:
         much = inputs * (1 if options.quick else max(1, -(-SHARED_BYTES // size)))
         for workers, contender in ((1, ONE), (2, TWO)):
             turns[contender] = partial(_build, folder / "tokenizer", much, size * len(much) // len(inputs), workers)
+        turns |= of_formats(folder, texts, size)
         turns |= _of_2018(options, folder, texts)
         series = take_turns(turns, options.rounds)
     ratios = [
         Ratio("data build / SentencePiece alone", ratio(series, BUILT, ALONE), 0.9),
         Ratio("2 workers / 1", ratio(series, TWO, ONE), 1.8),
+        Ratio("from .parquet / from .txt", ratio(series, PARQUET, TXT), 0.9),
+        Ratio("from .parquet / from .jsonl", ratio(series, PARQUET, LINES)),
     ]
     if OURS in series:
         ratios += [
@@ -102,6 +107,19 @@ def pair(
         return _build(tokenizer, inputs, size, 1, found)
 
     return {peer[0]: alone, built: ours}
+
+
+def of_formats(folder: Path, texts: list[str], size: int) -> dict[str, Callable[[], float]]:
+    """Builds of the same documents from a folder of texts, JSON lines and a Parquet file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    (folder / "txt").mkdir()
+    for number, text in enumerate(texts):
+        (folder / "txt" / f"{number:08d}.txt").write_text(text, "utf-8", newline="")
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), folder / "a.parquet", row_group_size=1000)
+    places = {TXT: str(folder / "txt"), LINES: write(folder / "lines.jsonl", texts), PARQUET: str(folder / "a.parquet")}
+    return {kind: partial(_build, folder / "tokenizer", [place], size, 1) for kind, place in places.items()}
 
 
 def _build(tokenizer: Path, inputs: Sequence[str], size: int, workers: int, expected: Ids | None = None) -> float:

@@ -29,6 +29,8 @@ OPENAI = "openai-bpe"
 GPT2 = "gpt2-bpe"
 WORDPIECE = "wordpiece"
 T5 = "t5-unigram"
+TOKENIZER_JSON = "tokenizer-json"  # of any kind, by the library tokenizers
+SENTENCEPIECE_MODEL = "sentencepiece"  # of any kind, by the library sentencepiece
 FIRST_ROLES = ("unknown", "eod", "start", "delimiter", "extract")  # of format 1, which has all of them
 ROLES = {  # that each kind has; it may have more
     SENTENCEPIECE: FIRST_ROLES,
@@ -37,6 +39,8 @@ ROLES = {  # that each kind has; it may have more
     GPT2: ("eod",),
     WORDPIECE: ("unknown", "eod", "cls", "separator", "pad", "mask"),
     T5: ("unknown", "eod", "pad"),
+    TOKENIZER_JSON: ("eod",),
+    SENTENCEPIECE_MODEL: ("eod",),
 }
 MAX_METADATA_BYTES = 1 << 20
 MAX_WORDS = 1 << 18  # about 60 MiB; a full cache is emptied, which costs one encoding per word
@@ -44,8 +48,9 @@ MAX_LETTERS = 64  # longer words hardly come back
 _MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
 
 
-_TASK_WAY_OUT = "train one, or import GPT-2's with --task-symbols"
-_MASK_WAY_OUT = "train one with --masks, or import WordPiece"
+_NAMED = "name one of an imported tokenizer's by --role"
+_TASK_WAY_OUT = f"train one, import GPT-2's with --task-symbols, or {_NAMED}"
+_MASK_WAY_OUT = f"train one with --masks, import WordPiece, or {_NAMED}"
 _WAYS_OUT = {
     "unknown": "byte-level ones know every text; use WordPiece or SentencePiece here",
     **dict.fromkeys(("start", "delimiter", "extract"), _TASK_WAY_OUT),
@@ -113,6 +118,8 @@ class Metadata:
 
 class Tokenizer(ABC):
     """Text to ids and back."""
+
+    whole_documents = False  # whether a document must not be cut before it is encoded
 
     def __init__(self, metadata: Metadata) -> None:
         self.kind = metadata.kind

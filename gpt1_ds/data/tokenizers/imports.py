@@ -1,4 +1,5 @@
-"""Published tokenizers of GPT-2, RoBERTa, BERT and T5 as tokenizer folders.
+"""Published tokenizers as tokenizer folders: of GPT-2, RoBERTa, BERT and T5 by code of this program, any other one by
+the library of its format.
 
 Files of a known sha256 are named as the published ones; others are taken too, with one line that says so. Everything is
 read as JSON, text or numbers, never as code or pickle, and refused in one line when it is not what it should be.
@@ -9,15 +10,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, parse_json
-from gpt1_ds.data.tokenizers import gpt2_bpe, t5_unigram, wordpiece
-from gpt1_ds.data.tokenizers.base import GPT2, T5, WORDPIECE, SpecialIds, Tokenizer
+from gpt1_ds.data.tokenizers import gpt2_bpe, hub, roles, sentencepiece_model, t5_unigram, tokenizer_json, wordpiece
+from gpt1_ds.data.tokenizers.base import (
+    GPT2,
+    SENTENCEPIECE_MODEL,
+    T5,
+    TOKENIZER_JSON,
+    WORDPIECE,
+    SpecialIds,
+    Tokenizer,
+)
 from gpt1_ds.data.tokenizers.registry import publish_tokenizer
 
 PUBLISHED = {  # sha256 of the files that Google and OpenAI published
@@ -69,28 +79,39 @@ def import_wordpiece(vocab: Path | str, out: Path | str, cased: bool = False) ->
 
 
 def import_sentencepiece(
-    file: Path | str, out: Path | str, sentinels: int = t5_unigram.SENTINELS
+    file: Path | str, out: Path | str, sentinels: int | None = None, role_words: Sequence[str] = ()
 ) -> tuple[Tokenizer, list[str]]:
-    """Publish T5's spiece.model as the tokenizer folder `out`, with `sentinels` after its pieces.
+    """Publish a SentencePiece model as the tokenizer folder `out`, with `sentinels` after its pieces (None: T5's 100
+    for one like T5's, else none). `role_words` name symbols, like `mask=<mask>`.
 
-    Returns what to tell about the file, too. Raises DataError for one that is missing, damaged or of another kind.
+    Returns what to tell about the file, too. Raises DataError for one that is missing or damaged.
     """
-    if not 0 <= sentinels <= MAX_SENTINELS:
+    if sentinels is not None and not 0 <= sentinels <= MAX_SENTINELS:
         raise DataError(f"--sentinels {sentinels} must be from 0 to {MAX_SENTINELS}; T5 has {t5_unigram.SENTINELS}")
-    path, content = Path(file), _read(Path(file))
-    model = t5_unigram.model_of_file(path, content)
-    return _publish_t5(Path(out), model, sentinels), _provenance([path], [content])
+    path, content, wanted = Path(file), _read(Path(file)), roles.asked(role_words)
+    if not wanted and (model := t5_unigram.model_of_file(path, content)) is not None:
+        tokenizer = _publish_t5(Path(out), model, t5_unigram.SENTINELS if sentinels is None else sentinels)
+        return tokenizer, _provenance([path], [content])
+    size, special_ids, line = sentencepiece_model.learn_roles(path, content, wanted, sentinels or 0)
+    files = {sentencepiece_model.FILE: content}
+    return publish_tokenizer(Path(out), SENTENCEPIECE_MODEL, size, special_ids, files), [line]
 
 
-def import_hf(folder: Path | str, out: Path | str) -> tuple[Tokenizer, list[str]]:
-    """Publish what a Hugging Face folder holds: spiece.model, else tokenizer.json, else vocab.json and merges.txt, else
-    vocab.txt.
+def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = ()) -> tuple[Tokenizer, list[str]]:
+    """Publish what a Hugging Face folder holds, or a repository on the hub: spiece.model, else tokenizer.json, else
+    vocab.json and merges.txt, else vocab.txt. `role_words` name symbols of a tokenizer.json, like `mask=<mask>`.
 
     Returns what to tell about it, too. Raises DataError for a folder without one of these kinds.
     """
-    folder = Path(folder)
+    name, folder = str(folder), Path(folder)
     if not folder.is_dir():
-        raise DataError(f"--hf={folder}: not a folder; name the one that holds {WHOLE}")
+        if folder.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
+            raise DataError(f"--hf={name}: not a folder; name the one that holds {WHOLE}, or a repository on the hub")
+        folder = hub.download(name)
+    if (wanted := roles.asked(role_words)) and (folder / WHOLE).exists():
+        return _publish_json(folder / WHOLE, Path(out), wanted)
+    if wanted:
+        raise DataError(f"--role {role_words[0]}: {folder} has no {WHOLE}; leave it out")
     if (folder / t5_unigram.PUBLISHED).exists():
         config = _json(folder / CONFIG) if (folder / CONFIG).exists() else {}
         sentinels = config.get("extra_ids", t5_unigram.SENTINELS)
@@ -98,7 +119,10 @@ def import_hf(folder: Path | str, out: Path | str) -> tuple[Tokenizer, list[str]
             raise DataError(f"{folder / CONFIG}: extra_ids is {sentinels!r:.40}; it must be a number")
         return import_sentencepiece(folder / t5_unigram.PUBLISHED, out, sentinels)
     if (folder / WHOLE).exists():
-        return _import_whole(folder / WHOLE, Path(out)), [f"from {WHOLE}"]
+        try:
+            return _import_whole(folder / WHOLE, Path(out)), [f"from {WHOLE}"]
+        except OfAnotherKindError:
+            return _publish_json(folder / WHOLE, Path(out), {})
     vocabulary, merges = folder / gpt2_bpe.VOCABULARY, folder / gpt2_bpe.MERGES
     if vocabulary.exists() and merges.exists():
         return import_gpt2(vocabulary, merges, out)
@@ -114,6 +138,17 @@ def import_hf(folder: Path | str, out: Path | str) -> tuple[Tokenizer, list[str]
     )
 
 
+class OfAnotherKindError(DataError):
+    """A tokenizer.json that is none of GPT-2, RoBERTa, BERT or T5."""
+
+
+def _publish_json(path: Path, out: Path, wanted: Mapping[str, str]) -> tuple[Tokenizer, list[str]]:
+    """As it is, by the library."""
+    size, special_ids, line = tokenizer_json.learn_roles(path, wanted)
+    files = {tokenizer_json.FILE: path.read_bytes()}
+    return publish_tokenizer(out, TOKENIZER_JSON, size, special_ids, files), [line]
+
+
 def _import_whole(path: Path, out: Path) -> Tokenizer:
     """From `tokenizer.json`, whose every part must be what the kind has."""
     whole = _json(path)
@@ -122,7 +157,7 @@ def _import_whole(path: Path, out: Path) -> Tokenizer:
     if isinstance(model, dict) and model.get("type") == "Unigram":
         return _whole_t5(path, whole, out)
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        raise DataError(f"{path}: its model has no vocabulary of pieces; it must be {_KINDS}")
+        raise OfAnotherKindError(f"{path}: its model has no vocabulary of pieces; it must be {_KINDS}")
     plain = not any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
     plain = plain and not any(model.get(key) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
     if model.get("type", "BPE") == "BPE" and plain and normalizer is None and _has(cutter, _BYTE_LEVEL):
@@ -132,7 +167,7 @@ def _import_whole(path: Path, out: Path) -> Tokenizer:
         vocabulary = _numbered(path, model["vocab"])
         content = "".join(f"{piece}\n" for piece in vocabulary).encode()
         return _publish_wordpiece(out, path, content, cased=not whole["normalizer"].get("lowercase"))
-    raise DataError(f"{path}: its normalizer, pre_tokenizer or model is not that of {_KINDS}")
+    raise OfAnotherKindError(f"{path}: its normalizer, pre_tokenizer or model is not that of {_KINDS}")
 
 
 def _whole_gpt2(path: Path, model: dict[str, Any], added: dict[str, int], out: Path) -> Tokenizer:
@@ -164,7 +199,7 @@ def _whole_t5(path: Path, whole: dict[str, Any], out: Path) -> Tokenizer:
         or not _has(normalizer, {"type": "Precompiled"})
         or model.get("byte_fallback")
     ):
-        raise DataError(f"{path}: {_NOT_T5}")
+        raise OfAnotherKindError(f"{path}: {_NOT_T5}")
     try:
         pieces = [(piece, float(score)) for piece, score in model["vocab"]]
         charsmap = base64.b64decode(normalizer["precompiled_charsmap"], validate=True)
@@ -177,7 +212,7 @@ def _whole_t5(path: Path, whole: dict[str, Any], out: Path) -> Tokenizer:
         sentinels += 1
     found = t5_unigram.checked(path, tuple(pieces[: len(names) - sentinels]), charsmap)
     if len(found.pieces) + sentinels != len(names) or model.get("unk_id") != found.special_ids(0).unknown:
-        raise DataError(f"{path}: {_NOT_T5}")
+        raise OfAnotherKindError(f"{path}: {_NOT_T5}")
     return _publish_t5(out, found, sentinels)
 
 

@@ -14,7 +14,9 @@ from gpt1_ds.data.tokenizers.base import (
     METADATA,
     OPENAI,
     SENTENCEPIECE,
+    SENTENCEPIECE_MODEL,
     T5,
+    TOKENIZER_JSON,
     UNIGRAM,
     WORDPIECE,
     Metadata,
@@ -30,6 +32,8 @@ KINDS = {  # kind -> its module beside this one, and the class there
     GPT2: ("gpt2_bpe", "Gpt2Bpe"),
     WORDPIECE: ("wordpiece", "WordPiece"),
     T5: ("t5_unigram", "T5Unigram"),
+    TOKENIZER_JSON: ("tokenizer_json", "TokenizerJson"),
+    SENTENCEPIECE_MODEL: ("sentencepiece_model", "SentencePieceModel"),
 }
 
 

@@ -124,8 +124,8 @@ def backend(model: Model) -> Any:
     return made
 
 
-def model_of_file(path: Path, content: bytes) -> Model:
-    """Of a SentencePiece file like T5's. Raises DataError for another one."""
+def model_of_file(path: Path, content: bytes) -> Model | None:
+    """Of a SentencePiece file like T5's, None of another one. Raises DataError for what is none."""
     try:
         found = sentencepiece_file.read(content)
     except ValueError as error:
@@ -135,11 +135,9 @@ def model_of_file(path: Path, content: bytes) -> Model:
         found.model_type != UNIGRAM
         or not found.usual_spaces
         or any(piece.type != types.get(piece.text, NORMAL) for piece in found.pieces)
+        or not types.keys() <= {piece.text for piece in found.pieces}
     ):
-        raise DataError(
-            f"{path}: not a SentencePiece model like T5's: unigram, and without symbols but {', '.join(types)}; name "
-            f"T5's {PUBLISHED}"
-        )
+        return None
     return checked(path, tuple((piece.text, piece.score) for piece in found.pieces), found.charsmap)
 
 

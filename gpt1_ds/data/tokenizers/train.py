@@ -13,6 +13,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.segments import TEXT_KEY
 from gpt1_ds.data.tokenizers import byte_level_train, sentencepiece_bpe, sentencepiece_train, wordpiece_train
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import publish_tokenizer
@@ -36,6 +37,7 @@ def train(
     masks: bool = False,
     cased: bool = False,
     sentinels: int = 0,
+    text_key: str = TEXT_KEY,
 ) -> Tokenizer:
     """Learn `vocab_size` pieces from `inputs` (as for `data build`) and publish them as the tokenizer folder `out`.
 
@@ -51,7 +53,7 @@ def train(
         raise DataError(f"--sentinels {sentinels} is for --model unigram or bpe; leave it out with --model {model}")
     if not 0 <= sentinels < vocab_size:
         raise DataError(f"--sentinels {sentinels} must be at least 0 and less than --vocab-size {vocab_size}")
-    lines = reservoir(_cut_lines(_read(inputs, unwrap, show)), sample)
+    lines = reservoir(_cut_lines(_read(inputs, unwrap, show, text_key)), sample)
     if not lines:
         raise DataError("--input holds no text to learn a vocabulary from; name files with text in them")
     show(words=f"learning {vocab_size} pieces")
@@ -69,10 +71,10 @@ def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cas
     return kind, sentencepiece_bpe.special_ids(masks, sentinels), files
 
 
-def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show) -> Iterator[str]:
+def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show, text_key: str) -> Iterator[str]:
     """The text of `inputs`, block by block; says how many letters have been read."""
     letters = 0
-    for unit in plan_units(find_inputs(inputs)):
+    for unit in plan_units(find_inputs(inputs, text_key)):
         for piece in read_unit(unit, unwrap):
             letters += len(piece.text)
             show(letters, "reading")

@@ -117,6 +117,12 @@ def test_resolvers_are_off(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRETX", "hush")
     (line,) = problems("tracking.group=oc.env", word)
     assert "resolvers are off" in line
+
+
+@pytest.mark.parametrize("word", ["run.name=${model}", "run.name=a${data.path}", "tracking.group=${tracking.project}"])
+def test_an_interpolation_of_no_plain_value_is_one_problem(word: str) -> None:
+    (line,) = problems("tracking.project=${model.layers}", word)
+    assert "is not one plain value; write the value itself" in line
     assert "hush" not in line
 
 

@@ -1,0 +1,185 @@
+"""Megatron datasets of other programs as dataset folders: verified, hashed and described, but not rewritten."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
+from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
+from gpt1_ds.data.sentences import count_sentences
+from gpt1_ds.data.shards import Shard
+from gpt1_ds.data.split import TRAIN, VALIDATION
+from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.verify import BLOCK_TOKENS, check_index
+
+ENDINGS = (".bin", ".idx")
+
+
+def adopt(
+    train: Sequence[str | Path],
+    tokenizer_folder: Path | str,
+    out: Path | str,
+    validation: Sequence[str | Path] = (),
+    copy: bool = False,
+    show: Show = show_nothing,
+) -> Dataset:
+    """Make the dataset folder `out` of pairs of `.bin` and `.idx` files, each named with an ending or without.
+
+    Every token is read once. The shards of `out` are symbolic links to the pairs, which stay where they are, or with
+    `copy` copies. Documents of several sequences keep them as sentences. Raises DataError for files that do not fit one
+    another, ids that the tokenizer lacks, and documents that do not end with its `<eod>`.
+    """
+    out, tokenizer = Path(out), load_tokenizer(tokenizer_folder)
+    pairs = {TRAIN: [_prefix(one) for one in train], VALIDATION: [_prefix(one) for one in validation]}
+    DataError.raise_all(
+        f"{prefix}: there is no {prefix.name}{' and no '.join(missing)}; name a pair of {' and '.join(ENDINGS)} files"
+        for prefix in (*pairs[TRAIN], *pairs[VALIDATION])
+        if (missing := [ending for ending in ENDINGS if not Path(f"{prefix}{ending}").is_file()])
+    )
+    if is_taken(out):
+        raise DataError(f"{out}: is there already; choose another --out or remove it")
+    total = sum(map(len, pairs.values()))
+    with published_folder(out) as folder:
+        splits: dict[str, Any] = {}
+        dtypes: set[str] = set()
+        for name, prefixes in pairs.items():
+            if prefixes:
+                splits[name] = _adopt_split(
+                    folder, name, prefixes, tokenizer, copy, lambda done: show(done, total=total)
+                )
+                dtypes |= splits[name].pop("dtypes")
+        if len(dtypes) > 1:
+            raise DataError(f"{pairs[TRAIN][0]}: the pairs hold {' and '.join(sorted(dtypes))} ids; adopt them apart")
+        (dtype,) = dtypes
+        if splits[TRAIN]["tokens"] < 2:
+            raise DataError(f"{pairs[TRAIN][0]}.bin: too little text to train on; add more")
+        _count_sentences(folder, splits, dtype, tokenizer)
+        copy_tokenizer(Path(tokenizer_folder), folder / TOKENIZER)
+        write_json(folder / DESCRIPTION, _describe(pairs, splits, dtype, tokenizer))
+    return Dataset(out)
+
+
+def _prefix(name: str | Path) -> Path:
+    path = Path(name).resolve()
+    return path.with_suffix("") if path.suffix in ENDINGS else path
+
+
+def _adopt_split(
+    folder: Path, name: str, prefixes: Sequence[Path], tokenizer: Tokenizer, copy: bool, show: Any
+) -> dict[str, Any]:
+    """The entry of dataset.json, with the set of `dtypes`."""
+    entry: dict[str, Any] = {"tokens": 0, "documents": 0, "bytes": 0, "shards": [], "dtypes": set()}
+    bytes_of = tokenizer.token_bytes()
+    for number, prefix in enumerate(prefixes):
+        shard = _opened(prefix)
+        digest, text_bytes = _read(shard, tokenizer, bytes_of)
+        documents = _documents(shard, tokenizer)
+        target = folder / f"{name}-{number:05d}"
+        for ending in ENDINGS:
+            source, place = Path(f"{prefix}{ending}"), Path(f"{target}{ending}")
+            shutil.copyfile(source, place) if copy else place.symlink_to(source)
+        entry["shards"].append(
+            {
+                "name": target.name,
+                "documents": documents,
+                "tokens": len(shard.tokens),
+                "sequences": shard.sequences,
+                "bin_size": shard.bin_path.stat().st_size,
+                "bin_sha256": digest,
+                "idx_size": shard.idx_path.stat().st_size,
+                "idx_sha256": sha256_file(shard.idx_path),
+            }
+        )
+        for key, value in (("tokens", len(shard.tokens)), ("documents", documents), ("bytes", text_bytes)):
+            entry[key] += value
+        entry["dtypes"].add(shard.dtype.name)
+        show(number + 1)
+    return entry
+
+
+def _opened(prefix: Path) -> Shard:
+    """A pair whose files fit each other."""
+    try:
+        shard = Shard(prefix)
+        check_index(shard)
+    except DataError as error:
+        raise DataError(*(line.replace("build the dataset", "make the pair") for line in error.problems)) from None
+    return shard
+
+
+def _read(shard: Shard, tokenizer: Tokenizer, bytes_of: Any) -> tuple[str, int]:
+    """(hex sha256, UTF-8 bytes of text) of all tokens, each in the vocabulary."""
+    digest, text_bytes, start = hashlib.sha256(), 0, 0
+    with open(shard.bin_path, "rb") as file:
+        while len(block := np.fromfile(file, shard.dtype, BLOCK_TOKENS)):
+            wrong = np.flatnonzero((block < 0) | (block >= tokenizer.vocab_size))
+            if len(wrong):
+                at = (start + int(wrong[0])) * shard.dtype.itemsize
+                raise DataError(
+                    f"{shard.bin_path}: byte {at}: token id {block[wrong[0]]} is not in the tokenizer's vocabulary of "
+                    f"{tokenizer.vocab_size}; name the --tokenizer that the data was made with"
+                )
+            digest.update(block.data)
+            text_bytes += int(bytes_of[block].sum())
+            start += len(block)
+    return digest.hexdigest(), text_bytes
+
+
+def _documents(shard: Shard, tokenizer: Tokenizer) -> int:
+    """How many documents there are, each ending with `<eod>`."""
+    documents = len(shard.documents) - 1
+    for first in range(0, documents, BLOCK_TOKENS):
+        ends = shard.document_ends(first, min(first + BLOCK_TOKENS, documents)) - 1
+        wrong = np.flatnonzero(shard.tokens[ends] != tokenizer.eod_id)
+        if len(wrong):
+            raise DataError(
+                f"{shard.bin_path}: document {first + wrong[0]} ends with the id {shard.tokens[ends[wrong[0]]]}, not "
+                f"with the tokenizer's end of a document, {tokenizer.eod_id}; make the data with --append-eod, or "
+                "name the --tokenizer that it was made with"
+            )
+    return documents
+
+
+def _count_sentences(folder: Path, splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> None:
+    """Where documents have several sequences, these are sentences."""
+    shards = [shard for entry in splits.values() for shard in entry["shards"]]
+    if all(shard["sequences"] == shard["documents"] for shard in shards):
+        return
+    for name, entry in splits.items():
+        stream = TokenStream(folder, name, entry, dtype, tokenizer.vocab_size)
+        entry[SENTENCE_COUNTS] = count_sentences(stream)
+
+
+def _describe(pairs: dict[str, list[Path]], splits: dict[str, Any], dtype: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    data_hash = hash_data(splits, dtype, tokenizer.fingerprint)
+    key = hashlib.sha256(json.dumps(["adopted", data_hash]).encode()).hexdigest()
+    return {
+        "format": FORMAT,
+        "data_hash": data_hash,
+        "key": key,
+        "dtype": dtype,
+        "tokenizer": {
+            "kind": tokenizer.kind,
+            "vocab_size": tokenizer.vocab_size,
+            "eod_id": tokenizer.eod_id,
+            "fingerprint": tokenizer.fingerprint,
+        },
+        "options": {"adopted": True},
+        "inputs": [
+            {"name": prefix.name, "files": 2, "size": shard["bin_size"], "documents": shard["documents"]}
+            for name, prefixes in pairs.items()
+            if name in splits
+            for prefix, shard in zip(prefixes, splits[name]["shards"], strict=True)
+        ],
+        "splits": splits,
+    }

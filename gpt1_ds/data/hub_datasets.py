@@ -1,0 +1,148 @@
+"""Datasets on the Hugging Face hub, `hf:NAME[:CONFIG][:SPLIT]`, streamed by the library `datasets`.
+
+The commit is looked up once, so that all workers and a resumed build read the same files; each file there is one
+unit. Offline, the copy that `datasets` has prepared under HF_HOME is read. No code from the hub is run: since its
+version 4 `datasets` refuses datasets that have some.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import DataError, WorldError
+from gpt1_ds.data.saved_datasets import DEFAULT_SPLIT, arrow_file
+from gpt1_ds.data.segments import HubShard, Input
+
+PREFIX, FORMAT = "hf:", "hf"
+PAUSES = (1.0, 4.0, 16.0)  # seconds before each further try, after those of the library
+_FORM = f"{PREFIX}NAME[:CONFIG][:SPLIT]"
+
+
+def find(word: str, text_key: str) -> Input:
+    """The shards of a split. Raises DataError for a dataset, configuration, split or column that cannot be read, in
+    one line that names the way out.
+    """
+    name, config, split = _parts(word)
+    datasets = _library(word)
+    if datasets.config.HF_HUB_OFFLINE:
+        return _prepared(datasets, word, name, config, split, text_key)
+    with _Explained(word):
+        builder = datasets.load_dataset_builder(name, config)
+        revision = None if Path(name).is_dir() else builder.hash
+        stream = _stream(datasets, name, config, split, revision)
+        _check_column(word, stream, text_key)
+    shards = int(stream.num_shards)
+    return Input(
+        word,
+        tuple(
+            HubShard(
+                word, f"{revision}-{number}", FORMAT, "", 0, 0, text_key, name, config, split, revision, number, shards
+            )
+            for number in range(shards)
+        ),
+    )
+
+
+def read(shard: HubShard) -> Iterator[str]:
+    """The documents of a shard. What the network loses is asked for again; raises WorldError when it stays away."""
+    datasets, done = _library(shard.path), 0
+    for pause in (*PAUSES, None):
+        try:
+            stream = _stream(datasets, shard.dataset, shard.config, shard.split, shard.revision)
+            rows = stream.select_columns([shard.text_key]).shard(shard.shards, shard.number)
+            for row in rows.skip(done) if done else rows:
+                done += 1
+                if (text := row[shard.text_key]) is not None:
+                    yield text
+            return
+        except (OSError, RuntimeError) as error:
+            if _is_refusal(error):
+                raise DataError(f"{shard}: shard {shard.number} cannot be read ({_line(error)}); run again") from None
+            if pause is None:
+                raise WorldError(
+                    f"{shard}: shard {shard.number} broke off after {done} rows ({_line(error)}); run again: finished "
+                    "parts are kept"
+                ) from None
+            time.sleep(pause)
+
+
+def _parts(word: str) -> tuple[str, str | None, str]:
+    name, *rest = word.removeprefix(PREFIX).split(":")
+    if not name or len(rest) > 2 or not all(rest):
+        raise DataError(f"{word}: not of the form {_FORM}; SPLIT is {DEFAULT_SPLIT} where it is left out")
+    if len(rest) == 1:  # a split of the usual names, else a configuration
+        usual = rest[0] in (DEFAULT_SPLIT, "validation", "test")
+        return (name, None, rest[0]) if usual else (name, rest[0], DEFAULT_SPLIT)
+    return (name, rest[0], rest[1]) if rest else (name, None, DEFAULT_SPLIT)
+
+
+def _library(word: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"{word}: needs the library datasets; pip install 'gpt1-ds[datasets]'") from None
+    datasets.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def _stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
+    return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
+
+
+def _prepared(datasets: Any, word: str, name: str, config: str | None, split: str, text_key: str) -> Input:
+    """From the cache alone."""
+    try:
+        files = datasets.load_dataset(name, config, split=split).cache_files
+    except ValueError as error:
+        raise DataError(f"{word}: {_line(error)}") from None
+    except OSError:  # of all kinds that say that it is not there
+        raise DataError(
+            f"{word}: HF_HUB_OFFLINE is set, and the dataset is not in the cache {datasets.config.HF_DATASETS_CACHE}; "
+            "unset it, or load the dataset there once with `datasets`"
+        ) from None
+    return Input(word, tuple(arrow_file(Path(file["filename"]), text_key) for file in files))
+
+
+def _check_column(word: str, stream: Any, key: str) -> None:
+    features = stream.features or stream._resolve_features().features
+    there = f"it has {', '.join(features)}"
+    if key not in features:
+        raise DataError(f"{word}: no column {key!r}; {there}; name the one with the text by --text-key")
+    kind = getattr(features[key], "dtype", type(features[key]).__name__)
+    if kind not in ("string", "large_string"):
+        raise DataError(f"{word}: column {key!r} is {kind}, not text; {there}; name another by --text-key")
+
+
+class _Explained:
+    """What the library says of a dataset that cannot be read, in one line."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        from datasets.exceptions import DatasetNotFoundError
+
+        if isinstance(error, DatasetNotFoundError):
+            way = "look at the name, or set HF_TOKEN to a token that may read it"
+            raise DataError(f"{self.word}: {_line(error)}; {way}") from None
+        if isinstance(error, ValueError):  # of a configuration or split
+            raise DataError(f"{self.word}: {_line(error)}") from None
+        if isinstance(error, OSError):
+            raise WorldError(f"{self.word}: the hub does not answer ({_line(error)}); run again later") from None
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    return isinstance(error, FileNotFoundError) or (400 <= status < 500 and status not in (408, 429))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".;")

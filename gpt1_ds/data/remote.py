@@ -1,0 +1,95 @@
+"""Files on this machine or elsewhere, by fsspec: `s3://`, `https://`, `memory://` and what else is installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from gpt1_ds.common.errors import DataError, WorldError
+from gpt1_ds.data.segments import SourceFile, without_secrets
+
+_VERSIONS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created")  # names for one
+_CHANGED = "changed while it was being read; run again"
+
+
+def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
+    """(address, path within the folder, bytes, `SourceFile.changed`) of each file below a folder by its path, or of
+    one file, whose path is its name; None where there is nothing. Raises DataError where fsspec cannot go there.
+    """
+    with _reached(address):
+        system, place = _system(address)
+        if not system.exists(place):
+            return None
+        if system.isfile(place):
+            found = [place]
+            root = place.rpartition("/")[0]
+        else:
+            found, root = system.find(place), place.rstrip("/")
+        details = {path: system.info(path) for path in found}  # more than what lists some of them
+        return sorted(
+            (system.unstrip_protocol(path), path.removeprefix(root).lstrip("/"), int(info["size"] or 0), _changed(info))
+            for path, info in details.items()
+        )
+
+
+@contextmanager
+def opened(file: SourceFile) -> Iterator[BinaryIO]:
+    """The file as a stream that can seek. Raises DataError when it is not the one that was found."""
+    if not file.is_remote:
+        with open(file.path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            _check(file, status.st_size, status.st_mtime_ns)
+            yield stream
+        return
+    with _reached(file.path):
+        system, place = _system(file.path)
+        system.invalidate_cache()
+        info = system.info(place)
+        _check(file, int(info["size"] or 0), _changed(info))
+        with system.open(place, "rb") as stream:
+            yield stream
+
+
+def _check(file: SourceFile, size: int, changed: int) -> None:
+    if (size, changed) != (file.size, file.changed):
+        raise DataError(f"{file}: {_CHANGED}")
+
+
+def _changed(info: dict[str, Any]) -> int:
+    """A number made of what this file system says of a version; 0 where it says nothing."""
+    said = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+    return int(hashlib.sha256(said.encode()).hexdigest()[:15], 16) if said else 0
+
+
+def _system(address: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[datasets]'") from None
+    system, place = fsspec.core.url_to_fs(address)
+    return system, place
+
+
+@contextmanager
+def _reached(address: str) -> Iterator[None]:
+    """Errors of any file system in one line."""
+    shown = without_secrets(address)
+    try:
+        yield
+    except ImportError as error:
+        raise DataError(f"{shown}: {_line(error)}") from None
+    except FileNotFoundError:
+        raise DataError(f"{shown}: no such file; look at the address") from None
+    except PermissionError:
+        raise DataError(f"{shown}: no right to read it; look at your credentials") from None
+    except ValueError as error:  # an unknown protocol
+        raise DataError(f"{shown}: {_line(error)}") from None
+    except OSError as error:
+        raise WorldError(f"{shown}: cannot be read ({_line(error)}); run again when the network is well") from None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(without_secrets(str(error)).split())[:200]

@@ -1,0 +1,126 @@
+"""Tables of documents, one a row, read by pyarrow: Parquet files, and the Arrow streams of saved `datasets`.
+
+Both are cut where row groups (of a stream: record batches) begin, so a large file is shared by workers, and read some
+rows at a time. Only the column of the text is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.remote import opened
+from gpt1_ds.data.segments import Segment, SourceFile
+
+PARQUET, ARROW = ".parquet", ".arrow"
+ROWS = 512  # that are text in memory at once
+BUFFER_BYTES = 1 << 20
+_AGAIN = "make the file again"
+
+
+def starts(file: SourceFile) -> list[int]:
+    """Byte offsets at which the parts of a table begin, ascending; only the first where they are in another order."""
+    with _table(file) as table:
+        if file.format == PARQUET:
+            found = _group_offsets(table)
+        else:
+            found = [at for at, _ in _batches(table)]
+    return found if found == sorted(set(found)) else found[:1]
+
+
+def read_table(segment: Segment) -> Iterator[str]:
+    """The documents of a segment. A row without a value has none.
+
+    Raises DataError naming the file for one that is damaged, lacks the column, or has something else than text in it.
+    """
+    with _table(segment.file) as table:
+        batches = _parquet_batches(table, segment) if segment.file.format == PARQUET else _arrow_batches(table, segment)
+        for batch in batches:
+            column = batch.column(segment.file.text_key)
+            for first in range(0, len(column), ROWS):
+                try:
+                    texts = column.slice(first, ROWS).to_pylist()
+                except UnicodeDecodeError as error:
+                    shown = f"column {segment.file.text_key!r} holds bytes that are not UTF-8 ({error.reason})"
+                    raise DataError(f"{segment.file}: {shown}; {_AGAIN}") from None
+                yield from (text for text in texts if text is not None)
+
+
+def _parquet_batches(table: Any, segment: Segment) -> Iterator[Any]:
+    offsets = _group_offsets(table)
+    whole = (segment.start, segment.stop) == (0, segment.file.size)
+    groups = [number for number, at in enumerate(offsets) if whole or segment.start <= at < segment.stop]
+    return (
+        iter(table.iter_batches(ROWS, groups, columns=[segment.file.text_key], use_threads=False))
+        if groups
+        else iter(())
+    )
+
+
+def _arrow_batches(table: Any, segment: Segment) -> Iterator[Any]:
+    return (batch for at, batch in _batches(table) if segment.start <= at < segment.stop)
+
+
+def _group_offsets(table: Any) -> list[int]:
+    columns = (table.metadata.row_group(number).column(0) for number in range(table.num_row_groups))
+    return [min(filter(None, (one.dictionary_page_offset, one.data_page_offset))) for one in columns]
+
+
+def _batches(table: Any) -> Iterator[tuple[int, Any]]:
+    """(byte offset, record batch) of a stream in mapped memory: what is not looked at is not read."""
+    source, reader = table
+    while True:
+        at = source.tell()
+        try:
+            yield at, reader.read_next_batch()
+        except StopIteration:
+            return
+
+
+@contextmanager
+def _table(file: SourceFile) -> Iterator[Any]:
+    """A ParquetFile, or (source, reader) of a stream, that has the column."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{file}: needs pyarrow; pip install 'gpt1-ds[datasets]'") from None
+    try:
+        with opened(file) as stream:
+            if file.format == ARROW:
+                with pyarrow.memory_map(file.path) as source:
+                    reader = pyarrow.ipc.open_stream(source)
+                    _check_column(file, reader.schema)
+                    yield source, reader
+                return
+            source = stream if file.is_remote else file.path
+            with pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
+                _check_column(file, table.schema_arrow)
+                yield table
+    except pyarrow.ArrowException as error:
+        raise _damaged(file, error) from None
+    except OSError as error:
+        if error.errno or isinstance(error, (FileNotFoundError, PermissionError)):
+            raise
+        raise _damaged(file, error) from None  # pyarrow says so of pages that cannot be unpacked, too
+
+
+def _damaged(file: SourceFile, error: Exception) -> DataError:
+    kind = "Parquet" if file.format == PARQUET else "Arrow"
+    return DataError(f"{file}: damaged {kind} file ({' '.join(str(error).split())[:200]}); {_AGAIN}")
+
+
+def _check_column(file: SourceFile, schema: Any) -> None:
+    from pyarrow import types
+
+    names, key = list(schema.names), file.text_key
+    there = f"it has {', '.join(names) or 'none'}"
+    if names.count(key) != 1:
+        raise DataError(f"{file}: no column {key!r}; {there}; name the one with the text by --text-key")
+    kind = schema.field(key).type
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if not any(is_text(value) for is_text in (types.is_string, types.is_large_string, types.is_string_view)):
+        raise DataError(f"{file}: column {key!r} is {kind}, not text; {there}; name another by --text-key")

@@ -1,0 +1,191 @@
+"""Any `tokenizer.json`, read by the library that it is the format of, `tokenizers`: the same ids for every text.
+
+Only data is read: the file names algorithms of the library, and holds their tables. The names of control symbols in a
+text are ordinary text, as with every kind here; decoding is the library's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import parse_json
+from gpt1_ds.data.tokenizers import roles
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.gpt2_bpe import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
+from gpt1_ds.data.tokenizers.whole_document import WholeDocumentTokenizer
+
+FILE = "tokenizer.json"
+MAX_BYTES = 128 << 20  # of the file; those of 250,000 pieces have 20 MB
+MOST_MEMORY = 2 << 30
+_BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
+_SPACE = "\u2581"
+_HIDDEN = "\0"  # before the names of control symbols, where a model would find them in a text
+_AGAIN = "download it again"
+
+
+class TokenizerJson(WholeDocumentTokenizer):
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.contents = read(folder / FILE)
+        vocabulary = vocabulary_of(folder / FILE, self.contents)
+        if max(vocabulary.values()) + 1 != self.vocab_size:
+            raise DataError(f"{folder / FILE}: not the ids of the metadata; copy the folder again")
+        self._control = np.zeros(self.vocab_size, dtype=np.bool_)
+        self._control[[*self.special_ids.present().values(), *_special(self.contents)]] = True
+        self._control[self.first_sentinel :] = True
+        self.names = {number: piece for piece, number in vocabulary.items()}
+        self.pieces = self._texts()
+        self.backend = backend(folder / FILE, self.contents, self.special_ids)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        return np.array(self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+
+    def encode_with_ends(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
+        return np.array(encoding.ids, dtype=np.int32), ends
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        text: str = self.backend.decode([number for number in self.checked(ids) if not self._control[number]])
+        return text
+
+    def _texts(self) -> list[bytes]:
+        """The text of each id as its decoder spells it; nearly that where a decoder is of no usual kind."""
+        decoders = list(_parts(self.contents.get("decoder")))
+        kinds = {part.get("type") for part in decoders}
+        prefix = next((part["prefix"] for part in decoders if part.get("type") == "WordPiece"), None)
+        suffix = next((part["suffix"] for part in decoders if part.get("type") == "BPEDecoder"), None)
+        added = {token["id"] for token in self.contents.get("added_tokens") or ()}
+
+        def text(number: int) -> bytes:
+            piece = self.names.get(number, "")
+            if self._control[number] or number in added:
+                return b"" if self._control[number] else piece.encode()
+            if "ByteLevel" in kinds and _BYTE_OF.keys() >= set(piece):
+                return bytes(map(_BYTE_OF.__getitem__, piece))
+            if "ByteFallback" in kinds and (byte := re.fullmatch("<0x([0-9A-F]{2})>", piece)):
+                return bytes([int(byte[1], 16)])
+            if prefix:
+                piece = piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}"
+            if suffix and piece.endswith(suffix):
+                piece = f"{piece.removesuffix(suffix)} "
+            return piece.replace(_SPACE, " ").encode(errors="replace")
+
+        return [text(number) for number in range(self.vocab_size)]
+
+
+def learn_roles(path: Path, wanted: Mapping[str, str]) -> tuple[int, SpecialIds, str]:
+    """(vocabulary size, roles, a line about them) of a file. Raises DataError for one that the library cannot read,
+    and for a role whose symbol is missing, or is ordinary text.
+    """
+    contents = read(path)
+    vocabulary = vocabulary_of(path, contents)
+    size = max(vocabulary.values()) + 1
+    special_ids = roles.special_ids(path, vocabulary.get, wanted, roles.said(path.parent), size)
+    names = {number: piece for piece, number in vocabulary.items()}
+    merged = {"".join(pair) for pair in _merges(contents)}
+    for role, number in special_ids.present().items():
+        if names[number] in merged:
+            raise DataError(f"{path}: {names[number]!r} is text that is merged, not a symbol for --role {role}")
+    backend(path, contents, special_ids)
+    return size, special_ids, roles.shown(path, special_ids, names.__getitem__)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Raises DataError for what is no JSON object, or has a map of characters that the library cannot take."""
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer; {_AGAIN}")
+    try:
+        contents = parse_json(path.read_bytes(), MOST_MEMORY)
+        if not isinstance(contents, dict):
+            raise TypeError("no object")
+        for part in _parts(contents.get("normalizer")):
+            if part.get("type") == "Precompiled" and part.get("precompiled_charsmap"):
+                check_charsmap(base64.b64decode(part["precompiled_charsmap"], validate=True))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a {FILE} ({error!s:.200}); {_AGAIN}") from None
+    return contents
+
+
+def vocabulary_of(path: Path, contents: Mapping[str, Any]) -> dict[str, int]:
+    """Piece -> id, with the added ones. Raises DataError for other shapes."""
+    try:
+        model = contents["model"]
+        listed = model["vocab"]
+        pieces = {piece: number for number, (piece, _) in enumerate(listed)} if isinstance(listed, list) else listed
+        found = {**pieces, **{token["content"]: token["id"] for token in contents.get("added_tokens") or ()}}
+        whole = all(isinstance(piece, str) and type(number) is int for piece, number in found.items())
+        if not found or not whole or not 0 <= min(found.values()) <= max(found.values()) < 2 * len(found) + 1000:
+            raise ValueError("ids")
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path}: its model has no vocabulary of pieces and ids; {_AGAIN}") from None
+    return found
+
+
+def backend(path: Path, contents: Mapping[str, Any], special_ids: SpecialIds) -> Any:
+    """The library's tokenizer, which finds no control symbol in a text and adds none to it."""
+    import tokenizers
+
+    try:
+        made = tokenizers.Tokenizer.from_str(json.dumps(_hidden(contents, special_ids)))
+        made.encode_special_tokens = True
+        for token in made.encode("A text.", add_special_tokens=False).ids:
+            made.id_to_token(token)
+    except BaseException as error:  # the library's own failures are not Exceptions
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        line = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: the library tokenizers cannot read it ({line}); {_AGAIN}") from None
+    return made
+
+
+def _hidden(contents: Mapping[str, Any], special_ids: SpecialIds) -> dict[str, Any]:
+    """The file without what it does around a text, its control symbols marked as such, and under names that no text
+    has where the model would take them for pieces of text.
+    """
+    model, control = dict(contents["model"]), {*special_ids.present().values(), *_special(contents)}
+    added = [dict(token) for token in contents.get("added_tokens") or ()]
+    for token in added:
+        token["special"] = token["id"] in control
+    unknown = model.get("unk_token")
+    if model.get("type") != "BPE" or model.get("ignore_merges"):
+        hide = {name for name, number in vocabulary_of(Path(FILE), contents).items() if number in control} - {unknown}
+        listed = model["vocab"]
+        if isinstance(listed, list):
+            model["vocab"] = [[_HIDDEN + piece if piece in hide else piece, score] for piece, score in listed]
+        else:
+            model["vocab"] = {_HIDDEN + piece if piece in hide else piece: number for piece, number in listed.items()}
+        for token in added:
+            token["content"] = (_HIDDEN if token["content"] in hide else "") + token["content"]
+    around = {"truncation": None, "padding": None, "post_processor": None}
+    return {**contents, **around, "added_tokens": added, "model": model}
+
+
+def _special(contents: Mapping[str, Any]) -> list[int]:
+    return [token["id"] for token in contents.get("added_tokens") or () if token.get("special")]
+
+
+def _merges(contents: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for pair in contents["model"].get("merges") or ():
+        yield pair.split(" ") if isinstance(pair, str) else pair
+
+
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    """A normalizer or decoder, or those of a sequence."""
+    if isinstance(part, dict):
+        inner = part.get("normalizers") or part.get("decoders")
+        if isinstance(inner, list):
+            for one in inner:
+                yield from _parts(one)
+        else:
+            yield part
