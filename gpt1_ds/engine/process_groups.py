@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed import ProcessGroup
 
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import LaunchError, UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.config import Config
 from gpt1_ds.engine.deepspeed_patches import allow_sequence_parallel
@@ -168,7 +168,8 @@ class ProcessGroups:
 
 def connect(timeout_seconds: float, device: torch.device | None = None) -> torch.device:
     """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
-    on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds.
+    on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds. In
+    a notebook the group that a loaded model lives in serves a run, too. Raises LaunchError for any other group.
     """
     device = device or choose(Config())
     timeout = timedelta(seconds=timeout_seconds)
@@ -176,17 +177,24 @@ def connect(timeout_seconds: float, device: torch.device | None = None) -> torch
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed's pipeline looks for it, too
     backend = "nccl" if device.type == "cuda" else "gloo"
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    store_file = os.environ.get(STORE_VARIABLE)
-    store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
-    with explained():
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=rank,
-            world_size=world,
-            timeout=timeout,
-            device_id=device if device.type == "cuda" else None,
-        )
+    if dist.is_initialized():
+        if world > 1 or dist.get_world_size() > 1 or dist.get_backend() != backend:
+            raise LaunchError(
+                f"this process has a process group already ({dist.get_backend()}): end it with "
+                "torch.distributed.destroy_process_group(), and load models again"
+            )
+    else:
+        store_file = os.environ.get(STORE_VARIABLE)
+        store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
+        with explained():
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=rank,
+                world_size=world,
+                timeout=timeout,
+                device_id=device if device.type == "cuda" else None,
+            )
     deepspeed.init_distributed(verbose=False)  # finds torch's group and adopts it
     return device
 

@@ -20,6 +20,7 @@ from gpt1_ds.launcher.accelerator import choose
 @contextlib.contextmanager
 def distributed_session(config: Config) -> Iterator[ProcessGroups]:
     """This rank, connected to the others and placed in the layout."""
+    end = graphs.release_all if dist.is_initialized() else _disconnect  # a loaded model needs its group afterwards
     share_cores()
     keep_freed_blocks()
     device = connect(config.guard.init_timeout, choose(config))
@@ -27,9 +28,9 @@ def distributed_session(config: Config) -> Iterator[ProcessGroups]:
         ConfigError.raise_all(device_problems(config, device))
         yield ProcessGroups(config)
     except (UserError, TrainingError):  # all ranks come here together
-        _disconnect()
+        end()
         raise
-    _disconnect()  # after any other error it would wait for what the other ranks do not do any more
+    end()  # after any other error it would wait for what the other ranks do not do any more
 
 
 def _disconnect() -> None:

@@ -24,6 +24,7 @@ from gpt1_ds.training.pretrain_config import pretrain_config
 
 Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
 _RUNNING = threading.Lock()
+_DONE: list[str] = []  # names of runs: ranks that a launcher started meet once
 
 
 def train(config: Settings = (), **overrides: Any) -> Path:
@@ -32,7 +33,8 @@ def train(config: Settings = (), **overrides: Any) -> Path:
 
     `config` is a file or shipped preset, a list of them, or a mapping of keys; `overrides` are sections or keys:
     `train("pretrain/tiny_cpu", data={"path": "data/books"}, train={"steps": 100})`. Interrupting it once saves and
-    stops. A process trains one run at a time, and as many as it likes one after the other.
+    stops. A process trains one run at a time, and as many as it likes one after the other (under torchrun one
+    in all).
 
     Raises UserError where the program exits with 2, LaunchError for a second run at the same time and outside the main
     thread, TrainingError for a run that cannot continue.
@@ -69,6 +71,8 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Path:
     is_task = names_task(files, words)
     config = as_trial((finetune_config if is_task else pretrain_config)(files, words))
     world = launch.world(None)
+    if world > 1 and _DONE:
+        raise LaunchError(f"gpt1_ds.train: this process has run {_DONE[-1]}; under a launcher each run starts it anew")
     config = accelerator.fitted(config, world)
     ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     if is_task:
@@ -77,6 +81,7 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Path:
     if not is_task:
         config = with_embedded_corpus(config)
         open_data(config)  # what is wrong with the data is said before anything is loaded
+    _DONE.append(config.run.name)
     with _as_before():
         _run(config)
     return Path(config.run.dir) / config.run.name
@@ -84,12 +89,6 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Path:
 
 def _run(config: Config) -> None:
     libraries.load()
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        raise LaunchError(
-            "gpt1_ds.train: this process has a process group; end it with torch.distributed.destroy_process_group()"
-        )
     from gpt1_ds.training.finetune import finetune
     from gpt1_ds.training.pretrain import pretrain
 

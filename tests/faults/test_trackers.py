@@ -62,6 +62,7 @@ def trackio_points(folder: Path, key: str) -> list[tuple[int, float]]:
     return [(step, value) for step, value in json.loads(done.stdout.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_after_a_kill_every_step_is_one_point(tiny_data: Path, tmp_path: Path) -> None:
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", *STEADY, *BOTH, "tracking.wandb=offline"]
     words += ["checkpoint.every=25", "train.eval_every=10"]

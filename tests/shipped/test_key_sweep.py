@@ -22,6 +22,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_combination_once_and_a_failure_ends_no_other(program: Program, tiny_data: Path, tmp_path: Path) -> None:
     words = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=4", "run.name=lr", *SWEEP]
     told = program(*words, "--dry-run")
@@ -51,6 +52,7 @@ def test_every_combination_once_and_a_failure_ends_no_other(program: Program, ti
     assert "runs/lr-sweep/lr-1e-3_seed-1 ran with model.layers=2" in other.stderr
 
 
+@pytest.mark.slow
 def test_fine_tuning_shows_its_scores(program: Program, tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "train.csv").write_text(ROWS)

@@ -32,7 +32,11 @@ def session(data: str, folder: str) -> list[Any]:
     (here / "train.csv").write_text(ROWS)
     (here / "dev.csv").write_text(DEV)
     before = os.umask(0o022), signal.getsignal(signal.SIGINT)
-    first, second = (gpt1_ds.train(TINY, run={"name": name}, data={"path": Path(data)}) for name in ("a", "b"))
+    first = gpt1_ds.train(TINY, run={"name": "a"}, data={"path": Path(data)})
+    loaded = gpt1_ds.load(first)
+    score = loaded.score("a list")
+    second = gpt1_ds.train(TINY, run={"name": "b"}, data={"path": Path(data)})
+    assert loaded.score("a list") == score, "a model that was loaded before is still of use"
     longer = gpt1_ds.train({**TINY, "train.steps": 6}, run={"name": "a"}, data={"path": data})
     own = {"name": "table", "path": here, "kind": "classification", "columns": {"text": "text", "label": "label"}}
     tuned = gpt1_ds.train(
@@ -84,6 +88,22 @@ def test_runs_follow_one_another_in_a_process(tiny_data: Path, tmp_path: Path) -
     scores = gpt1_ds.read_metrics(tmp_path / tuned)
     assert scores[scores.kind == "task"].accuracy.between(0, 1).all()
     assert scores[scores.kind == "task"].split.tolist() == ["dev"]
+
+
+def twice(data: str, folder: str) -> str:
+    """On each of two ranks: a run, and what a second one says."""
+    settings = {**TINY, "run.dir": folder, "data.path": data}
+    gpt1_ds.train(settings, run={"name": "a"})
+    with pytest.raises(LaunchError) as told:
+        gpt1_ds.train(settings, run={"name": "b"})
+    return str(told.value)
+
+
+def test_ranks_of_a_launcher_train_once(tiny_data: Path, tmp_path: Path) -> None:
+    told = launch.run(f"{__name__}:twice", (str(tiny_data), str(tmp_path)), 2)
+    assert told == ["gpt1_ds.train: this process has run a; under a launcher each run starts it anew"] * 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+    assert gpt1_ds.read_metrics(tmp_path / "a").step.max() == 4
 
 
 def test_a_run_without_lines_is_an_empty_table(tmp_path: Path) -> None:
