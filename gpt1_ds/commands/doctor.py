@@ -40,6 +40,8 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
     "datasets": ("tasks from the datasets library", "datasets"),
     "transformers": ("comparison with Hugging Face", "hf"),
+    "huggingface_hub": ("uploads of exported models", "hf"),
+    "lm_eval": ("tasks of lm-evaluation-harness", "lm-eval"),
 }
 
 
