@@ -137,8 +137,15 @@ def test_no_network(gpt1, untrained: Path, hub: Hub, monkeypatch: pytest.MonkeyP
     ids=str,
 )
 def test_what_was_exported_stays(  # type: ignore[no-untyped-def]
-    gpt1, untrained: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, words: list[str], token: str, broken: int, says: str
-) -> None:  # fmt: skip
+    gpt1,
+    untrained: Path,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    token: str,
+    broken: int,
+    says: str,
+) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     hub.broken = broken
     refused = gpt1(*EXPORT, str(untrained), "--license", "mit", "--push-to-hub", *words)
