@@ -43,6 +43,8 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "tensorboard": ("tracking.tensorboard", "trackers"),
     "trackio": ("tracking.trackio", "trackers"),
     "transformers": ("comparison with Hugging Face", "hf"),
+    "huggingface_hub": ("uploads of exported models", "hf"),
+    "lm_eval": ("tasks of lm-evaluation-harness", "lm-eval"),
 }
 
 
