@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {  # of the repository -> of the site
     ROOT / "README.md": "index.html",
     **{FOLDER / f"{name}.md": f"gpt1_ds/guides/{name}.html" for name in NAMES},
+    **{ROOT / f"{name}.md": f"{name.lower()}.html" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")},
     ROOT / "configs" / "README.md": "configs/index.html",
     ROOT / "configs" / "FAITHFUL.md": "configs/faithful.html",
     ROOT / "launch" / "README.md": "launch/index.html",

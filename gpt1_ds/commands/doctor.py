@@ -38,8 +38,8 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "scikit-learn": ("scores of tasks", "finetune"),
     "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
-    "datasets": ("tasks from the datasets library", "datasets"),
-    "transformers": ("comparison with Hugging Face", "hf"),
+    "datasets": ("tasks from the datasets library", "data"),
+    "transformers": ("comparison with Hugging Face", "hub"),
 }
 
 

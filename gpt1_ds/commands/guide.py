@@ -15,6 +15,7 @@ NAMES = (  # in the order in which a newcomer reads them
     "pretraining",
     "finetuning",
     "clusters",
+    "scaling-out",
     "scaling-studies",
     "checkpoints-and-huggingface",
     "performance",
