@@ -40,6 +40,7 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
     "datasets": ("tasks from the datasets library", "data"),
     "transformers": ("comparison with Hugging Face", "hub"),
+    "submitit": ("runs queued from Python", "launch"),
 }
 
 
