@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpt1_ds.tracking.frame import read_metrics as read_metrics
     from gpt1_ds.training.train import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What is imported when it is asked for: some of it brings torch along.
 _PUBLIC = {

@@ -72,7 +72,7 @@ elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also 
 else
   pip_install "$torch+cpu" || pip_install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip_install "$torch"
 fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
-pip_install setuptools wheel
+pip_install "setuptools>=77" wheel
 pip_install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # not 0 where a package holds a file of another Python
 rm -f .venv/.gpt1-ds-*

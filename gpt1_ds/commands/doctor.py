@@ -38,13 +38,14 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "scikit-learn": ("scores of tasks", "finetune"),
     "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
-    "datasets": ("tasks and text from the datasets library, Parquet, remote files", "datasets"),
+    "datasets": ("tasks and text from the datasets library, Parquet, remote files", "data"),
     "pandas": ("gpt1_ds.read_metrics", "notebooks"),
-    "tensorboard": ("tracking.tensorboard", "trackers"),
-    "trackio": ("tracking.trackio", "trackers"),
-    "transformers": ("comparison with Hugging Face", "hf"),
-    "huggingface_hub": ("uploads of exported models", "hf"),
+    "tensorboard": ("tracking.tensorboard", "tracking"),
+    "trackio": ("tracking.trackio", "tracking"),
+    "transformers": ("comparison with Hugging Face", "hub"),
+    "huggingface_hub": ("uploads of exported models", "hub"),
     "lm_eval": ("tasks of lm-evaluation-harness", "lm-eval"),
+    "submitit": ("runs queued from Python", "launch"),
 }
 
 

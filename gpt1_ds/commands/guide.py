@@ -17,6 +17,7 @@ NAMES = (  # in the order in which a newcomer reads them
     "python",
     "tracking",
     "clusters",
+    "scaling-out",
     "scaling-studies",
     "checkpoints-and-huggingface",
     "performance",

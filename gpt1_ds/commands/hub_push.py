@@ -38,7 +38,7 @@ def prepare(options: argparse.Namespace) -> Repository | None:
             raise ConfigError(f"{given[0]}: is for uploads alone; add --push-to-hub REPO, or leave it out")
         return None
     if find_spec("huggingface_hub") is None:
-        raise ConfigError("--push-to-hub: huggingface_hub is not installed; pip install 'gpt1-ds[hf]'")
+        raise ConfigError("--push-to-hub: huggingface_hub is not installed; pip install 'gpt1-ds[hub]'")
     from gpt1_ds.interop import hub, hub_card
 
     hub.check_name(options.push_to_hub)

@@ -83,7 +83,7 @@ def _library(word: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError(f"{word}: needs the library datasets; pip install 'gpt1-ds[datasets]'") from None
+        raise DataError(f"{word}: needs the library datasets; pip install 'gpt1-ds[data]'") from None
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     return datasets

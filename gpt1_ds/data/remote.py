@@ -68,7 +68,7 @@ def _system(address: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[datasets]'") from None
+        raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[data]'") from None
     system, place = fsspec.core.url_to_fs(address)
     return system, place
 

@@ -87,7 +87,7 @@ def _table(file: SourceFile) -> Iterator[Any]:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
-        raise DataError(f"{file}: needs pyarrow; pip install 'gpt1-ds[datasets]'") from None
+        raise DataError(f"{file}: needs pyarrow; pip install 'gpt1-ds[data]'") from None
     try:
         with opened(file) as stream:
             if file.format == ARROW:

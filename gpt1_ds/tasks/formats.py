@@ -88,7 +88,7 @@ def _load_hub(name: str) -> Mapping[str, Any]:
     try:
         import datasets
     except ImportError:
-        raise DataError("task.path=datasets:... needs the datasets library; pip install 'gpt1-ds[datasets]'") from None
+        raise DataError("task.path=datasets:... needs the datasets library; pip install 'gpt1-ds[data]'") from None
     try:
         if Path(name).is_dir():
             loaded = datasets.load_from_disk(name)

@@ -13,5 +13,5 @@ def library_problems(config: Config) -> Iterator[str]:
     for name, asked in (("tensorboard", config.tracking.tensorboard), ("trackio", config.tracking.trackio)):
         if asked and importlib.util.find_spec(name) is None:
             yield (
-                f"tracking.{name}=true: {name} is not installed: pip install 'gpt1-ds[trackers]', or leave the key out"
+                f"tracking.{name}=true: {name} is not installed: pip install 'gpt1-ds[tracking]', or leave the key out"
             )

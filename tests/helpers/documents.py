@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "gpt1_ds" / "guides").glob("*.md"))
 PAGES = [
     *(ROOT / "README.md", *GUIDES, ROOT / "launch" / "README.md", ROOT / "configs" / "README.md"),
+    *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *(ROOT / "configs" / "FAITHFUL.md", ROOT / "tools" / "results" / "books_ladder" / "README.md"),
 ]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sbatch"))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PORT = "29871"
+Command = Callable[[int], tuple[Sequence[str], dict[str, str]]]  # of a host: its words, and variables of its own
 
 
 def _ip(*words: str) -> None:
@@ -52,19 +53,17 @@ class Hosts:
 
     def start(self, ranks: int, words: Sequence[str], place: Path) -> list[subprocess.Popen[str]]:
         """On every host what a step of a job starts there."""
+        node = [sys.executable, "-m", "gpt1_ds", "slurm", "node", "--ranks", str(ranks), *words]
+        job = {"SLURM_NNODES": str(self.count), "SLURM_NTASKS": str(self.count)}
+        meeting = {"MASTER_ADDR": self.address(0), "MASTER_PORT": PORT}
+        return self.start_each(lambda host: (node, {**job, **meeting, "SLURM_NODEID": str(host)}), place)
+
+    def start_each(self, command: Command, place: Path) -> list[subprocess.Popen[str]]:
+        """On every host its own command."""
         processes = []
         for host in range(self.count):
-            variables = {
-                **os.environ,
-                **{"SLURM_NNODES": str(self.count), "SLURM_NODEID": str(host), "SLURM_NTASKS": str(self.count)},
-                **{
-                    "MASTER_ADDR": self.address(0),
-                    "MASTER_PORT": PORT,
-                    "PYTHONPATH": str(ROOT),
-                    "OMP_NUM_THREADS": "1",
-                },
-            }
-            node = [sys.executable, "-m", "gpt1_ds", "slurm", "node", "--ranks", str(ranks), *words]
+            node, more = command(host)
+            variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
             process = subprocess.Popen(
                 ["ip", "netns", "exec", f"{self.name}{host}", *node],
                 **{"cwd": place, "env": variables, "text": True},

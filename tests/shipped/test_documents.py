@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from mkdocs.exceptions import Abort
 
 from gpt1_ds.cli import parse
 from gpt1_ds.config import load, world_problems
@@ -71,8 +73,28 @@ def test_tools_exist_and_have_their_options(page: Path) -> None:
 
 
 def test_the_site_has_every_page_and_what_they_link_to(tmp_path: Path) -> None:
-    written = site.build(tmp_path)
-    assert len(written) == len(PAGES)
-    for page in written:
-        links = re.findall(r'(?:href|src)="((?!http)[^"#]+)"', page.read_text())
-        assert [link for link in links if not (page.parent / link).exists()] == []
+    written = {page: page.read_text() for page in site.build(tmp_path, ["config"]) if page.name != "404.html"}
+    assert sorted(site.PAGES) == sorted(PAGES)
+    wanted = {tmp_path / page.relative_to(ROOT).with_suffix(".html") for page in PAGES}
+    assert {page.with_name("index.html") if page.stem == "README" else page for page in wanted} <= written.keys()
+    assert 'id="gpt1_ds.config.load.find_file"' in (tmp_path / "api" / "config.html").read_text()
+    for page, text in written.items():
+        links = [
+            link for link in re.findall(r'(?:href|src)="([^"]+)"', text) if not link.startswith(("http", "mailto"))
+        ]
+        assert len(links) > 10
+        for name, _, anchor in (link.partition("#") for link in links):
+            target = (page.parent / unquote(name)).resolve() if name not in ("", ".") else page
+            assert target.exists(), f"{page}: {name}"
+            if anchor and target in written:
+                assert f'id="{anchor}"' in written[target], f"{page}: {name}#{anchor}"
+
+
+def test_the_site_is_refused_where_a_link_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.md").write_text("# Home\n\n[away](gone.md)\n")
+    monkeypatch.setattr(site, "PAGES", [tmp_path / "README.md"])
+    monkeypatch.setattr(site, "NAMES", ())
+    monkeypatch.setattr(site, "OTHERS", {})
+    monkeypatch.setattr(site, "TOP", tmp_path)
+    with pytest.raises(Abort):
+        site.build(tmp_path / "out", ["config"])

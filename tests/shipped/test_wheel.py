@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+
+import gpt1_ds
+from gpt1_ds.commands import doctor
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # building writes beside the sources
-    names = ["gpt1_ds", "configs", "launch", "pyproject.toml", "README.md", "LICENSE"]
+    names = ["gpt1_ds", "configs", "launch", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
     source.mkdir()
     subprocess.run(["cp", "-r", *(str(ROOT / name) for name in names), str(source)], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."]
@@ -33,12 +38,45 @@ def test_every_file_is_in_it(wheel: Path) -> None:
     wanted = {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds").rglob("*.py")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "configs").glob("*.md")}
-    wanted |= {f"gpt1_ds/{path.relative_to(ROOT)}" for path in (ROOT / "launch").iterdir()}
+    wanted |= {
+        f"gpt1_ds/{path.relative_to(ROOT)}"
+        for path in (ROOT / "launch").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "gpt1_ds" / "guides").iterdir()}
     pages = (path for path in (ROOT / "gpt1_ds" / "report").iterdir() if path.suffix in (".html", ".css", ".js"))
     wanted |= {f"gpt1_ds/report/{path.name}" for path in pages}
     wanted |= {"gpt1_ds/py.typed", "gpt1_ds/report/page.html"}
     assert wanted <= held, wanted - held
+
+
+def test_a_registry_can_show_it(wheel: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    held = zipfile.ZipFile(wheel)
+    metadata = message_from_bytes(held.read(next(name for name in held.namelist() if name.endswith("/METADATA"))))
+    assert metadata["Version"] == gpt1_ds.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+    assert metadata["Keywords"]
+    assert len(metadata.get_all("Classifier")) > 5
+    source = dict(url.split(", ") for url in metadata.get_all("Project-URL"))["Source"]
+    for image, link in re.findall(r"(!?)\[[^\]]*\]\(([^)]*)\)", metadata.get_payload()):
+        kind, _, path = link.removeprefix(f"{source}/").partition("/main/")
+        assert link.startswith("https://")
+        assert not link.startswith(source) or (kind == ("raw" if image else "blob") and (ROOT / path).exists()), link
+
+
+def test_extras_are_named_as_they_are() -> None:
+    """What a message tells people to install is there; what developers need does not come with `all`."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    files = [*(ROOT / "gpt1_ds").rglob("*.py"), *(ROOT / "gpt1_ds").rglob("*.md"), ROOT / "README.md"]
+    named = {name for path in files for name in re.findall(r"gpt1-ds\[(\w+)\]", path.read_text())}
+    assert named
+    assert named | {extra for _, extra in doctor.OPTIONAL.values()} <= extras.keys()
+    of_users = re.fullmatch(r"gpt1-ds\[(.*)\]", *extras["all"])
+    assert of_users is not None
+    assert extras.keys() - set(of_users[1].split(",")) == {"all", "site", "package", "dev"}
 
 
 def test_every_package_is_named() -> None:

@@ -46,7 +46,7 @@ def test_every_package_of_an_extra_is_named_with_it(
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     (everything,) = extras.pop("all")
-    tools = extras.pop("dev")
+    tools = [word for name in ("dev", "site", "package") for word in extras.pop(name)]
     assert set(re.split(r"[\[\],]", everything)[1:-1]) == set(extras), "all has every extra, and no test tools"
     names = {extra: {re.split("[>=<]", word)[0] for word in words} for extra, words in extras.items()}
     assert set(doctor.OPTIONAL) == set().union(*names.values())

@@ -27,7 +27,7 @@ def test_a_library_that_is_not_there_is_told_before_the_run(monkeypatch: pytest.
 
     monkeypatch.setattr(importlib.util, "find_spec", find_others)
     (problem,) = library_problems(config)
-    assert problem.startswith("tracking.trackio=true: trackio is not installed: pip install 'gpt1-ds[trackers]'")
+    assert problem.startswith("tracking.trackio=true: trackio is not installed: pip install 'gpt1-ds[tracking]'")
     assert list(library_problems(load())) == []
 
 
