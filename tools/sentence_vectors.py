@@ -1,6 +1,6 @@
 """Do cosines of sentence vectors agree with people? Models, word vectors and TF-IDF on several sets of scored pairs.
 
-    python tools/sentence_vectors.py --sets data/stsb data/sts/2012 ... [--vectors glove.txt ...] --out FOLDER [RUN ...]
+    python tools/sentence_vectors.py --sets data/stsb ... [--vectors glove.txt ...] --out FOLDER [--runs RUN ...]
 
 RUN is NAME=FOLDER, several with one name being its seeds. A model that was not tuned for sentences has three rows: its
 first state, the mean of its states, the mean of its token rows. Writes results.csv (every seed) and table.md
@@ -138,7 +138,7 @@ def table(results: Sequence[Result], sets: Sequence[str]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="NAME=RUN")
+    parser.add_argument("--runs", nargs="+", default=[], metavar="NAME=RUN")
     parser.add_argument("--sets", nargs="+", required=True, help="folders or files of scored pairs")
     parser.add_argument("--vectors", nargs="+", default=[], metavar="FILE", help="published word vectors, as text")
     parser.add_argument("--out", type=Path, required=True)

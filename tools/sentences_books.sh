@@ -25,4 +25,4 @@ for seed in 1 2 3; do
     runs+=("BERT, ranking=$study/sentences/BERT-ranking/seed-$seed")
 done
 "$root/.venv/bin/python" "$root/tools/sentence_vectors.py" --out scores --vectors data/glove50/glove*.txt \
-    --sets data/sts/201[2345] data/stsb data/sick/SICK_test_annotated.txt "${runs[@]}"
+    --sets data/sts/201[2345] data/stsb data/sick/SICK_test_annotated.txt --runs "${runs[@]}"
