@@ -1,4 +1,4 @@
-"""Values of Python or YAML as the words of a command line."""
+"""Values of Python or YAML as overrides of a command line."""
 
 from __future__ import annotations
 

@@ -32,13 +32,14 @@ SCALES = {
     "pdp": Scale("accuracy", 1.0, _ALL),
     "dprd": Scale("accuracy", 1.0, _ALL),
     "blimp": Scale("accuracy", 0.886, "people, Warstadt et al. 2020"),
+    "lambada": Scale("accuracy", 1.0, _ALL),
 }
 PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp; of a template any task
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada; a template: any
     path: str = ""  # folder of the official files, or one file
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all

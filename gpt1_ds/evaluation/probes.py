@@ -33,8 +33,8 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[s
     )
     sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
     scored = [count for question in (*asked, *fitted) for count in question.scored]
-    sums = shared_scores(loaded, sequences, scored, frame, groups)[:, 0]
-    return zeroshot.score(probe, asked, sums, fitted)
+    scores_N2 = shared_scores(loaded, sequences, scored, frame, groups)
+    return zeroshot.score(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
 
 
 def shared_scores(

@@ -109,9 +109,9 @@ class FinetuningKeys(KeySweep):
 def make_key_sweep(
     words: Sequence[str], configure: Callable[[Sequence[str]], Config], nproc: int | None, jobs: int | None
 ) -> KeySweep:
-    """The product of the lists in `words`, each key=a,b,c; `configure` makes a run's configuration of key=value words.
+    """The product of the lists in `words`, each key=a,b,c; `configure` makes a run's configuration of overrides.
 
-    Raises UserError naming every problem of the words and of every trial's configuration, each once.
+    Raises UserError naming every problem of the lists and of every trial's configuration, each once.
     """
     if os.environ.get("WANDB_SWEEP_ID"):
         raise ConfigError("--sweep: an agent of a W&B sweep gives one run its values (WANDB_SWEEP_ID is set); keep one")

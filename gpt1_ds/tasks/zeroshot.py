@@ -11,6 +11,8 @@
              (partial scoring). They are the same in all sequences of a question.
 - blimp      the good and the bad sentence of a minimal pair (Warstadt et al. 2020); the log-probability of all tokens
              decides. Accuracy is the mean over the phenomena, each of which counts alike.
+- lambada    the last word of a passage; accuracy is how often greedy decoding gives it. As in lm-evaluation-harness
+             nothing comes before the passage.
 
 A model that is not fine-tuned yet has no start token, so the first token of a text would have no context. Here it has
 what comes before a text in training: the end of the last document (`<eod>`), or in the vocabulary of 2018, whose model
@@ -41,7 +43,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.tasks import blimp, metrics, winograd
+from gpt1_ds.tasks import blimp, lambada, metrics, winograd
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.frame import Frame, Int32s
 from gpt1_ds.tasks.reading import Examples, capped, read_split
@@ -84,6 +86,8 @@ def read_probe(config: ProbeConfig) -> Probe:
     if config.name == "blimp":
         pairs = blimp.read_pairs(Path(config.path), config.limit)
         return Probe(config.name, "test", pairs, train, config.shown)
+    if config.name == lambada.NAME:
+        return Probe(config.name, "test", lambada.read_passages(Path(config.path), config.limit), train, config.shown)
     if config.name in winograd.FILES:
         split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
     else:
@@ -120,17 +124,27 @@ def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokeni
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
     """As `probe_questions`, of the probe of this name."""
     choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
-    kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair}
+    kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair, lambada.NAME: _last_word}
     ask = kinds.get(name, _schema if name in winograd.FILES else choice)
     return [ask(example, tokenizer, frame) for example in examples]
 
 
-def score(probe: Probe, asked: Sequence[Question], sums: Float64s, fitted: Sequence[Question] = ()) -> dict[str, float]:
+def score(
+    probe: Probe,
+    asked: Sequence[Question],
+    sums: Float64s,
+    fitted: Sequence[Question] = (),
+    likeliest: Float64s | None = None,
+) -> dict[str, float]:
     """The metrics of a probe, and beside them `chance`, what guessing gives, and `examples`, how many were asked.
 
     `sums` are the log-probabilities of the scored tokens of every sequence of `asked`, then of `fitted`, in order.
     `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
+    `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest.
     """
+    if probe.name == lambada.NAME:
+        assert likeliest is not None, "the caller has them"
+        return lambada.measured(sums, likeliest)
     sizes = [len(question.sequences) for question in (*asked, *fitted)]
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
     values = sums if probe.template else sums / np.maximum(counts, 1)
@@ -201,6 +215,13 @@ def _sentence(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
 def _pair(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     both = [tokenizer.encode(text) for text in example.texts]
     return replace(_question((), both, int(example.label or 0), frame), group=example.group)
+
+
+def _last_word(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    """Encoded together and cut where the text before the word alone ends, as lm-evaluation-harness does."""
+    before, word = example.texts
+    tokens, size = tokenizer.encode(f"{before} {word}"), len(tokenizer.encode(before.rstrip()))
+    return _question(tokens[:size], [tokens[size:]], 0, replace(frame, before=()))
 
 
 def _sentiment(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:

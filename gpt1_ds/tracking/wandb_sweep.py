@@ -1,4 +1,4 @@
-"""A run that an agent of a W&B sweep starts: the agent gives keys as words, and who the run is in the environment."""
+"""A run that an agent of a W&B sweep starts: its keys come as overrides, who it is from the environment."""
 
 from __future__ import annotations
 

@@ -152,9 +152,16 @@ def logits_of(loaded: Loaded, ids: np.ndarray) -> torch.Tensor:
         return loaded.model.logits(torch.from_numpy(ids.astype(np.int64)).unsqueeze(1))[:, 0]
 
 
-@pytest.mark.parametrize("name", ["gpt1", "gpt2", "lstm"])
+@pytest.mark.parametrize("name", MODELS)
 def test_lambada_by_both_ways(name: str, models: dict[str, Loaded], tmp_path: Path) -> None:
     (entry,) = harness.run(scorer(models[name]), harness.load_tasks([str(write_task(tmp_path, "lambada"))]), None)
+    passages = read_probe(ProbeConfig(name="lambada", path=str(tmp_path / "local_lambada.jsonl")))
+    own = probe_metrics(passages, models[name], Alone())  # type: ignore[arg-type]
+    assert own["accuracy"] == entry["metrics"]["acc"]
+    assert math.log(own["perplexity"]) == pytest.approx(math.log(entry["metrics"]["perplexity"]), rel=1e-6)
+    assert own["examples"] == len(LAST)
+    if name not in ("gpt1", "gpt2", "lstm"):
+        return
     sums, greedy, encode = [], [], models[name].tokenizer.encode
     for before, word in last_words(LAST):
         ids, size = encode(before + word), len(encode(before))

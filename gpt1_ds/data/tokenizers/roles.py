@@ -31,7 +31,7 @@ MOST_SHOWN = 12
 
 
 def asked(words: Sequence[str]) -> dict[str, str]:
-    """Role -> symbol of `--role NAME=SYMBOL` words. Raises DataError for an unknown name, or a role named twice."""
+    """Role -> symbol of `--role NAME=SYMBOL` arguments. Raises DataError for an unknown name, or a role named twice."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, symbol = word.partition("=")

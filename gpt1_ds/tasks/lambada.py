@@ -1,0 +1,51 @@
+"""The last word of a passage (LAMBADA, Paperno et al. 2016), which needs more than its last sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.reading import Examples, capped
+from gpt1_ds.tasks.rows import FEW
+from gpt1_ds.tasks.tables import open_table
+
+NAME = "lambada"
+FILE = "lambada_test.jsonl"  # OpenAI's, with the case and line breaks of the books
+
+Float64s = NDArray[np.float64]
+
+
+def read_passages(path: Path, limit: int | None = None) -> Examples:
+    """`texts` are what comes before the last blank, and the word after it. `path` is the folder of OpenAI's file, or a
+    file of JSON lines with `text`. Raises DataError for what is not there, and for passages of one word.
+    """
+    file = path if path.is_file() else path / FILE
+    if not file.is_file():
+        raise DataError(f"{path}: holds no {FILE}; name the folder that holds it, or a file of JSON lines with text")
+    examples: list[Example] = []
+    problems = []
+    for number, row in enumerate(open_table(file, "jsonl").rows):
+        text = row.values.get("text") if not row.problem else None
+        before, _, word = text.strip().rpartition(" ") if isinstance(text, str) else ("", "", "")
+        if before.strip():
+            examples.append(Example(str(number), (before, word)))
+        else:
+            problems.append(f"{file} {row.place}: {row.problem or 'text has no two words'}; correct this line")
+    DataError.raise_all(problems[:FEW])
+    return capped(tuple(examples), limit)
+
+
+def measured(sums_N: Float64s, likeliest_N: Float64s) -> dict[str, float]:
+    """Of the log-probabilities of the words (nats), and whether each token of a word is the likeliest: how often greedy
+    decoding gives the word, and the perplexity of a word.
+    """
+    return {
+        "accuracy": float(likeliest_N.mean()),
+        "perplexity": float(np.exp(-sums_N.mean())),
+        "chance": 0.0,
+        "examples": len(sums_N),
+    }
