@@ -28,6 +28,12 @@ class LanguageModel(Loaded):
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.tokenizer))
 
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> Any:
+        return (self.model, self.tokenizer)[place]
+
     def generate(self, text: str, tokens: int = 100, **sampling: Any) -> str:
         """What follows `text` (which is not repeated); of an encoder-decoder what it answers. `sampling`: temperature
         (0.8; 0 takes the likeliest token), top_k (0: all), top_p (1: all), seed (0).

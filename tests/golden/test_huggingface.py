@@ -273,7 +273,9 @@ def test_an_import_serves_every_command(
     assert "imported from hf" in capsys.readouterr().out
     assert main(["checkpoint", "verify", "c"]) == 0
     assert main(["sample", "--checkpoint", "c", "--prompt", "It", "--tokens", "4"]) == 0
-    assert len(load(in_folder / "c")) == 2
+    loaded = load(in_folder / "c")
+    model, tokenizer = loaded
+    assert (len(loaded), loaded[0], loaded[-1]) == (2, model, tokenizer)
     data = f"data.path={tiny_data}"
     layout = ["--nproc", "2", "parallel.tensor=2"]
     assert main(["evaluate", "--checkpoint", "c", data, *layout, "--out", "eval.json"]) == 0

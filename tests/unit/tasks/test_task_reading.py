@@ -256,7 +256,7 @@ def test_the_datasets_library_as_a_source(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_the_datasets_library_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'gpt1-ds\[datasets\]'"):
+    with pytest.raises(DataError, match=r"pip install 'gpt1-ds\[data\]'"):
         read_task(section(Path("datasets:glue:cola"), "task.name=cola"))
 
     def load_dataset(*words: str) -> None:
