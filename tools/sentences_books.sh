@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sentence-BERT on one shelf of novels: bash tools/sentences_books.sh FOLDER_OF_NOVELS TASKS [OUT]
-# Three BERTs, each tuned by three losses on SNLI and MNLI, then all of them, untuned too, on seven years and sets of scored
+# Three BERTs, each tuned by three losses on SNLI and MNLI, then all of them, untuned too, on six sets of scored
 # pairs, beside TF-IDF and GloVe. About two hours on two cores; the same command resumes. TASKS holds nli_slices, stsb, sts,
 # sick and glove50.
 set -euo pipefail
