@@ -4,13 +4,8 @@
 # curves on one page. About three hours on two cores; the same command resumes. TASKS holds sst2, nli_slices and blimp.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
-root=$(cd "$(dirname "$0")/.." && pwd)
-books=$(realpath "$1")
-tasks=$(realpath "$2")
-bash "$root/tools/setup.sh"
-mkdir -p "${3:-families-books}/data"
-cd "${3:-families-books}"
-gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
+# shellcheck source=tools/on_novels.sh
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-families-books}"
 train() { # NAME PRESET DATASET TOKENS
     gpt1 pretrain -c "pretrain/$2" run.name="$1" data.path="data/$3" train.tokens="$4" train.precision=fp32 --nproc 2
     [ -e "runs/$1/blimp.json" ] || gpt1 evaluate --checkpoint "runs/$1" --out "runs/$1/blimp.json" \
@@ -24,7 +19,7 @@ gpt1 data build --input "$books" --tokenizer tok_bpe --out data/bpe --unwrap --v
 for kind in bytes wordpiece; do
     gpt1 data build --input "$books" --tokenizer "tok_$kind" --out "data/$kind" --unwrap --validation 0.05 --sentences
 done
-for name in sst2 nli_slices blimp; do ln -sfn "$tasks/$name" "data/$name"; done
+link sst2 nli_slices blimp
 # 22.19 MFLOPs a token with rows of 256 tokens, 12.87 with rows of 64 of which 15 % are predicted: as many FLOPs.
 train gpt1 books_cpu bpe 3999744
 train gpt2 gpt2_books_cpu bytes 3999744

@@ -4,16 +4,11 @@
 # results.csv. Hours on two cores; the same command resumes. TASKS holds sst2 and nli_slices.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
-root=$(cd "$(dirname "$0")/.." && pwd)
-books=$(realpath "$1")
-tasks=$(realpath "$2")
-bash "$root/tools/setup.sh"
-mkdir -p "${3:-grid}/data"
-cd "${3:-grid}"
-gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
+# shellcheck source=tools/on_novels.sh
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-grid}"
 
 [ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --model unigram --sentinels 64 --vocab-size 4096 --unwrap
 gpt1 data build --input "$books" --tokenizer tok --out data/books --unwrap --validation 0.05
-for name in sst2 nli_slices; do ln -sfn "$tasks/$name" "data/$name"; done
+link sst2 nli_slices
 gpt1 finetune study finetune/study/grid
 gpt1 report runs/grid/pretrained/*/seed-1 --out report

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.study_table import mean
+from gpt1_ds.tasks.controls import Features
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import Examples, read_scored
 
@@ -92,16 +93,9 @@ def model_rows(name: str, folder: str) -> Iterator[tuple[str, Cosines]]:
 
 
 def tfidf(sets: dict[str, Examples]) -> Cosines:
-    """Words and pairs of words, weighted by how rare they are in the texts of all sets; no score is read."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
-    vectorizer.fit(text for pairs in sets.values() for pair in pairs for text in pair.texts)
-
-    def cosines(firsts: Sequence[str], seconds: Sequence[str]) -> Floats:
-        return np.asarray(vectorizer.transform(firsts).multiply(vectorizer.transform(seconds)).sum(1)).ravel()
-
-    return cosines
+    """The control of a study, its weights learned from the texts of all sets; no score is read."""
+    features = Features([(pair.texts[0], pair.texts[1]) for pairs in sets.values() for pair in pairs])
+    return lambda firsts, seconds: features.cosines([*zip(firsts, seconds, strict=True)])
 
 
 def word_vectors(files: Sequence[str]) -> Cosines:

@@ -5,17 +5,12 @@
 # sick and glove50.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
-root=$(cd "$(dirname "$0")/.." && pwd)
-books=$(realpath "$1")
-tasks=$(realpath "$2")
-bash "$root/tools/setup.sh"
-mkdir -p "${3:-sentences-books}/data"
-cd "${3:-sentences-books}"
-gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
+# shellcheck source=tools/on_novels.sh
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-sentences-books}"
 
 [ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --model wordpiece --vocab-size 8000 --unwrap
 gpt1 data build --input "$books" --tokenizer tok --out data/wordpiece --unwrap --validation 0.05 --sentences
-for name in nli_slices stsb sts sick glove50; do ln -sfn "$tasks/$name" "data/$name"; done
+link nli_slices stsb sts sick glove50
 gpt1 finetune study finetune/study/sentences_books
 study=runs/sentences_books
 runs=()

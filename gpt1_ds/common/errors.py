@@ -104,3 +104,8 @@ class UnsavedError(TrainingError):
     """A run whose last state a fault of the world kept off the disk."""
 
     passes = True
+
+
+def one_line(said: object, most: int = 300) -> str:
+    """What a library says of its error, for the middle of a line of ours."""
+    return " ".join(str(said).split())[:most].rstrip(".;")

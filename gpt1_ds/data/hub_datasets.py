@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import DataError, WorldError
+from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.data.saved_datasets import DEFAULT_SPLIT, arrow_file
 from gpt1_ds.data.segments import HubShard, Input
 
@@ -59,12 +59,13 @@ def read(shard: HubShard) -> Iterator[str]:
                     yield text
             return
         except (OSError, RuntimeError) as error:
+            why = one_line(error)
             if _is_refusal(error):
-                raise DataError(f"{shard}: shard {shard.number} cannot be read ({_line(error)}); run again") from None
+                raise DataError(f"{shard}: shard {shard.number} cannot be read ({why}); run again") from None
             if pause is None:
                 raise WorldError(
-                    f"{shard}: shard {shard.number} broke off after {done} rows ({_line(error)}); run again: finished "
-                    "parts are kept"
+                    f"{shard}: shard {shard.number} broke off after {done} rows ({why}); run again: "
+                    "finished parts are kept"
                 ) from None
             time.sleep(pause)
 
@@ -98,7 +99,7 @@ def _prepared(datasets: Any, word: str, name: str, config: str | None, split: st
     try:
         files = datasets.load_dataset(name, config, split=split).cache_files
     except ValueError as error:
-        raise DataError(f"{word}: {_line(error)}") from None
+        raise DataError(f"{word}: {one_line(error)}") from None
     except OSError:  # of all kinds that say that it is not there
         raise DataError(
             f"{word}: HF_HUB_OFFLINE is set, and the dataset is not in the cache {datasets.config.HF_DATASETS_CACHE}; "
@@ -131,18 +132,14 @@ class _Explained:
 
         if isinstance(error, DatasetNotFoundError):
             way = "look at the name, or set HF_TOKEN to a token that may read it"
-            raise DataError(f"{self.word}: {_line(error)}; {way}") from None
+            raise DataError(f"{self.word}: {one_line(error)}; {way}") from None
         if isinstance(error, ValueError):  # of a configuration or split
-            raise DataError(f"{self.word}: {_line(error)}") from None
+            raise DataError(f"{self.word}: {one_line(error)}") from None
         if isinstance(error, OSError):
-            raise WorldError(f"{self.word}: the hub does not answer ({_line(error)}); run again later") from None
+            raise WorldError(f"{self.word}: the hub does not answer ({one_line(error)}); run again later") from None
 
 
 def _is_refusal(error: BaseException) -> bool:
     """Whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     return isinstance(error, FileNotFoundError) or (400 <= status < 500 and status not in (408, 429))
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300].rstrip(".;")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from gpt1_ds.common.errors import DataError, WorldError
+from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.data.segments import SourceFile, without_secrets
 
 _VERSIONS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created")  # names for one
@@ -80,16 +80,14 @@ def _reached(address: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise DataError(f"{shown}: {_line(error)}") from None
+        raise DataError(f"{shown}: {one_line(without_secrets(str(error)))}") from None
     except FileNotFoundError:
         raise DataError(f"{shown}: no such file; look at the address") from None
     except PermissionError:
         raise DataError(f"{shown}: no right to read it; look at your credentials") from None
     except ValueError as error:  # an unknown protocol
-        raise DataError(f"{shown}: {_line(error)}") from None
+        raise DataError(f"{shown}: {one_line(without_secrets(str(error)))}") from None
     except OSError as error:
-        raise WorldError(f"{shown}: cannot be read ({_line(error)}); run again when the network is well") from None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(without_secrets(str(error)).split())[:200]
+        raise WorldError(
+            f"{shown}: cannot be read ({one_line(without_secrets(str(error)))}); run again when the network is well"
+        ) from None

@@ -68,7 +68,7 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
 
 def _cosines(data: TaskData) -> Iterator[ControlScore]:
     """Words are weighted by how rare they are in train; no label is read."""
-    features = _Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
+    features = Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
     for split, examples in data.splits.items():
         if split != "train":
             gold = np.array([example.score for example in examples], dtype=np.float64)
@@ -106,7 +106,7 @@ def _linear(task: Task, train: Sequence[Example], control: str) -> Callable[[Seq
     if task.kind == "choice":
         gold = np.array([choice == right for right in gold for choice in range(task.sequences)], dtype=np.int64)
     rows = _rows(train, alone)
-    features = _Features(rows)
+    features = Features(rows)
     model = _fitted(task, features(rows), gold)
 
     def predict(examples: Sequence[Example]) -> Numbers:
@@ -144,7 +144,7 @@ def _rows(examples: Sequence[Example], alone: bool) -> Texts:
     return rows
 
 
-class _Features:
+class Features:
     """Of texts [N]: a sparse matrix with the words of both texts apart, and what they have in common."""
 
     def __init__(self, rows: Texts) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpt1_ds.common.errors import DataError, WorldError
+from gpt1_ds.common.errors import DataError, WorldError, one_line
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -36,15 +36,11 @@ def download(name: str) -> Path:
                 continue
             if HF_HUB_OFFLINE:
                 raise DataError(f"--hf {name}: HF_HUB_OFFLINE is set, and it is not in the cache; unset it") from None
-            raise WorldError(f"--hf {name}: the hub does not answer ({_line(error)}); run again later") from None
+            raise WorldError(f"--hf {name}: the hub does not answer ({one_line(error)}); run again later") from None
         except errors.EntryNotFoundError:
             if file == FILES[0]:
                 raise DataError(f"--hf {name}: has no {file}; download its files and name their folder") from None
         except OSError as error:
-            raise WorldError(f"--hf {name}: the hub does not answer ({_line(error)}); run again later") from None
+            raise WorldError(f"--hf {name}: the hub does not answer ({one_line(error)}); run again later") from None
     assert folder is not None, "the first file is there"
     return folder
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".")
