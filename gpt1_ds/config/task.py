@@ -30,6 +30,7 @@ class TaskConfig:
     dev: list[str] = field(default_factory=list)  # the same; the best epoch is chosen on it
     test: list[str] = field(default_factory=list)  # the same; without labels it is for predictions only
     dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
+    halves: bool = False  # without labelled test: a fixed half of dev chooses the epoch, the other one (`half`) reports
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
     kind: Literal["auto", "classification", "similarity", "regression", "choice", "sentences"] = "auto"  # of `table`
     form: Literal["head", "text"] = "head"  # an answer is an output of a head, or text that the model writes (T5)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.report import figures, paper
+from gpt1_ds.report.study_comparisons import NOT_SUPPORTED, SUPPORTED, Compared
 from gpt1_ds.report.study_results import Column, Results
-from gpt1_ds.report.study_table import Mean, cell_mean, mean
+from gpt1_ds.report.study_table import Intervals, Mean, cell_mean, mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CAPTIONS = {
     "rows": (
-        "Each row of the table: mean and standard error over seeds, each run as a dot. Hollow squares are controls "
-        "without pre-training; the dashed line is the best of them. What does not exceed it shows no knowledge of "
-        "language."
+        "Each row of the table: mean over seeds, 95 % interval over seeds and examples (without answers to each "
+        "example: standard error over seeds), each run as a dot. Hollow squares are controls without "
+        "pre-training; the dashed line is the best of them. What does not exceed it shows no knowledge of language."
+    ),
+    "compared": (
+        "First minus second, paired by seed and example, with the 95 % interval over both; of several tasks their "
+        "average. Blue: what was expected beforehand, red: the contrary, grey: undecided at this size, or nothing was "
+        "expected."
     ),
     "layer_transfer": (
         "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything "
@@ -27,7 +34,7 @@ CAPTIONS = {
 }
 
 
-def rows(results: Results) -> Any | None:
+def rows(results: Results, intervals: Intervals) -> Any | None:
     """Every row and control of the table, a panel per task; a matplotlib figure, or None while no run is done."""
     columns = [column for column in results.columns if any(key[0] == column.name for key in results.points)]
     names = [*results.variants, *results.controls]
@@ -39,17 +46,20 @@ def rows(results: Results) -> Any | None:
     figure = Figure(figsize=(2.0 + 2.6 * len(columns), 0.8 + 0.27 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axes, column in zip(panels, columns, strict=True):
-        _rows_panel(axes, results, column)
+        _rows_panel(axes, results, column, intervals)
     panels[0].set_yticks(range(len(names)), names)
     panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
     return figure
 
 
-def _rows_panel(axes: Axes, results: Results, column: Column) -> None:
+def _rows_panel(axes: Axes, results: Results, column: Column, intervals: Intervals) -> None:
     for height, name in enumerate(results.variants):
         runs = [results.points[key] for seed in results.seeds if (key := (column.name, name, seed)) in results.points]
         if (one := mean(runs)) is not None:
-            axes.errorbar([one.mean], [height], xerr=one.error or 0.0, color="C0", marker="o", ms=4, capsize=2)
+            error = one.error or 0.0
+            low, high = intervals.get((column.name, name), (one.mean - error, one.mean + error))
+            ends = [[max(0.0, one.mean - low)], [max(0.0, high - one.mean)]]
+            axes.errorbar([one.mean], [height], xerr=ends, color="C0", marker="o", ms=4, capsize=2)
             axes.plot(runs, [height] * len(runs), ".", color="C0", alpha=0.35, ms=4)
     controls = [cell_mean(results, column, name) for name in results.controls]
     for height, one in enumerate(controls, len(results.variants)):
@@ -58,8 +68,33 @@ def _rows_panel(axes: Axes, results: Results, column: Column) -> None:
     if any(controls):
         axes.axvline(max(one.mean for one in controls if one is not None), color="0.4", linestyle="--", linewidth=1)
     axes.set_title(column.title, fontsize=10)
-    axes.set_xlabel(f"{results.split} {paper.METRICS[column.metric]} x 100")
+    axes.set_xlabel(f"{'/'.join(results.splits[column.name])} {paper.METRICS[column.metric]} x 100")
     axes.grid(axis="x", alpha=0.25)
+
+
+def forest(compared: Sequence[Compared]) -> Any | None:
+    """A line for each comparison, with what decides it; None of none."""
+    deciding: dict[tuple[str, str, str], Compared] = {}
+    for one in compared:
+        deciding.setdefault((one.claim, one.first, one.second), one)
+    if not deciding:
+        return None
+    figures.set_up()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 0.9 + 0.3 * len(deciding)), layout="constrained")
+    axes = figure.subplots()
+    colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3"}
+    for height, one in enumerate(deciding.values()):
+        ends = [[one.difference - one.low], [one.high - one.difference]]
+        colour = colours.get(one.verdict, "0.45")
+        axes.errorbar([one.difference], [height], xerr=ends, color=colour, marker="o", ms=4, capsize=2)
+    axes.axvline(0, color="0.4", linewidth=1)
+    axes.set_yticks(range(len(deciding)), [f"{one.first} - {one.second}" for one in deciding.values()])
+    axes.set_ylim(len(deciding) - 0.5, -0.5)
+    axes.set_xlabel("difference, points")
+    axes.grid(axis="x", alpha=0.25)
+    return figure
 
 
 def curves(results: Results) -> dict[str, dict[int, list[float]]]:

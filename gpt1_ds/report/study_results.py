@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
 
-SPLITS = {"dev": ("dev", "dev_mm"), "test": ("test", "test_mm")}  # MNLI has two, and the paper's Table 5 their mean
+SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
+    "dev": ("dev", "dev_mm"),
+    "test": ("test", "test_mm"),
+    "unseen": ("test", "test_mm", "half", "dev_mm"),  # test where it has labels, else what of dev chose nothing
+}
 Key = tuple[str, str, int | None]  # task, variant or control, seed; controls have none
 
 
@@ -29,6 +35,7 @@ class Score:
     value: float | None  # as in eval.json, not x 100; None: not defined
     seconds: float | None  # that the cell trained and evaluated; segments that were killed do not count
     step: int | None  # of the best epoch
+    choice: str = ""  # of the values that the cell tried (the study's `choose`), the best on dev
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,12 @@ class Results:
     tasks: tuple[Column, ...]
     variants: tuple[str, ...]
     seeds: tuple[int, ...]
-    cells: tuple[Key, ...]
+    cells: Mapping[Key, Path]  # its run folder; of several trials the one that dev chose, once all are done
     curve: tuple[tuple[int, Key], ...]  # (layers taken, cell) of the layer-transfer figure
     scores: tuple[Score, ...]
     failed: dict[str, str]  # cell's folder -> why it failed the last time
     split: str = "dev"  # that the table shows
+    compare: tuple[dict[str, Any], ...] = ()  # as the study's file has it
 
     @property
     def columns(self) -> list[Column]:
@@ -84,11 +92,22 @@ class Results:
         metric = {task.name: task.metric for task in self.tasks}
         found: dict[Key, list[float | None]] = {}
         for score in self.scores:
-            if score.split in SPLITS[self.split] and score.metric == metric[score.task]:
+            if score.split in self.splits[score.task] and score.metric == metric[score.task]:
                 found.setdefault((score.task, score.variant, score.seed), []).append(score.value)
         return {
             key: 100 * fmean(x for x in values if x is not None) for key, values in found.items() if None not in values
         }
+
+    @cached_property
+    def splits(self) -> dict[str, tuple[str, ...]]:
+        """Task -> the splits whose mean the table shows."""
+        shown = {}
+        for task in self.tasks:
+            there = {score.split for score in self.scores if score.task == task.name}
+            found = tuple(split for split in SPLITS[self.split] if split in there)
+            tests = tuple(split for split in found if split in SPLITS["test"])
+            shown[task.name] = tests or found
+        return shown
 
     @cached_property
     def seconds(self) -> dict[Key, float]:
@@ -98,21 +117,46 @@ class Results:
 def read_study(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
     told = json.loads((folder / "study.json").read_text())
-    places = {(cell["task"], cell["variant"], cell["seed"]): folder / cell["folder"] for cell in told["cells"]}
+    trials: dict[Key, dict[Path, str]] = {}
+    for cell in told["cells"]:
+        key = (cell["task"], cell["variant"], cell["seed"])
+        trials.setdefault(key, {})[folder / cell["folder"]] = cell.get("choice", "")
+    tasks = {task["name"]: Column(**task) for task in told["tasks"]}
+    places = {key: _chosen(list(tried), tasks[key[0]].metric) for key, tried in trials.items()}
+    found = ((key, place, trials[key][place]) for key, place in places.items())
     return Results(
         name=told["name"],
         checkpoint=told["checkpoint"],
-        tasks=tuple(Column(**task) for task in told["tasks"]),
+        tasks=tuple(tasks.values()),
         variants=tuple(told["variants"]),
         seeds=tuple(told["seeds"]),
-        cells=tuple(places),
+        cells=places,
         curve=tuple(
             (point["layers"], (point["task"], point["variant"], point["seed"])) for point in told["layer_transfer"]
         ),
-        scores=(*(score for key, place in places.items() for score in _scores(key, RunDir(place))), *_controls(folder)),
+        scores=(*(score for cell in found for score in _scores(*cell)), *_controls(folder)),
         failed=_failed(RunDir(folder)),
         split=told.get("split", "dev"),
+        compare=tuple(told.get("compare", ())),
     )
+
+
+def _chosen(tried: Sequence[Path], metric: str) -> Path:
+    """The trial with the best dev score, the first of equals; while one is not done, that one."""
+    if len(tried) == 1:
+        return tried[0]
+    scores = []
+    for place in tried:
+        if not _is_done(RunDir(place)):
+            return place
+        entries = json.loads(RunDir(place).evaluation.read_text())
+        values = [entry["metrics"].get(metric) for entry in entries if entry["split"] == "dev"]
+        scores.append(next((value for value in values if value is not None), -math.inf))
+    return tried[scores.index(max(scores))]
+
+
+def _is_done(cell: RunDir) -> bool:
+    return cell.done.exists() and cell.evaluation.exists()
 
 
 def write_csv(results: Results, path: Path) -> None:
@@ -120,14 +164,15 @@ def write_csv(results: Results, path: Path) -> None:
     write_table(path, [field.name for field in fields(Score)], map(asdict, results.scores))
 
 
-def _scores(key: Key, cell: RunDir) -> Iterator[Score]:
-    if not (cell.done.exists() and cell.evaluation.exists()):
+def _scores(key: Key, place: Path, choice: str) -> Iterator[Score]:
+    cell = RunDir(place)
+    if not _is_done(cell):
         return
     stops = [event for event in read_jsonl(cell.events) if event["event"] == "stopped"]
     seconds = round(sum(event["seconds"] for event in stops), 3)
     for entry in json.loads(cell.evaluation.read_text()):
         for metric, value in entry["metrics"].items():
-            yield Score(*key, entry["split"], metric, value, seconds, entry["step"])
+            yield Score(*key, entry["split"], metric, value, seconds, entry["step"], choice)
 
 
 def _controls(folder: Path) -> Iterator[Score]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -12,6 +12,9 @@ from gpt1_ds.report import paper
 from gpt1_ds.report.study_results import Column, Results
 
 MISSING = "-"
+Intervals = Mapping[
+    tuple[str, str], tuple[float, float]
+]  # (task, row) -> 95 % interval over seeds and examples, points
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,13 @@ class Table:
     notes: list[str]
 
 
-LONG_HEAD = ["task", "variant", "metric", "mean ± standard error", "seeds", "time of a run", "paper"]
+_SPLITS = {
+    "dev": "The scores are those of the dev split, on which the best epoch is chosen as well.",
+    "test": "The scores are those of the test split; the best epoch is chosen on dev.",
+    "unseen": "The scores are those of the test split, where it has labels, else of a fixed half of dev; the best "
+    "epoch is chosen on the rest of dev.",
+}
+LONG_HEAD = ["task", "variant", "metric", "mean ± standard error", "95 % interval", "seeds", "time of a run", "paper"]
 
 
 def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
@@ -68,7 +77,7 @@ def average(results: Results, variant: str) -> Mean | None:
     return mean([fmean(results.points[name, variant, seed] for name in names) for seed in whole])
 
 
-def make_table(results: Results) -> Table:
+def make_table(results: Results, intervals: Intervals | None = None) -> Table:
     head = ["", "avg", *(column.title for column in results.columns)]
     tasks = [column.task for column in averaged(results)]
     wide = []
@@ -79,21 +88,29 @@ def make_table(results: Results) -> Table:
             numbers = [paper.score(variant, column.task) for column in results.columns]
             wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
     rows = (*results.variants, *results.controls)
-    long = [_entry(results, column, variant) for column in results.columns for variant in rows]
+    known = intervals or {}
+    long = [_entry(results, column, variant, known) for column in results.columns for variant in rows]
     return Table(head, wide, long, _notes(results))
 
 
-def _entry(results: Results, column: Column, variant: str) -> list[str]:
-    one = cell_mean(results, column, variant)
-    told = [_text(one), str(one.seeds if one else 0), duration(one.seconds) if one else MISSING]
+def _entry(results: Results, column: Column, variant: str, intervals: Intervals) -> list[str]:
+    one, ends = cell_mean(results, column, variant), intervals.get((column.name, variant))
+    told = [
+        _text(one),
+        f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else MISSING,
+        str(one.seeds if one else 0),
+        duration(one.seconds) if one else MISSING,
+    ]
     printed = _text(paper.score(variant, column.task))
     return [column.title, variant, paper.METRICS[column.metric], *told, printed]
 
 
-def as_markdown(results: Results) -> str:
-    table = make_table(results)
+def as_markdown(results: Results, table: Table, differences: Sequence[Sequence[str]] = ()) -> str:
+    """`differences`: a head and rows."""
     lines = [f"# {results.name}", "", progress(results), ""]
     lines += [*_markdown(table.head, table.wide), "", *_markdown(LONG_HEAD, table.long), ""]
+    if differences:
+        lines += [*_markdown(differences[0], differences[1:]), ""]
     lines += [f"* {note}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
@@ -109,9 +126,7 @@ def _notes(results: Results) -> list[str]:
         "Points (x 100), mean ± standard error over seeds (one run has no ±). "
         f"{MISSING}: not there (yet). The metric of each task is the paper's, as listed below the table.",
         f"avg is the mean over {names}, for every seed that has them all.",
-        "The scores are those of the test split; the best epoch is chosen on dev."
-        if results.split == "test"
-        else "The scores are those of the dev split, on which the best epoch is chosen as well.",
+        f"The 95 % interval joins seeds and examples (gpt1_ds/tasks/comparison.py). {_SPLITS[results.split]}",
     ]
     if results.has_paper:
         notes.append(paper.NOTE)

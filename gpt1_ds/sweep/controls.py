@@ -1,10 +1,13 @@
-"""controls.json of a fine-tuning study: of each of its tasks, the scores of tasks/controls.py."""
+"""controls.json of a fine-tuning study: of each of its tasks, the scores and answers of tasks/controls.py, and the
+right answers, which comparisons need.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +15,11 @@ from gpt1_ds.common.files import write_json
 from gpt1_ds.common.log import say
 from gpt1_ds.common.units import duration
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
-from gpt1_ds.tasks.controls import control_scores
+from gpt1_ds.tasks.controls import ControlAnswers, control_answers, scores_of
 from gpt1_ds.tasks.reading import TaskData, read_task
 
 FILE = "controls.json"
+FORMAT = 2  # an entry holds answers, too
 
 
 def write_controls(sweep: FinetuningSweep) -> None:
@@ -33,18 +37,28 @@ def write_controls(sweep: FinetuningSweep) -> None:
             continue
         begun = time.monotonic()
         try:
-            scores = [asdict(score) for score in control_scores(data)]
+            answers = list(control_answers(data))
         except ValueError as error:
             say(f"{name}: without controls: {error}")
             continue
-        known[name] = {"examples": identity, "scores": scores}
+        scores = [asdict(score) for score in scores_of(data.task, answers)]
+        known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
         write_json(file, known)
         say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")
 
 
+def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
+    """Split -> {ids, gold, controls: name -> answers}, as lists."""
+    splits: dict[str, Any] = {}
+    for one in answers:
+        split = splits.setdefault(one.split, {"ids": one.ids, "gold": one.gold.tolist(), "controls": {}})
+        split["controls"][one.control] = one.found.tolist()
+    return splits
+
+
 def _identity(data: TaskData) -> str:
-    """Hex sha256 of the task and all its examples."""
-    digest = hashlib.sha256(repr(data.task).encode())
+    """Hex sha256 of the task and all its examples, and of what an entry holds."""
+    digest = hashlib.sha256(repr((FORMAT, data.task)).encode())
     for split, examples in sorted(data.splits.items()):
         digest.update(repr((split, examples)).encode())
     return digest.hexdigest()

@@ -12,11 +12,15 @@ Its YAML file has the keys of `Study`. Keys of the configuration stand in it as 
       BERT: {checkpoint.init_from: runs/b}  # another model
     pretrain:                               # models that the study trains first, a row each
       - {preset: pretrain/gpt2_books_cpu, name: GPT-2, train.tokens: 4M}
+    choose: {optimizer.lr: [1e-4, 3e-4]}    # every cell is trained with each value; dev chooses
+    compare:                                # differences of rows, with what is expected before the study runs
+      - {first: full, second: no pre-training, expect: above}
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +29,7 @@ from typing import Any, Literal
 
 from gpt1_ds.config.overrides import as_overrides
 from gpt1_ds.sweep.study_file import StudySettings, read_study
+from gpt1_ds.tasks.controls import ALL_CONTROLS
 
 LSTM = "LSTM"
 TABLE_5: Mapping[str, tuple[str, ...]] = {  # the paper's variants and what makes them
@@ -65,13 +70,27 @@ class LayerTransfer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Whether one row is above another, paired by seed and example (tasks/comparison.py)."""
+
+    first: str = ""  # a row, or a control (majority, bag of words, second text alone, TF-IDF cosine)
+    second: str = ""  # the same
+    expect: Literal["", "above", "below", "same", "not above"] = ""  # of first; written before the study runs
+    margin: float = 2.0  # points that are as good as none: same and `not above` allow them
+    tasks: list[str] = field(default_factory=list)  # of the table, that the claim is about; empty: all
+    claim: str = ""  # in words, for the page
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study(StudySettings):
     checkpoint: str = ""  # what a cell begins with unless its variant says: a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
     pretrain: list[PretrainedModel] = field(default_factory=list)  # models that are trained first, with every seed
     variants: dict[str, list[str]] = field(default_factory=dict)  # rows: name -> key=value; empty: full, or pretrain's
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table, and of pretrain
-    split: Literal["dev", "test"] = "dev"  # that the table shows; the best epoch is always chosen on dev
+    split: Literal["dev", "test", "unseen"] = "dev"  # that the table shows; the best epoch is always chosen on dev
+    choose: dict[str, list[str]] = field(default_factory=dict)  # key -> values that every cell tries; dev chooses one
+    compare: list[Comparison] = field(default_factory=list)  # pairs of rows
     layer_transfer: LayerTransfer | None = None  # null: no such curve
 
     @property
@@ -83,6 +102,17 @@ class Study(StudySettings):
     def rows(self) -> dict[str, list[str]]:
         """Name -> key=value overrides: the models of `pretrain`, then the variants."""
         return {one.name: [f"{PRETRAINED}={one.name}"] for one in self.pretrain} | self.variants or {"full": []}
+
+    @property
+    def choices(self) -> list[list[str]]:
+        """The overrides of each combination of values that a cell chooses from; one of none."""
+        keys = [[f"{key}={value}" for value in values] for key, values in self.choose.items()]
+        return [list(values) for values in itertools.product(*keys)]
+
+    @property
+    def common(self) -> list[str]:
+        """Overrides of all cells. `unseen` is test where it has labels, else a half of dev that chooses nothing."""
+        return [*self.overrides, *(["task.halves=true"] if self.split == "unseen" else [])]
 
     @property
     def checkpoints(self) -> list[str]:
@@ -101,6 +131,12 @@ class Study(StudySettings):
         yield from _seed_problems("seeds", self.seeds)
         yield from self._name_problems()
         yield from self._override_problems()
+        yield from self._compare_problems()
+        if self.choose and self.layer_transfer is not None:
+            yield "choose: a layer_transfer has one run for each number of layers; leave one of them out"
+        for key, values in self.choose.items():
+            if not values or len(set(values)) < len(values):
+                yield f"choose.{key}={values} must name at least one value, and none twice"
         if self.layer_transfer is not None:
             yield from self._transfer_problems(self.layer_transfer)
         elif len(self.columns) < len(self.tasks):
@@ -122,6 +158,7 @@ class Study(StudySettings):
         places |= {f"tasks.{task.name}": task.overrides for task in self.tasks}
         places |= {f"variants.{name}": overrides for name, overrides in self.variants.items()}
         places |= {f"pretrain.{one.name}": one.overrides for one in self.pretrain}
+        places |= {"choose": [f"{key}=" for key in self.choose]}
         known = [one.name for one in self.pretrain]
         for name, overrides in self.variants.items():
             if (model := named_last(PRETRAINED, overrides)) not in (None, *known):
@@ -135,6 +172,21 @@ class Study(StudySettings):
                     yield f"{place}: {key} is set by the study for every cell; leave it out"
                 elif key.startswith("run.") and place != "overrides":
                     yield f"{place}: {key} is the same for all cells; write it below overrides"
+
+    def _compare_problems(self) -> Iterator[str]:
+        known = [*self.rows, *ALL_CONTROLS]
+        for number, one in enumerate(self.compare):
+            for key in ("first", "second"):
+                if (name := getattr(one, key)) not in known:
+                    near = difflib.get_close_matches(name, known, 1) or known
+                    yield f"compare[{number}].{key}={name!r} is no row or control; choose {', '.join(near)}"
+            for name in one.tasks:
+                if name not in self.columns:
+                    yield f"compare[{number}].tasks: {name} is no column; choose {', '.join(self.columns)}"
+            if one.first == one.second:
+                yield f"compare[{number}]: {one.first!r} is compared with itself; name another second"
+            if not one.margin > 0:
+                yield f"compare[{number}].margin={one.margin} must be above 0"
 
     def _transfer_problems(self, transfer: LayerTransfer) -> Iterator[str]:
         names = [task.name for task in self.tasks]
@@ -184,6 +236,8 @@ def _typed(key: str, value: Any) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [pretrain/books_cpu, pretrain/gpt2_books_cpu]")
         return [_task(item, "pretrain/books_cpu") for item in value]
+    if key == "choose" and not isinstance(value, dict):
+        raise TypeError(f"{value!r:.80} is no mapping, like {{optimizer.lr: [1e-4, 3e-4]}}")
     if key == "variants" and isinstance(value, list):
         return {name: _known(name) for name in value}
     if key == "variants" and isinstance(value, dict):

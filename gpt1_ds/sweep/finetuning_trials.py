@@ -5,9 +5,10 @@ A point of the layer-transfer curve whose configuration is that of a trial of th
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
-Configs = dict[tuple[str, str], Config]  # (task, variant) -> configuration, as for no seed yet
+Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
 # A finished trial whose configuration differs in one of these is another experiment.
 RESULT_KEYS = (*TRAINING_KEYS, "checkpoint.init_from", "task.")
 
@@ -32,9 +33,10 @@ class FinetuningTrial(Trial):
     task: str
     variant: str
     seed: int
+    choice: str = ""  # what it tries of the study's `choose`
 
     def __str__(self) -> str:
-        return f"{self.task}, {self.variant}, seed {self.seed}"
+        return ", ".join(filter(None, (self.task, self.variant, self.choice, f"seed {self.seed}")))
 
     @property
     def section(self) -> TaskConfig:
@@ -88,13 +90,15 @@ class FinetuningSweep(Sweep):
             "variants": list(self.study.rows),
             "seeds": list(self.study.seeds),
             "split": self.study.split,
+            "compare": [asdict(one) for one in self.study.compare],
             "cells": [self._place(trial) for trial in self.trials],
             "layer_transfer": [{"layers": layers, **self._place(trial)} for layers, trial in self.curve],
         }
 
     def _place(self, trial: FinetuningTrial) -> dict[str, Any]:
         inside = trial.run_dir.path.relative_to(self.folder).as_posix()
-        return {"task": trial.task, "variant": trial.variant, "seed": trial.seed, "folder": inside}
+        place = {"task": trial.task, "variant": trial.variant, "seed": trial.seed, "folder": inside}
+        return {**place, "choice": trial.choice} if trial.choice else place
 
     def check(self) -> None:
         """Raise UserError also for tasks whose files cannot be read."""
@@ -119,7 +123,7 @@ def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) ->
     problems: list[str] = []
     for task in study.tasks:
         try:
-            section = configure([task.preset], [*study.overrides, *task.overrides, *overrides]).task
+            section = configure([task.preset], [*study.common, *task.overrides, *overrides]).task
             if section is None:
                 raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
             read_task(section)
@@ -150,17 +154,17 @@ def make_sweep(
             if layers > (most := config.model.layers)
         )
     trials = {
-        (task, variant, seed): _trial(study, task, variant, seed, _of_seed(config, study, variant, seed, pretrained))
+        (*key, seed): _trial(study, key, seed, _of_seed(config, study, key[1], seed, pretrained))
         for seed in study.seeds
-        for (task, variant), config in table.items()
+        for key, config in table.items()
     }
     points = []
-    for (task, name), config in curve.items():
-        same = [key for key, known in table.items() if key[0] == task and _identity(known) == _identity(config)]
-        variant = same[0][1] if same else name
+    for own, config in curve.items():
+        same = [key for key, known in table.items() if key[0] == own[0] and _identity(known) == _identity(config)]
+        key = same[0] if same else own
         for seed in transfer.seeds or study.seeds:
-            trial = trials.setdefault((task, variant, seed), _trial(study, task, variant, seed, config))
-            points.append((taking[name], trial))
+            trial = trials.setdefault((*key, seed), _trial(study, key, seed, config))
+            points.append((taking[own[1]], trial))
     return FinetuningSweep(study, tuple(trials.values()), tuple(points))
 
 
@@ -196,27 +200,29 @@ def _configurations(
     tasks: Sequence[str],
 ) -> Configs:
     """A problem of several trials is told once."""
-    common = [*([f"{SOURCE}={study.checkpoint}"] if study.checkpoint else []), *study.overrides]
+    common = [*([f"{SOURCE}={study.checkpoint}"] if study.checkpoint else []), *study.common]
     configs: Configs = {}
     problems: dict[str, str] = {}
-    for task in study.tasks:
-        for variant, own in variants.items() if task.name in tasks else ():
-            try:
-                config = configure([task.preset], [*common, *task.overrides, *overrides, *own])
-                if config.task is None:
-                    raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
-                configs[task.name, variant] = config
-            except UserError as error:
-                for problem in error.problems:
-                    problems.setdefault(problem.removeprefix("command line: "), f"{task.name}, {variant}")
+    cells = itertools.product([task for task in study.tasks if task.name in tasks], variants.items(), study.choices)
+    for task, (variant, own), choice in cells:
+        try:
+            config = configure([task.preset], [*common, *task.overrides, *overrides, *own, *choice])
+            if config.task is None:
+                raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
+            configs[task.name, variant, " ".join(choice)] = config
+        except UserError as error:
+            for problem in error.problems:
+                problems.setdefault(problem.removeprefix("command line: "), f"{task.name}, {variant}")
     ConfigError.raise_all(f"{study.name}: {place}: {problem}" for problem, place in problems.items())
     return configs
 
 
-def _trial(study: Study, task: str, variant: str, seed: int, config: Config) -> FinetuningTrial:
-    name = f"{study.name}/{folder_name(task)}/{folder_name(variant)}/seed-{seed}"
-    config = replace(config, run=replace(config.run, name=name, seed=seed))
-    return FinetuningTrial(config=config, task=task, variant=variant, seed=seed)
+def _trial(study: Study, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
+    """`key` is its task, variant and choice."""
+    task, variant, choice = key
+    folder = "/".join(folder_name(part) for part in key if part)
+    config = replace(config, run=replace(config.run, name=f"{study.name}/{folder}/seed-{seed}", seed=seed))
+    return FinetuningTrial(config=config, task=task, variant=variant, choice=choice, seed=seed)
 
 
 def _identity(config: Config) -> Config:

@@ -13,7 +13,7 @@ which at most 20,000 examples are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from gpt1_ds.tasks.reading import TaskData, capped
 
 MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
 CONTROLS = (MAJORITY, WORDS, SECOND)
+ALL_CONTROLS = (*CONTROLS, COSINE)
 PENALTIES = np.logspace(-2, 2, 5)  # inverse strengths that cross-validation chooses from
 FOLDS = 5
 SEED = 0  # of the folds
@@ -45,7 +46,29 @@ class ControlScore:
     value: float | None
 
 
+@dataclass(frozen=True)
+class ControlAnswers:
+    """Of one control to the labelled examples of one split: `gold` and `found` are [N], `ids` name the examples."""
+
+    control: str
+    split: str
+    ids: tuple[str, ...]
+    gold: Numbers
+    found: Numbers
+
+
 def control_scores(data: TaskData) -> Iterator[ControlScore]:
+    """Every control on every labelled split but train. Raises as control_answers does."""
+    yield from scores_of(data.task, control_answers(data))
+
+
+def scores_of(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[ControlScore]:
+    for one in answers:
+        for metric in task.metrics:
+            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found))
+
+
+def control_answers(data: TaskData) -> Iterator[ControlAnswers]:
     """Every control on every labelled split but train.
 
     Raises DataError when scikit-learn is not installed, ValueError for examples of which it makes no model: texts
@@ -61,20 +84,18 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
         predict = _majority(task, train) if control == MAJORITY else _linear(task, train, control)
         for split, examples in splits.items():
             if examples:
-                gold, predictions = _gold(task, examples), predict(examples)
-                for metric in task.metrics:
-                    yield ControlScore(control, split, metric, measure(metric, gold, predictions))
+                ids = tuple(example.id for example in examples)
+                yield ControlAnswers(control, split, ids, _gold(task, examples), predict(examples))
 
 
-def _cosines(data: TaskData) -> Iterator[ControlScore]:
+def _cosines(data: TaskData) -> Iterator[ControlAnswers]:
     """Words are weighted by how rare they are in train; no label is read."""
     features = Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
     for split, examples in data.splits.items():
         if split != "train":
             gold = np.array([example.score for example in examples], dtype=np.float64)
             cosines = features.cosines([(example.texts[0], example.texts[1]) for example in examples])
-            for metric in data.task.metrics:
-                yield ControlScore(COSINE, split, metric, measure(metric, gold, cosines))
+            yield ControlAnswers(COSINE, split, tuple(example.id for example in examples), gold, cosines)
 
 
 def _labelled(task: Task, examples: Sequence[Example]) -> list[Example]:

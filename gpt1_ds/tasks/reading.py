@@ -15,6 +15,7 @@ from gpt1_ds.config.task import SENTENCES, TABLE
 from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks import formats, sentences
 from gpt1_ds.tasks.base import Example, Layout, Task
+from gpt1_ds.tasks.dev import HALF, halved, hold_out
 from gpt1_ds.tasks.registry import METRICS, Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
 from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
@@ -25,7 +26,9 @@ SCORES = (0.0, 5.0)  # of STS-B's pairs
 
 @dataclass(frozen=True)
 class TaskData:
-    """`splits` holds train and dev, test where its files are there, and mnli's dev_mm and test_mm."""
+    """`splits` holds train and dev, test where its files are there, mnli's dev_mm and test_mm, and `half`: the part of
+    dev that chooses nothing (task.halves).
+    """
 
     task: Task
     splits: Mapping[str, Examples]
@@ -45,10 +48,11 @@ def read_task(config: TaskConfig) -> TaskData:
     spec = find_spec(config)
     splits, notes = _read_splits(config, spec)
     if "dev" not in splits:
-        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
+        splits["train"], splits["dev"] = hold_out(config, spec, splits["train"])
         better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
+    _cut_dev(config, splits, notes)
     return TaskData(_task(config, spec, splits), splits, tuple(notes))
 
 
@@ -68,7 +72,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
         for split, rows in judged.items():
             splits[split] = tuple(replace(one, score=low + scale * (one.score or 0.0)) for one in rows)
     elif "dev" not in splits:
-        splits["train"], splits["dev"] = _hold_out(config, spec, splits["train"])
+        splits["train"], splits["dev"] = hold_out(config, spec, splits["train"])
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
     labels = _classes(config, spec, {"train": splits["train"]})
     task = Task(config.name, SENTENCES, SENTENCES, labels, METRICS[SENTENCES], (low, high), loss=config.loss)
@@ -78,6 +82,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
         if shared:
             notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
     splits["train"] = capped(sentences.shaped(config, labels, splits["train"]), config.train_examples)
+    _cut_dev(config, splits, notes)
     return TaskData(task, splits, tuple(notes))
 
 
@@ -211,34 +216,6 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
     return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
 
 
-def _hold_out(config: TaskConfig, spec: Spec, examples: Examples) -> tuple[Examples, Examples]:
-    """(train, dev), both in the order of the file; examples with an equal source stay on one side.
-
-    What is held out depends on the examples alone, never on the run's seed.
-    """
-    if spec.held_out and not config.dev_fraction and len(examples) > spec.held_out[0]:
-        count, seed = spec.held_out  # as scikit-learn's train_test_split draws it
-        held = set(np.random.RandomState(seed).permutation(len(examples))[:count].tolist())
-    elif config.dev_fraction:
-        sources = [example.source or example.texts[0] for example in examples]
-        groups: dict[str, list[int]] = {}
-        for number, source in enumerate(sources):
-            groups.setdefault(source, []).append(number)
-        members, held = list(groups.values()), set()
-        for group in permute(np.arange(len(members)), len(members), key_of("dev", len(examples), *sources)):
-            if len(held) >= config.dev_fraction * len(examples):
-                break
-            held.update(members[group])
-    else:
-        raise DataError(f"{config.path}: has no dev file; name one with task.dev, or hold out task.dev_fraction=0.1")
-    train = tuple(example for number, example in enumerate(examples) if number not in held)
-    if not train or not held:
-        raise DataError(
-            f"{config.path}: {len(examples)} examples are too few for task.dev_fraction={config.dev_fraction}"
-        )
-    return train, tuple(examples[number] for number in sorted(held))
-
-
 def capped(examples: Examples, cap: int | None) -> Examples:
     """`cap` of the examples, in their order and always the same ones; None: all."""
     if cap is None or cap >= len(examples):
@@ -246,6 +223,13 @@ def capped(examples: Examples, cap: int | None) -> Examples:
     key = key_of("cap", len(examples), *(example.texts[0] for example in examples))
     kept = permute(np.arange(cap), len(examples), key)
     return tuple(examples[number] for number in sorted(kept.tolist()))
+
+
+def _cut_dev(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> None:
+    """In two by task.halves, where no test split has labels."""
+    if config.halves and not any(one.label or one.score is not None for one in splits.get("test", ())):
+        splits["dev"], splits[HALF] = halved(config, splits["dev"])
+        notes.append(f"{config.name}: {len(splits['dev'])} of dev choose the epoch, {len(splits[HALF])} are reported")
 
 
 def _task(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> Task:

@@ -14,10 +14,16 @@ from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.registry import SPECS
 
 
-def file_name(task: Task, split: str) -> str:
+def file_name(task: str, split: str) -> str:
     """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for."""
-    official = SPECS[task.name].submission if task.name in SPECS else {}
-    return official.get(split, f"{task.name}-{split}.tsv")
+    official = SPECS[task].submission if task in SPECS else {}
+    return official.get(split, f"{task}-{split}.tsv")
+
+
+def read_submission(file: Path) -> dict[str, str]:
+    """Example's id -> its prediction, a label's name or a score."""
+    lines = file.read_text().splitlines()[1:]
+    return dict(line.rsplit("\t", 1) for line in lines)
 
 
 def write_submission(
@@ -53,6 +59,6 @@ def write_submission(
             )
         lines.append(f"{identity}\t{shown}")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(task, split)
+    path = folder / file_name(task.name, split)
     write_atomic(path, "\n".join(lines) + "\n")
     return path

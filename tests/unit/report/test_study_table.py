@@ -84,7 +84,7 @@ def test_the_table_in_the_papers_shape(folder: Path) -> None:
     assert table.wide[1] == ["the paper's full", "63.6", "45.4", "81.8", "-"]
     assert table.wide[2] == ["mine", "37.5 ± 5.0", "30.0 ± 10.0", "45.0 ± 0.0", "90.0 ± 0.0"]
     assert len(table.wide) == 3, "the paper says nothing of `mine`"
-    assert table.long[0] == ["CoLA", "full", "Matthews' correlation", "40.0 ± 10.0", "2", "30 s", "45.4"]
+    assert table.long[0] == ["CoLA", "full", "Matthews' correlation", "40.0 ± 10.0", "-", "2", "30 s", "45.4"]
 
 
 def test_what_is_missing_is_not_guessed(folder: Path) -> None:
@@ -119,8 +119,8 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
     assert table.wide[-1] == ["majority", "-", "0.0", "-", "-"]
     write_study(folder)
     row = (folder / "results.csv").read_text().splitlines()[-2]
-    assert row == "cola,majority,,dev,matthews,0.0,,"
-    figure = rows(results)
+    assert row == "cola,majority,,dev,matthews,0.0,,,"
+    figure = rows(results, {})
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["full", "mine", "majority"]
     lines = [line.get_xydata().round(6).tolist() for line in figure.axes[0].lines]
     assert [[0.0, 2.0]] in lines, "the control, on the last row"
@@ -175,7 +175,7 @@ def test_the_page_and_the_table_as_text(folder: Path) -> None:
 
 def test_the_curve(folder: Path) -> None:
     assert layer_transfer(read_study(folder)) is None, "nothing to draw yet"
-    assert rows(read_study(folder)) is None
+    assert rows(read_study(folder), {}) is None
     finish_all(folder)
     finish(folder, "mnli/transfer-0/1", dev={"accuracy": 0.3})
     results = read_study(folder)

@@ -174,3 +174,35 @@ def test_names_of_folders() -> None:
         *("no-pre-training", "LSTM", "x", "a-b-c"),
         "",
     ]
+
+
+def test_comparisons_and_choices(tmp_path: Path) -> None:
+    study = read(
+        tmp_path,
+        MINIMAL
+        + "variants: {a: {optimizer.lr: 1e-5}, b: {optimizer.lr: 1e-4}}\nsplit: unseen\n"
+        + "choose: {optimizer.weight_decay: [0, 0.1], train.epochs: [2, 3]}\n"
+        + "compare: [{first: a, second: bag of words, expect: not above, margin: 1.5, tasks: [cola], claim: x}]\n",
+    )
+    assert study.choices[0] == ["optimizer.weight_decay=0", "train.epochs=2"]
+    assert len(study.choices) == 4
+    assert study.common == ["task.halves=true"]
+    assert (study.compare[0].expect, study.compare[0].margin) == ("not above", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("compare: [{first: ful, second: majority}]", "compare[0].first='ful' is no row or control; choose full"),
+        ("compare: [{first: full, second: full}]", "compare[0]: 'full' is compared with itself"),
+        ("compare: [{first: full, second: majority, tasks: [rte]}]", "compare[0].tasks: rte is no column; choose cola"),
+        ("compare: [{first: full, second: majority, margin: 0}]", "compare[0].margin=0.0 must be above 0"),
+        ("compare: [{first: full, second: majority, expect: better}]", "compare"),
+        ("choose: {optimizer.lr: []}", "choose.optimizer.lr=[] must name at least one value"),
+        ("choose: {run.seed: [1, 2]}", "choose: run.seed is set by the study"),
+        ("choose: [1]", "choose"),
+        ("choose: {optimizer.lr: [1]}\nlayer_transfer: {tasks: [cola], layers: [0]}", "choose: a layer_transfer has"),
+    ],
+)
+def test_wrong_comparisons_and_choices(tmp_path: Path, text: str, told: str) -> None:
+    assert any(told in problem for problem in refused(tmp_path, MINIMAL + text + "\n"))

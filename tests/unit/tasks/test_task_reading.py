@@ -265,3 +265,30 @@ def test_the_datasets_library_is_missing_or_fails(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     with pytest.raises(DataError, match=r"cannot load it \(ConnectionError: no network\)"):
         read_task(section(Path("datasets:glue:cola"), "task.name=cola"))
+
+
+def test_half_of_dev_reports_where_no_test_has_labels(tmp_path: Path) -> None:
+    rte = section(shared_data("rte"), "task.name=rte", "task.halves=true")
+    data, whole = read_task(rte), read_task(section(shared_data("rte"), "task.name=rte"))
+    both = (*data.splits["dev"], *data.splits["half"])
+    assert {row.id for row in both} == {row.id for row in whole.splits["dev"]}
+    assert len(both) == len(whole.splits["dev"])
+    assert 100 < len(data.splits["half"]) < 177
+    assert not {row.texts[0] for row in data.splits["dev"]} & {row.texts[0] for row in data.splits["half"]}
+    assert f"{len(data.splits['half'])} are reported" in data.notes[-1]
+    stsb = read_task(section(shared_data("stsb"), "task.name=stsb", "task.halves=true"))
+    assert {split: len(rows) for split, rows in stsb.splits.items()} == {"train": 5749, "dev": 1500, "test": 1379}
+
+
+def test_halves_do_not_depend_on_other_examples(tmp_path: Path) -> None:
+    def half(count: int) -> set[str]:
+        lines = ["text,label", *(f"text {number},{number % 2}" for number in range(count))]
+        for name in ("train.csv", "dev.csv"):
+            (tmp_path / name).write_text("\n".join(lines) + "\n")
+        words = ["task.train=[train.csv]", "task.dev=[dev.csv]", "task.halves=true", *TABLE]
+        return {row.texts[0] for row in read(tmp_path, *words).splits["half"]}
+
+    assert half(40) == {text for text in half(60) if int(text.split()[1]) < 40}
+    (tmp_path / "one.csv").write_text("text,label\na,0\n")
+    with pytest.raises(DataError, match=r"dev: 1 examples are too few for task.halves=true"):
+        read(tmp_path, "task.train=[train.csv]", "task.dev=[one.csv]", "task.halves=true", *TABLE)

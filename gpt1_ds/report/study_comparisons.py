@@ -1,0 +1,149 @@
+"""What a study's rows differ by, and how sure that is, from the answers that its cells gave to the same examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt1_ds.report.study_results import Column, Results
+from gpt1_ds.report.study_table import Intervals
+from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tasks.comparison import Estimate, average, estimate
+from gpt1_ds.tasks.metrics import Numbers
+from gpt1_ds.tasks.submission import file_name, read_submission
+
+AVERAGE = "average"
+SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line of comparisons.csv, in points (x 100): first minus second, with its 95 % interval."""
+
+    claim: str
+    first: str
+    second: str
+    expect: str
+    task: str  # or the average over the tasks that the claim is about, which decides
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    verdict: str
+
+
+class StudyAnswers:
+    """The answers in a study's folder: predictions/ of every cell, controls.json with the right ones."""
+
+    def __init__(self, folder: Path, results: Results) -> None:
+        self.results = results
+        file = folder / "controls.json"
+        self.known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        self._predictions = cache(read_submission)
+
+    def estimate(self, column: Column, first: str, second: str = "", seeds: Sequence[int] = ()) -> Estimate | None:
+        """Of a row's score, or of its difference to another one; over `seeds`, else those that both have. None of a row
+        without answers.
+        """
+        seeds = seeds or self.seeds(column, first, second)
+        parts = [self._of_split(column, split, first, second, seeds) for split in self.results.splits[column.name]]
+        there = [part for part in parts if part is not None]
+        return average(there) if there and len(there) == len(parts) and seeds else None
+
+    def seeds(self, column: Column, *names: str) -> list[int]:
+        """Those of which every one of the rows has answers; of controls alone the study's first, they have none."""
+        rows = [name for name in names if name and name not in self.results.controls]
+        keys = self.results.points
+        found = [seed for seed in self.results.seeds if all((column.name, name, seed) in keys for name in rows)]
+        return found if rows else found[:1]
+
+    def _of_split(self, column: Column, split: str, first: str, second: str, seeds: Sequence[int]) -> Estimate | None:
+        known = self.known.get(column.name, {}).get("answers", {}).get(split)
+        if known is None:
+            return None
+        found = []
+        for name in filter(None, (first, second)):
+            answers = [self._answers(column, split, known, name, seed) for seed in seeds]
+            if any(one is None for one in answers):
+                return None
+            found.append([one for one in answers if one is not None])
+        return estimate(column.metric, np.array(known["gold"]), *found)
+
+    def _answers(self, column: Column, split: str, known: dict[str, Any], name: str, seed: int) -> Numbers | None:
+        """[N], in the order of the right answers."""
+        if name in known["controls"]:
+            return np.array(known["controls"][name])
+        place = self.results.cells.get((column.name, name, seed))
+        file = place / "predictions" / file_name(column.task, split) if place else None
+        if file is None or not file.is_file():
+            return None
+        told, labels = self._predictions(file), self.known[column.name]["labels"]
+        if not known["ids"] or any(one not in told for one in known["ids"]):
+            return None
+        if column.metric in ("pearson", "spearman"):
+            return np.array([float(told[one]) for one in known["ids"]])
+        number_of = {label: number for number, label in enumerate(labels)}
+        return np.array([number_of[told[one]] for one in known["ids"]])
+
+
+def intervals(answers: StudyAnswers) -> Intervals:
+    """Of every row and control of the table, in points."""
+    results, found = answers.results, {}
+    for column in results.columns:
+        for name in (*results.variants, *results.controls):
+            if (one := answers.estimate(column, name)) is not None:
+                low, high = one.interval()
+                found[column.name, name] = (100 * low, 100 * high)
+    return found
+
+
+def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
+    """Each comparison as far as the study has come: of several tasks their average first."""
+    results = answers.results
+    for one in results.compare:
+        columns = [column for column in results.columns if not one["tasks"] or column.name in one["tasks"]]
+        common = set(results.seeds).intersection(*(answers.seeds(c, one["first"], one["second"]) for c in columns))
+        found = {c.name: answers.estimate(c, one["first"], one["second"], sorted(common)) for c in columns}
+        there = {name: value for name, value in found.items() if value is not None}
+        if len(there) > 1 and len(there) == len(columns):
+            there = {AVERAGE: average([*there.values()]), **there}
+        for task, value in there.items():
+            difference, low, high = (100 * x for x in (value.mean, *value.interval()))
+            said = {key: one[key] for key in ("claim", "first", "second", "expect")}
+            told = verdict(one["expect"], low, high, one["margin"])
+            yield Compared(**said, task=task, difference=difference, low=low, high=high,
+                           seeds=len(value.by_seed), verdict=told)  # fmt: skip
+
+
+def verdict(expect: str, low: float, high: float, margin: float) -> str:
+    """Of what was expected of a difference, given its interval (points); without expectation, where it lies."""
+    if not expect:
+        return "above" if low > 0 else "below" if high < 0 else UNDECIDED
+    holds = {"above": low > 0, "below": high < 0, "same": -margin < low and high < margin, "not above": high < margin}
+    fails = {"above": high < 0, "below": low > 0, "same": low > 0 or high < 0, "not above": low > 0}
+    return SUPPORTED if holds[expect] else NOT_SUPPORTED if fails[expect] else UNDECIDED
+
+
+HEAD = ["claim", "first", "second", "tasks", "difference", "95 % interval", "seeds", "expected", "verdict"]
+
+
+def as_rows(found: Sequence[Compared]) -> list[list[str]]:
+    """Under HEAD; a claim is told once."""
+    rows, before = [], None
+    for one in found:
+        same = (one.claim, one.first, one.second) == before
+        before = (one.claim, one.first, one.second)
+        told = ["", "", ""] if same else [*before]
+        ends = f"{one.low:+.1f} to {one.high:+.1f}"
+        rows.append([*told, one.task, f"{one.difference:+.1f}", ends, str(one.seeds), one.expect, one.verdict])
+    return rows
+
+
+def write_comparisons(found: Sequence[Compared], path: Path) -> None:
+    write_table(path, [field.name for field in fields(Compared)], map(asdict, found))

@@ -1,0 +1,90 @@
+"""A score, or by how much one model's is above another's on the same examples, with an interval that joins what moves
+it: seeds, and which examples were drawn.
+
+The variance over seeds is that of the seeds' scores or differences; the variance over examples is the jackknife's, of
+the mean over seeds, leaving out one of 50 blocks of neighbours at a time (examples about one text stand together).
+They are added, and the interval is Student's with the degrees of freedom of Welch and Satterthwaite. It is cautious: a
+seed's score also moves with the examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.tasks.metrics import Numbers, measure
+
+BLOCKS = 50
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of a metric or a difference of two, not x 100; `by_seed` holds one for each seed."""
+
+    by_seed: tuple[float, ...]
+    example_variance: float  # of the mean over seeds
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.by_seed)
+
+    def interval(self) -> tuple[float, float]:
+        """95 %; of one seed it knows of examples alone."""
+        from scipy.stats import t
+
+        seeds = len(self.by_seed)
+        parts = [(self.example_variance, BLOCKS - 1)]
+        if seeds > 1:
+            parts.append((variance(self.by_seed) / seeds, seeds - 1))
+        total = sum(part for part, _ in parts)
+        if total == 0:
+            return self.mean, self.mean
+        freedom = total**2 / sum(part**2 / degrees for part, degrees in parts)
+        half = float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(total)
+        return self.mean - half, self.mean + half
+
+
+def estimate(metric: str, gold: Numbers, answers: Sequence[Numbers], others: Sequence[Numbers] = ()) -> Estimate | None:
+    """The metric of `answers`, [N] of each seed, to the examples whose right answers are `gold` [N]; with `others`, of
+    the same seeds, by how much it is above theirs. None where the metric is not defined for one of the seeds.
+    """
+    blocks = np.array_split(np.arange(len(gold)), min(BLOCKS, len(gold)))
+    tables = []
+    for found in (answers, others):
+        rows = [_values(metric, gold, one, blocks) for one in found]
+        if any(row is None for row in rows):
+            return None
+        tables.append(np.array(rows, dtype=np.float64))
+    values = tables[0] - tables[1] if others else tables[0]  # [seeds, 1 + blocks]
+    without = values[:, 1:].mean(axis=0)
+    spread = float(((without - without.mean()) ** 2).sum()) * (len(blocks) - 1) / len(blocks)
+    return Estimate(tuple(values[:, 0].tolist()), spread)
+
+
+def average(estimates: Sequence[Estimate]) -> Estimate:
+    """Of several tasks with the same seeds; the tasks' examples are drawn apart."""
+    by_seed = zip(*(one.by_seed for one in estimates), strict=True)
+    spread = sum(one.example_variance for one in estimates) / len(estimates) ** 2
+    return Estimate(tuple(map(fmean, by_seed)), spread)
+
+
+def _values(
+    metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]]
+) -> NDArray[np.float64] | None:
+    """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
+    if metric == "accuracy":  # a mean: no example is counted twice
+        right = np.array([(gold[block] == found[block]).sum() for block in blocks], dtype=np.float64)
+        sizes = np.array([len(block) for block in blocks])
+        return np.array([right.sum() / sizes.sum(), *(right.sum() - right) / np.maximum(1, sizes.sum() - sizes)])
+    values = [measure(metric, gold, found)]
+    for block in blocks:
+        kept = np.ones(len(gold), dtype=np.bool_)
+        kept[block] = False
+        values.append(measure(metric, gold[kept], found[kept]))
+    return None if None in values else np.array(values, dtype=np.float64)

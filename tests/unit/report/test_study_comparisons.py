@@ -1,0 +1,146 @@
+"""Comparisons of a study's rows, from the predictions of its cells and controls.json."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.report.study_comparisons import StudyAnswers, comparisons, intervals, verdict
+from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report.study_results import read_study
+
+N = 400
+GOLD = {"rte": [number % 2 for number in range(N)], "stsb": [number % 5 for number in range(N)]}
+LABELS = {"rte": ["entailment", "not_entailment"], "stsb": []}
+METRIC = {"rte": "accuracy", "stsb": "pearson"}
+
+
+def finish(place: Path, task: str, wrong: int) -> None:
+    """A cell that answers `wrong` examples otherwise than is right, the first ones."""
+    (place / "predictions").mkdir(parents=True)
+    lines = ["index\tprediction"]
+    for number, right in enumerate(GOLD[task]):
+        if task == "rte":
+            told = LABELS[task][1 - right if number < wrong else right]
+        else:
+            told = f"{(4 - right) if number < wrong else right:.3f}"
+        lines.append(f"{number}\t{told}")
+    (place / "predictions" / f"{task}-half.tsv").write_text("\n".join([*lines, "unlabelled\t0"]) + "\n")
+    score = 1 - wrong / N
+    entries = [{"task": task, "split": split, "step": 1, "metrics": {METRIC[task]: score}} for split in ("dev", "half")]
+    (place / "eval.json").write_text(json.dumps(entries))
+    (place / "DONE").write_text("{}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Rows good and bad on two tasks, two seeds, each tried at two rates of which the second is worse on dev."""
+    cells: list[dict[str, Any]] = []
+    for task in GOLD:
+        for row, wrong in (("good", 40), ("bad", 160)):
+            for seed in (1, 2):
+                for choice, more in (("lr=1", 0), ("lr=2", 80)):
+                    name = f"{task}/{row}/{choice}/{seed}"
+                    cells.append({"task": task, "variant": row, "seed": seed, "folder": name, "choice": choice})
+                    finish(tmp_path / name, task, wrong + more + seed)
+    compare = [
+        {"first": "good", "second": "bad", "expect": "above", "margin": 2.0, "tasks": [], "claim": "better"},
+        {"first": "good", "second": "majority", "expect": "below", "margin": 2.0, "tasks": ["rte"], "claim": "worse"},
+    ]
+    told = {
+        "name": "s",
+        "checkpoint": "runs/x",
+        "tasks": [{"name": name, "task": name, "metric": METRIC[name], "table": True} for name in GOLD],
+        "variants": ["good", "bad"],
+        "seeds": [1, 2],
+        "split": "unseen",
+        "cells": cells,
+        "layer_transfer": [],
+        "compare": compare,
+    }
+    (tmp_path / "study.json").write_text(json.dumps(told))
+    known = {}
+    for task, gold in GOLD.items():
+        answers = {"ids": [str(number) for number in range(N)], "gold": gold, "controls": {"majority": [0] * N}}
+        score = {"control": "majority", "split": "half", "metric": METRIC[task], "value": 0.5}
+        known[task] = {"examples": "", "labels": LABELS[task], "scores": [score], "answers": {"half": answers}}
+    (tmp_path / "controls.json").write_text(json.dumps(known))
+    return tmp_path
+
+
+def test_dev_chooses_among_what_a_cell_tried(folder: Path) -> None:
+    results = read_study(folder)
+    assert len(results.cells) == results.done == 8
+    assert {score.choice for score in results.scores if score.seed is not None} == {"lr=1"}
+    assert results.points["rte", "good", 1] == pytest.approx(100 * (1 - 41 / N))
+
+
+def test_a_cell_waits_for_all_that_it_tries(folder: Path) -> None:
+    (folder / "rte/good/lr=2/1/DONE").unlink()
+    results = read_study(folder)
+    assert results.done == 7
+    assert ("rte", "good", 1) not in results.points
+
+
+def test_differences_are_paired_and_judged(folder: Path) -> None:
+    found = list(comparisons(StudyAnswers(folder, read_study(folder))))
+    assert [(one.claim, one.task) for one in found] == [
+        ("better", "average"),
+        ("better", "rte"),
+        ("better", "stsb"),
+        ("worse", "rte"),
+    ]
+    assert [one.verdict for one in found] == ["supported"] * 3 + ["not supported"]
+    assert found[1].difference == pytest.approx(100 * 120 / N)
+    assert found[1].low < found[1].difference < found[1].high
+    assert found[3].difference == pytest.approx(100 * (1 - 41.5 / N) - 50)
+    assert all(one.seeds == 2 for one in found)
+
+
+def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
+    found = intervals(StudyAnswers(folder, read_study(folder)))
+    assert found.keys() == {(task, row) for task in GOLD for row in ("good", "bad", "majority")} - {
+        ("stsb", "majority")
+    }
+    low, high = found["rte", "bad"]
+    assert low < 100 * (1 - 161.5 / N) < high
+    write_study(folder)
+    with open(folder / "comparisons.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["verdict"] == "supported"
+    assert "| better | good | bad | average |" in (folder / "table.md").read_text()
+    page = (folder / "study.html").read_text()
+    assert "<td>better</td>" in page
+    assert (folder / "figures/compared.png").stat().st_size > 5_000
+    assert "a fixed half of dev" in page
+
+
+def test_answers_that_are_not_there_are_left_out(folder: Path) -> None:
+    for file in folder.glob("rte/good/lr=1/1/predictions/*"):
+        file.unlink()
+    tasks = [one.task for one in comparisons(StudyAnswers(folder, read_study(folder))) if one.claim == "better"]
+    assert tasks == ["stsb"], "no average of some"
+
+
+@pytest.mark.parametrize(
+    ("expect", "low", "high", "told"),
+    [
+        ("above", 0.1, 2.0, "supported"),
+        ("above", -2.0, -0.1, "not supported"),
+        ("above", -0.1, 9.0, "undecided"),
+        ("below", -3.0, -1.0, "supported"),
+        ("same", -1.9, 1.9, "supported"),
+        ("same", 0.1, 1.9, "supported"),
+        ("same", 0.1, 3.0, "not supported"),
+        ("same", -0.1, 3.0, "undecided"),
+        ("not above", -9.0, 1.0, "supported"),
+        ("not above", 0.5, 3.0, "not supported"),
+        ("not above", -0.5, 3.0, "undecided"),
+        ("", 1.0, 2.0, "above"),
+        ("", -1.0, 2.0, "undecided"),
+    ],
+)
+def test_verdicts(expect: str, low: float, high: float, told: str) -> None:
+    assert verdict(expect, low, high, 2.0) == told
