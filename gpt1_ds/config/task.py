@@ -32,6 +32,7 @@ class TaskConfig:
     dev_fraction: float = 0.0  # share of train held out as dev where there is no dev file; equal sources stay together
     halves: bool = False  # without labelled test: a fixed half of dev chooses the epoch, the other one (`half`) reports
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
+    scored_examples: int | None = None  # of each other split with labels score this many only, the same ones; null: all
     kind: Literal["auto", "classification", "similarity", "regression", "choice", "sentences"] = "auto"  # of `table`
     form: Literal["head", "text"] = "head"  # an answer is an output of a head, or text that the model writes (T5)
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
@@ -68,8 +69,9 @@ class TaskConfig:
             yield from self._sentence_problems()
         if not 0 <= self.dev_fraction < 1:
             yield f"task.dev_fraction={self.dev_fraction} must be in [0, 1)"
-        if self.train_examples is not None and self.train_examples < 1:
-            yield f"task.train_examples={self.train_examples} must be at least 1; leave it out to use all"
+        for key in ("train_examples", "scored_examples"):
+            if (count := getattr(self, key)) is not None and count < 1:
+                yield f"task.{key}={count} must be at least 1; leave it out to use all"
         if not self.lm_coefficient >= 0:
             yield f"task.lm_coefficient={self.lm_coefficient} must be 0 (none) or more"
         if not 0 <= self.head_dropout < 1:

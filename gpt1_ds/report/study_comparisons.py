@@ -52,9 +52,11 @@ class StudyAnswers:
         without answers.
         """
         seeds = seeds or self.seeds(column, first, second)
+        if not seeds:
+            return None
         parts = [self._of_split(column, split, first, second, seeds) for split in self.results.splits[column.name]]
         there = [part for part in parts if part is not None]
-        return average(there) if there and len(there) == len(parts) and seeds else None
+        return average(there) if there and len(there) == len(parts) else None
 
     def seeds(self, column: Column, *names: str) -> list[int]:
         """Those of which every one of the rows has answers; of controls alone the study's first, they have none."""
@@ -109,9 +111,10 @@ def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
     for one in results.compare:
         columns = [column for column in results.columns if not one["tasks"] or column.name in one["tasks"]]
         common = set(results.seeds).intersection(*(answers.seeds(c, one["first"], one["second"]) for c in columns))
-        found = {c.name: answers.estimate(c, one["first"], one["second"], sorted(common)) for c in columns}
+        seeds = sorted(common)  # of none in common each task has its own, and there is no average
+        found = {c.name: answers.estimate(c, one["first"], one["second"], seeds) for c in columns}
         there = {name: value for name, value in found.items() if value is not None}
-        if len(there) > 1 and len(there) == len(columns):
+        if seeds and len(there) == len(columns) > 1:
             there = {AVERAGE: average([*there.values()]), **there}
         for task, value in there.items():
             difference, low, high = (100 * x for x in (value.mean, *value.interval()))

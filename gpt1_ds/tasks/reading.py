@@ -52,7 +52,7 @@ def read_task(config: TaskConfig) -> TaskData:
         better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
-    _cut_dev(config, splits, notes)
+    splits = _thinned(config, splits, notes)
     return TaskData(_task(config, spec, splits), splits, tuple(notes))
 
 
@@ -82,7 +82,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
         if shared:
             notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
     splits["train"] = capped(sentences.shaped(config, labels, splits["train"]), config.train_examples)
-    _cut_dev(config, splits, notes)
+    splits = _thinned(config, splits, notes)
     return TaskData(task, splits, tuple(notes))
 
 
@@ -225,11 +225,17 @@ def capped(examples: Examples, cap: int | None) -> Examples:
     return tuple(examples[number] for number in sorted(kept.tolist()))
 
 
-def _cut_dev(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> None:
-    """In two by task.halves, where no test split has labels."""
-    if config.halves and not any(one.label or one.score is not None for one in splits.get("test", ())):
+def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
+    """dev in two by task.halves, where no test split has labels; task.scored_examples of what is scored."""
+    if config.halves and not _has_labels(splits.get("test", ())):
         splits["dev"], splits[HALF] = halved(config, splits["dev"])
         notes.append(f"{config.name}: {len(splits['dev'])} of dev choose the epoch, {len(splits[HALF])} are reported")
+    kept = {name for name, rows in splits.items() if name == "train" or not _has_labels(rows)}
+    return {name: rows if name in kept else capped(rows, config.scored_examples) for name, rows in splits.items()}
+
+
+def _has_labels(examples: Examples) -> bool:
+    return any(one.label is not None or one.score is not None for one in examples)
 
 
 def _task(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> Task:

@@ -63,6 +63,53 @@ def test_from_a_checkpoint_to_a_table(folder: Path, program: Program) -> None:
 
 
 @pytest.mark.slow
+def test_values_are_chosen_and_rows_compared(folder: Path, program: Program) -> None:
+    """Half of dev chooses among two rates of every cell; the other half is shown and compared, paired."""
+    (folder / "task" / "dev.csv").write_text(ROWS)
+    (folder / "pairs.yaml").write_text(
+        """
+        checkpoint: runs/small
+        seeds: [1, 2]
+        tasks: [{preset: finetune/table, name: mine, task.path: task, train.global_batch: 8}]
+        variants: [full, no pre-training]
+        overrides: {train.epochs: 1}
+        split: unseen
+        choose: {optimizer.lr: [1e-5, 1e-3]}
+        compare:
+          - {first: full, second: no pre-training, expect: above, claim: it helps}
+          - {first: full, second: majority}
+        jobs: 2
+        """
+    )
+    ran = program("finetune", "study", "pairs.yaml", timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    place = folder / "runs" / "pairs"
+    with open(place / "results.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
+    cells = {(row["variant"], row["seed"]): row["choice"] for row in rows if row["seed"]}
+    assert len(cells) == 4
+    for (variant, seed), choice in cells.items():
+        tried = place / "mine" / variant.replace(" ", "-")
+        scores = {}
+        for rate in ("1e-5", "1e-3"):
+            (run,) = tried.glob(f"*{rate}/seed-{seed}")
+            entries = json.loads((run / "eval.json").read_text())
+            scores[rate] = {entry["split"]: entry["metrics"]["accuracy"] for entry in entries}
+            assert scores[rate].keys() == {"dev", "half"}
+        best = "1e-3" if scores["1e-3"]["dev"] > scores["1e-5"]["dev"] else "1e-5"
+        assert choice == f"optimizer.lr={best}"
+    with open(place / "comparisons.csv", newline="") as file:
+        compared = list(csv.DictReader(file))
+    assert [(row["claim"], row["second"], row["task"], row["seeds"]) for row in compared] == [
+        ("it helps", "no pre-training", "mine", "2"),
+        ("", "majority", "mine", "2"),
+    ]
+    shown = [100 * float(row["value"]) for row in rows if row["split"] == "half" and row["variant"] == "full"]
+    ground = next(100 * float(row["value"]) for row in rows if row["split"] == "half" and row["variant"] == "majority")
+    assert float(compared[1]["difference"]) == pytest.approx(sum(shown) / 2 - ground)
+
+
+@pytest.mark.slow
 def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_data: Path, program: Program) -> None:
     """A causal and a bidirectional model, each with its own tokenizer, on a text and on a pair of texts."""
     for name, data, model in (("gpt", tiny_data, SMALL), ("bert", sentence_data, BERT)):

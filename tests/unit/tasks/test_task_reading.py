@@ -280,6 +280,20 @@ def test_half_of_dev_reports_where_no_test_has_labels(tmp_path: Path) -> None:
     assert {split: len(rows) for split, rows in stsb.splits.items()} == {"train": 5749, "dev": 1500, "test": 1379}
 
 
+def test_some_examples_are_scored(tmp_path: Path) -> None:
+    words = ["task.name=rte", "task.halves=true", "task.scored_examples=50"]
+    data = read_task(section(shared_data("rte"), *words))
+    assert {split: len(rows) for split, rows in data.splits.items()} == {
+        "train": 2490,
+        "dev": 50,
+        "half": 50,
+        "test": 3000,
+    }
+    whole = read_task(section(shared_data("rte"), "task.name=rte", "task.halves=true"))
+    assert set(data.splits["half"]) < set(whole.splits["half"])
+    assert data.splits["half"] == read_task(section(shared_data("rte"), *words)).splits["half"]
+
+
 def test_halves_do_not_depend_on_other_examples(tmp_path: Path) -> None:
     def half(count: int) -> set[str]:
         lines = ["text,label", *(f"text {number},{number % 2}" for number in range(count))]
