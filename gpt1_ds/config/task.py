@@ -34,7 +34,7 @@ class TaskConfig:
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
     scored_examples: int | None = None  # of each other split with labels score this many only, the same ones; null: all
     kind: Literal["auto", "classification", "similarity", "regression", "choice", "sentences"] = "auto"  # of `table`
-    form: Literal["head", "text"] = "head"  # an answer is an output of a head, or text that the model writes (T5)
+    form: Literal["head", "text", "frozen"] = "head"  # what answers: a head, text (T5), a linear model of frozen states
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
     labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
     score_range: list[float] = field(default_factory=lambda: [0.0, 5.0])  # regression: lowest and highest score
@@ -82,8 +82,8 @@ class TaskConfig:
             yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
             yield f"task.score_range={self.score_range} must be two numbers, the lower one first, like [0,5]"
-        if self.form == "text" and self.kind == SENTENCES:
-            yield f"task.form=text answers in words, task.kind={SENTENCES} makes vectors; leave one of them out"
+        if self.form != "head" and self.kind == SENTENCES:
+            yield f"task.form={self.form} answers a task, task.kind={SENTENCES} makes vectors; leave one of them out"
         if self.form == "text" and self.regression != "auto":
             yield f"task.regression={self.regression} needs task.form=head; in text a score is a number: leave it out"
         for key in ("labels", "train", "dev", "test"):

@@ -5,7 +5,7 @@ Shapes: N texts, S positions, B rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import Pooling
+from gpt1_ds.common import progress
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config.task import SENTENCES
+from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of
 from gpt1_ds.model.sentence_head import pooled
@@ -87,6 +89,17 @@ class Embedder:
         facts_B3 = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
         hidden_SBD, _ = model.hidden(tokens, facts_B3)
         return pooled(hidden_SBD, lengths, self.pooling, model.tokens.tensor).cpu().numpy()
+
+
+def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGroups) -> dict[str, Float32s]:
+    """Text -> its vector [D], the same on every rank; each takes its part of the different texts."""
+    order = sorted(set(texts), key=lambda text: (len(text), text))
+    with progress.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
+        mine = embedder.vectors(order[groups.rank :: groups.world], show)
+    vectors: dict[str, Float32s] = {}
+    for rank, found in enumerate(groups.gather(mine)):
+        vectors |= dict(zip(order[rank :: groups.world], found, strict=True))
+    return vectors
 
 
 def own_pooling(loaded: Loaded) -> Pooling:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
-from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, normalised
+from gpt1_ds.evaluation.embed import Embedder, Pooled, normalised, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import Examples, read_scored
@@ -50,12 +50,9 @@ def evaluate_sts(
 
 def sts_metrics(embedder: Embedder, examples: Examples, groups: ProcessGroups) -> dict[str, float | None]:
     """Spearman's and Pearson's correlation of the cosine with the score, the same on every rank."""
-    texts = sorted({text for example in examples for text in example.texts}, key=lambda text: (len(text), text))
-    with progress.bar(len(texts) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
-        mine = normalised(embedder.vectors(texts[groups.rank :: groups.world], show))
-    vectors: dict[str, Float32s] = {}
-    for rank, found in enumerate(groups.gather(mine)):
-        vectors |= dict(zip(texts[rank :: groups.world], found, strict=True))
-    cosines = np.array([vectors[one.texts[0]] @ vectors[one.texts[1]] for one in examples], dtype=np.float64)
+    vectors = shared_vectors(embedder, (text for example in examples for text in example.texts), groups)
+    pairs = ([vectors[text] for text in one.texts] for one in examples)
+    first, second = (normalised(np.stack(side)) for side in zip(*pairs, strict=True))
+    cosines = (first * second).sum(axis=1, dtype=np.float64)
     gold = np.array([one.score for one in examples], dtype=np.float64)
     return {metric: measure(metric, gold, cosines) for metric in METRICS["sentences"]}

@@ -6,14 +6,13 @@
     TF-IDF cosine      of sentence vectors, in the place of both: how many words two texts have in common
     second text alone  the same without the first text: what the way a task was written betrays (Gururangan et al. 2018)
 
-Linear means logistic regression, ridge regression for scores; the penalty is chosen by cross-validation on train, of
-which at most 20,000 examples are read.
+At most 20,000 examples of train are read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +21,14 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.linear import Predict, Texts, labelled, linear, right_answers, text_rows
 from gpt1_ds.tasks.metrics import Numbers, measure
 from gpt1_ds.tasks.reading import TaskData, capped
 
 MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
 CONTROLS = (MAJORITY, WORDS, SECOND)
 ALL_CONTROLS = (*CONTROLS, COSINE)
-PENALTIES = np.logspace(-2, 2, 5)  # inverse strengths that cross-validation chooses from
-FOLDS = 5
-SEED = 0  # of the folds
 MOST = 20_000  # training examples that are fitted: a few minutes on one core
-
-Texts = list[tuple[str, str]]  # (first text or nothing, second)
 
 
 @dataclass(frozen=True)
@@ -77,15 +72,15 @@ def control_answers(data: TaskData) -> Iterator[ControlAnswers]:
     if data.task.kind == "sentences":
         yield from _cosines(data)
         return
-    task, train = data.task, _labelled(data.task, capped(data.splits["train"], MOST))
-    splits = {name: _labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
+    task, train = data.task, labelled(data.task, capped(data.splits["train"], MOST))
+    splits = {name: labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
     for control in CONTROLS if pairs else CONTROLS[:2]:
-        predict = _majority(task, train) if control == MAJORITY else _linear(task, train, control)
+        predict = _majority(task, train) if control == MAJORITY else _words(task, train, control == SECOND)
         for split, examples in splits.items():
             if examples:
                 ids = tuple(example.id for example in examples)
-                yield ControlAnswers(control, split, ids, _gold(task, examples), predict(examples))
+                yield ControlAnswers(control, split, ids, right_answers(task, examples), predict(examples))
 
 
 def _cosines(data: TaskData) -> Iterator[ControlAnswers]:
@@ -98,71 +93,16 @@ def _cosines(data: TaskData) -> Iterator[ControlAnswers]:
             yield ControlAnswers(COSINE, split, tuple(example.id for example in examples), gold, cosines)
 
 
-def _labelled(task: Task, examples: Sequence[Example]) -> list[Example]:
-    if task.kind == "regression":
-        return [example for example in examples if example.score is not None]
-    return [example for example in examples if example.label is not None]
-
-
-def _gold(task: Task, examples: Sequence[Example]) -> Numbers:
-    """[N]: scores, or the numbers of classes or choices."""
-    if task.kind == "regression":
-        return np.array([example.score for example in examples], dtype=np.float64)
-    number_of: dict[str | None, int] = {label: number for number, label in enumerate(task.labels)}
-    return np.array([number_of[example.label] for example in examples], dtype=np.int64)
-
-
-def _majority(task: Task, train: Sequence[Example]) -> Callable[[Sequence[Example]], Numbers]:
-    gold = _gold(task, train)
+def _majority(task: Task, train: Sequence[Example]) -> Predict:
+    gold = right_answers(task, train)
     if task.kind == "regression":
         return lambda examples: np.full(len(examples), gold.mean())
     labels, counts = np.unique(gold, return_counts=True)
     return lambda examples: np.full(len(examples), labels[counts.argmax()])
 
 
-def _linear(task: Task, train: Sequence[Example], control: str) -> Callable[[Sequence[Example]], Numbers]:
-    """A choice is a row for each answer, whose label is whether it is right; the most probable one is chosen."""
-    alone = control == SECOND
-    gold = _gold(task, train)
-    if task.kind == "choice":
-        gold = np.array([choice == right for right in gold for choice in range(task.sequences)], dtype=np.int64)
-    rows = _rows(train, alone)
-    features = Features(rows)
-    model = _fitted(task, features(rows), gold)
-
-    def predict(examples: Sequence[Example]) -> Numbers:
-        table = features(_rows(examples, alone))
-        found: Numbers = model.predict(table)
-        if task.kind == "choice":
-            found = np.argmax(model.predict_proba(table)[:, 1].reshape(len(examples), -1), axis=1)
-        return found
-
-    return predict
-
-
-def _fitted(task: Task, table: Any, gold: Numbers) -> Any:
-    """A scikit-learn estimator."""
-    from sklearn.linear_model import LogisticRegression, RidgeCV
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
-
-    if task.kind == "regression":
-        return RidgeCV(1 / PENALTIES).fit(table, gold)
-    model = LogisticRegression(max_iter=1000)
-    smallest = int(np.unique(gold, return_counts=True)[1].min())
-    if smallest < 2:
-        return model.fit(table, gold)
-    folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=SEED)
-    return GridSearchCV(model, {"C": PENALTIES}, cv=folds).fit(table, gold)
-
-
-def _rows(examples: Sequence[Example], alone: bool) -> Texts:
-    """The texts of each example; of a choice those of each answer, with the document and the question before it."""
-    rows = []
-    for example in examples:
-        *before, last = example.texts
-        told = [(" ".join(example.texts), choice) for choice in example.choices] or [(" ".join(before), last)]
-        rows += [("" if alone else first, second) for first, second in told]
-    return rows
+def _words(task: Task, train: Sequence[Example], alone: bool) -> Predict:
+    return linear(task, train, Features(text_rows(train, alone)), alone)
 
 
 class Features:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.registry import SPECS
 
 
@@ -28,25 +28,25 @@ def read_submission(file: Path) -> dict[str, str]:
 
 def write_submission(
     task: Task,
-    encoded: Encoded,
+    ids: Sequence[str],
     predictions: NDArray[np.int64] | NDArray[np.float64],
     folder: Path,
     split: str = "test",
 ) -> Path:
-    """Write `predictions` [N], class or choice numbers or scores, in the order of the examples; returns the file.
+    """Write `predictions` [N], class or choice numbers or scores, of the examples with these `ids`; returns the file.
 
     A score outside of the task's range is brought to its border; of sentences it is the cosine. The index is the
     example's id, which in GLUE's test files is the row's number. Raises DataError when two examples have one id, or an
     id or label holds a tab.
     """
-    assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
-    if len(set(encoded.ids)) < len(encoded.ids):
+    assert len(predictions) == len(ids), f"{len(predictions)} predictions for {len(ids)} examples"
+    if len(set(ids)) < len(ids):
         raise DataError(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
     lines = ["index\tprediction"]
     low, high = task.score_range
-    for identity, prediction in zip(encoded.ids, predictions.tolist(), strict=True):
+    for identity, prediction in zip(ids, predictions.tolist(), strict=True):
         if task.kind == "sentences":
             shown = f"{prediction:.6f}"
         elif task.kind == "regression":

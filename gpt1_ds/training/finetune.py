@@ -14,6 +14,7 @@ from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.finetuning import Finetuning
+from gpt1_ds.training.frozen import fit_frozen
 from gpt1_ds.training.lifecycle import live
 from gpt1_ds.training.results import write_results
 from gpt1_ds.training.run_folder import run_folder
@@ -21,6 +22,8 @@ from gpt1_ds.training.run_folder import run_folder
 
 def finetune(config: Config) -> int:
     """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
+    if config.task is not None and config.task.form == "frozen":
+        return fit_frozen(config)
     return live(config, open_finetuning, write_results)
 
 

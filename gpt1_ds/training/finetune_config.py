@@ -37,6 +37,8 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
         )
     if config.checkpoint.init_from is not None and config.task.tokenizer is not None:
         raise ConfigError("task.tokenizer: the checkpoint of checkpoint.init_from has its own; keep one of the two")
+    if config.task.form == "frozen" and config.checkpoint.init_from is None:
+        raise ConfigError("task.form=frozen: checkpoint.init_from is empty; name the checkpoint whose states are read")
     if config.train.tokens is not None:
         raise ConfigError(f"train.tokens={config.train.tokens} is for pre-training; give train.epochs or train.steps")
     if source is not None:
@@ -48,11 +50,11 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
 def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
     """What a model can answer with: a head reads one token, text needs a model that writes."""
-    if task.form == "head" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
+    if task.form != "text" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
         key = "kind" if model.kind == "encoder_decoder" else "mask"
         way_out = "start from one of those" if task.kind == SENTENCES else "use task.form=text"
         yield (
-            "task.form=head reads states of a causal or bidirectional model, not of "
+            f"task.form={task.form} reads states of a causal or bidirectional model, not of "
             f"model.{key}={getattr(model, key)}; {way_out}"
         )
     if task.form == "text" and model.mask == "bidirectional":
@@ -80,7 +82,8 @@ def check_task(config: Config) -> TaskData:
     if config.task.form == "text":
         answers = encode_answers(fitted(data.task, config.task, config.model), tokenizer_of(config))
         source_limit(limit, answers, config.model.stacks)
-    batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
+    if config.task.form != "frozen":
+        batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data
 
 

@@ -40,7 +40,7 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
             predictions, _ = scorer.predict(engine, split)
         groups.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                scorer.task_of(split), scorer.splits[split], found, run_dir.path / FOLDER, split
+                scorer.task_of(split), scorer.splits[split].ids, found, run_dir.path / FOLDER, split
             )
         )
     if groups.rank == 0:

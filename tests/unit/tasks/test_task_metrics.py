@@ -114,25 +114,25 @@ def test_glues_file_names() -> None:
         *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv"),
         *("RTE.tsv", "WNLI.tsv"),
     }
-    assert file_name(task(name="mnli"), "test_mm") == "MNLI-mm.tsv"
-    assert file_name(task(name="race"), "test") == "race-test.tsv"
-    assert file_name(task(name="cola"), "dev") == "cola-dev.tsv"
+    assert file_name("mnli", "test_mm") == "MNLI-mm.tsv"
+    assert file_name("race", "test") == "race-test.tsv"
+    assert file_name("cola", "dev") == "cola-dev.tsv"
 
 
 def test_a_submission(tmp_path: Path) -> None:
     rte = Task("rte", "classification", "pair", ("entailment", "not_entailment"), ("accuracy",))
     examples = [Example(str(number), ("a", "b")) for number in range(3)]
-    path = write_submission(rte, encode(rte, examples, WordTokenizer(), 16), np.array([1, 0, 1]), tmp_path)
+    path = write_submission(rte, encode(rte, examples, WordTokenizer(), 16).ids, np.array([1, 0, 1]), tmp_path)
     assert path == tmp_path / "RTE.tsv"
     assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n2\tnot_entailment\n"
 
 
 def test_a_submission_of_scores(tmp_path: Path) -> None:
-    path = write_submission(task("regression"), scored([None] * 3), np.array([-0.2, 2.34567, 5.1]), tmp_path)
+    path = write_submission(task("regression"), scored([None] * 3).ids, np.array([-0.2, 2.34567, 5.1]), tmp_path)
     assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
 
 
 @pytest.mark.parametrize(("ids", "words"), [(["a", "a"], "the same id"), (["a\tb", "c"], "holds a tab")])
 def test_ids_that_no_submission_can_hold(ids: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
-        write_submission(task(), made([None, None], ids=ids), np.array([0, 1]), tmp_path)
+        write_submission(task(), made([None, None], ids=ids).ids, np.array([0, 1]), tmp_path)

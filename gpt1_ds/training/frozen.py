@@ -1,0 +1,95 @@
+"""`finetune` with task.form=frozen: a linear model of the vectors that a pre-trained model makes, which stays as it is.
+
+Features of one text are its vector u, of two u, v, |u - v| and u v (Conneau et al. 2017, InferSent), standardised by
+train. What a pre-trained model knows without being trained further; it needs no gradient and no rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import write_atomic, write_json
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, to_yaml
+from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
+from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.tasks.linear import Texts, labelled, linear, right_answers, text_rows
+from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.tracking.entries import merge
+from gpt1_ds.training.results import FOLDER
+from gpt1_ds.training.run_folder import locked_run_dir, run_folder
+
+
+def fit_frozen(config: Config) -> int:
+    """Fit and score on this rank, which makes its part of the vectors; rank 0 writes eval.json and predictions/."""
+    assert config.task is not None, "finetune_config checks it"
+    assert config.checkpoint.init_from is not None, "finetune_config checks it"
+    run_dir, task, source = run_folder(config), config.task, Path(config.checkpoint.init_from)
+    with distributed_session(config) as groups, locked_run_dir(run_dir, config, groups):
+        groups.on_rank_0(lambda: _prepare(run_dir, config))
+        data = groups.agree(lambda: read_task(task))
+        embedder = groups.agree(lambda: Embedder(load_checkpoint(find(source))))
+        rows = [row for examples in data.splits.values() for row in text_rows(examples)]
+        vectors = shared_vectors(embedder, (text for row in rows for text in row if text), groups)
+        groups.on_rank_0(lambda: _fit(data, vectors, run_dir))
+    return 0
+
+
+def _prepare(run_dir: RunDir, config: Config) -> None:
+    if steps_in(run_dir.checkpoints):
+        raise ConfigError(f"run.name: {run_dir.path} holds the checkpoints of another run; choose another name")
+    run_dir.done.unlink(missing_ok=True)
+    write_atomic(run_dir.config, to_yaml(config))
+    run_dir.add_event("started", step=0)
+
+
+def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
+    train = labelled(data.task, data.splits["train"])
+    predict = linear(data.task, train, FrozenFeatures(vectors, text_rows(train)))
+    for split, examples in sorted(data.splits.items()):
+        rows = labelled(data.task, examples)
+        if split == "train" or not rows:
+            continue
+        found, gold = predict(rows), right_answers(data.task, rows)
+        metrics = {metric: measure(metric, gold, found) for metric in data.task.metrics}
+        merge(run_dir.evaluation, {"task": data.task.name, "split": split, "step": 0, "metrics": metrics})
+        write_submission(data.task, [row.id for row in rows], found, run_dir.path / FOLDER, split)
+        told = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())
+        log.say(f"{data.task.name} {split}, frozen features: {told}")
+    write_json(run_dir.done, {"step": 0})
+    run_dir.add_event("stopped", step=0, reason="done", seconds=0.0)
+
+
+class FrozenFeatures:
+    """Of pairs of texts [N]: float32 [N, D], or [N, 4 D] where there are first texts; standardised by `train`."""
+
+    def __init__(self, vectors: dict[str, Float32s], train: Texts) -> None:
+        self.vectors = vectors
+        self.two = any(first for first, _ in train)
+        self.mean, self.scale = np.zeros(1, np.float32), np.ones(1, np.float32)
+        table = self(train)
+        self.mean, self.scale = table.mean(axis=0), np.maximum(table.std(axis=0), 1e-6)
+
+    def __call__(self, rows: Iterable[tuple[str, str]]) -> NDArray[np.float32]:
+        firsts, seconds = zip(*rows, strict=True)
+        table = self._of(seconds)
+        if self.two:
+            first = self._of(firsts)
+            table = np.concatenate([first, table, np.abs(first - table), first * table], axis=1)
+        scaled: NDArray[np.float32] = (table - self.mean) / self.scale
+        return scaled
+
+    def _of(self, texts: Iterable[str]) -> Float32s:
+        """[N, D]; of no text zeros."""
+        nothing = np.zeros_like(next(iter(self.vectors.values())))
+        return np.stack([self.vectors[text] if text else nothing for text in texts])
