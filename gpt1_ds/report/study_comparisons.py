@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -14,11 +14,11 @@ import numpy as np
 from gpt1_ds.report.study_results import Column, Results
 from gpt1_ds.report.study_table import Intervals
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tasks.comparison import Estimate, average, estimate
+from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
 from gpt1_ds.tasks.metrics import Numbers
 from gpt1_ds.tasks.submission import file_name, read_submission
 
-AVERAGE = "average"
+AVERAGE, TREND = "average", "per doubling"
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided"
 
 
@@ -106,7 +106,7 @@ def intervals(answers: StudyAnswers) -> Intervals:
 
 
 def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
-    """Each comparison as far as the study has come: of several tasks their average first."""
+    """Each comparison as far as the study has come: of several tasks their average or trend first."""
     results = answers.results
     for one in results.compare:
         columns = [column for column in results.columns if not one["tasks"] or column.name in one["tasks"]]
@@ -115,13 +115,28 @@ def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
         found = {c.name: answers.estimate(c, one["first"], one["second"], seeds) for c in columns}
         there = {name: value for name, value in found.items() if value is not None}
         if seeds and len(there) == len(columns) > 1:
-            there = {AVERAGE: average([*there.values()]), **there}
-        for task, value in there.items():
+            whole = _trend(columns, there) if one["trend"] else (AVERAGE, average([*there.values()]))
+            there = dict([whole]) | there
+        for number, (task, value) in enumerate(there.items()):
             difference, low, high = (100 * x for x in (value.mean, *value.interval()))
-            said = {key: one[key] for key in ("claim", "first", "second", "expect")}
-            told = verdict(one["expect"], low, high, one["margin"])
-            yield Compared(**said, task=task, difference=difference, low=low, high=high,
+            said = {key: one[key] for key in ("claim", "first", "second")}
+            expect = one["expect"] if number == 0 or not one["trend"] else ""  # of a trend's parts nothing is expected
+            told = verdict(expect, low, high, one["margin"])
+            yield Compared(**said, expect=expect, task=task, difference=difference, low=low, high=high,
                            seeds=len(value.by_seed), verdict=told)  # fmt: skip
+
+
+def _trend(columns: Sequence[Column], found: Mapping[str, Estimate]) -> tuple[str, Estimate]:
+    """The slope per doubling of training examples, the mean over the tasks that have several numbers of them."""
+    families: dict[str, list[Column]] = {}
+    for column in columns:
+        families.setdefault(column.task, []).append(column)
+    weights = {
+        column.name: weight / len(families)
+        for family in families.values()
+        for column, weight in zip(family, slope_weights([c.examples or 1 for c in family]), strict=True)
+    }
+    return TREND, combine([found[name] for name in weights], [*weights.values()])
 
 
 def verdict(expect: str, low: float, high: float, margin: float) -> str:

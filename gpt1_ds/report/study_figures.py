@@ -25,6 +25,10 @@ CAPTIONS = {
         "average. Blue: what was expected beforehand, red: the contrary, grey: undecided at this size, or nothing was "
         "expected."
     ),
+    "learning": (
+        "Score against the number of training examples: mean over seeds, 95 % interval over seeds and examples. "
+        "Dashed lines are controls without pre-training, fitted on the same examples."
+    ),
     "layer_transfer": (
         "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything "
         "trained. Mean and standard error over seeds, each run as a dot. At `none` nothing is taken, at 0 the "
@@ -95,6 +99,45 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     axes.set_xlabel("difference, points")
     axes.grid(axis="x", alpha=0.25)
     return figure
+
+
+def learning(results: Results, intervals: Intervals) -> Any | None:
+    """A panel for each task that has several numbers of training examples; None of none."""
+    families: dict[str, list[Column]] = {}
+    for column in sorted((c for c in results.columns if c.examples), key=lambda c: c.examples or 0):
+        families.setdefault(column.task, []).append(column)
+    panels = {task: columns for task, columns in families.items() if len(columns) > 1}
+    if not panels or not results.points:
+        return None
+    figures.set_up()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.5 + 3.4 * len(panels), 3.6), layout="constrained")
+    for axes, (task, columns) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for number, name in enumerate((*results.variants, *results.controls)):
+            _learning_line(axes, results, columns, intervals, name, f"C{number}")
+        axes.set_xscale("log")
+        axes.set_title(paper.TITLES.get(task, task), fontsize=10)
+        axes.set_xlabel("training examples")
+        axes.set_ylabel(f"{paper.METRICS[columns[0].metric]} x 100")
+        axes.grid(alpha=0.25)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def _learning_line(
+    axes: Axes, results: Results, columns: Sequence[Column], intervals: Intervals, name: str, colour: str
+) -> None:
+    means = [(column, one) for column in columns if (one := cell_mean(results, column, name)) is not None]
+    if not means:
+        return
+    counts = [column.examples or 0 for column, _ in means]
+    style = "--" if name in results.controls else "-"
+    axes.plot(counts, [one.mean for _, one in means], style, color=colour, marker="o", ms=3, label=name)
+    if name in results.variants:
+        ends = [intervals.get((column.name, name), (one.mean, one.mean)) for column, one in means]
+        axes.fill_between(counts, [low for low, _ in ends], [high for _, high in ends], color=colour, alpha=0.15)
 
 
 def curves(results: Results) -> dict[str, dict[int, list[float]]]:

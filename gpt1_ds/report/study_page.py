@@ -9,7 +9,7 @@ from pathlib import Path
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures
 from gpt1_ds.report.study_comparisons import HEAD, StudyAnswers, as_rows, comparisons, intervals, write_comparisons
-from gpt1_ds.report.study_figures import CAPTIONS, forest, layer_transfer, rows
+from gpt1_ds.report.study_figures import CAPTIONS, forest, layer_transfer, learning, rows
 from gpt1_ds.report.study_results import read_study, write_csv
 from gpt1_ds.report.study_table import LONG_HEAD, as_markdown, make_table, progress
 from gpt1_ds.report.template import render
@@ -27,7 +27,12 @@ def write_study(folder: Path) -> None:
         write_comparisons(compared, folder / "comparisons.csv")
     table, differences = make_table(results, ends), [HEAD, *as_rows(compared)] if compared else []
     write_atomic(folder / "table.md", as_markdown(results, table, differences))
-    drawn = {"rows": rows(results, ends), "compared": forest(compared), "layer_transfer": layer_transfer(results)}
+    drawn = {
+        "rows": rows(results, ends),
+        "learning": learning(results, ends),
+        "compared": forest(compared),
+        "layer_transfer": layer_transfer(results),
+    }
     (folder / "figures").mkdir(exist_ok=True)
     svg = {name: figures.save(one, folder / "figures" / name) for name, one in drawn.items() if one is not None}
     shown = {"results": results, "progress": progress(results), "table": table, "long_head": LONG_HEAD}

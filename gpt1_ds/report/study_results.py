@@ -40,12 +40,15 @@ class Score:
 
 @dataclass(frozen=True)
 class Column:
-    """A task of the study. `task`: its name in the registry; `metric`: its first one; `table`: not on a curve only."""
+    """A task of the study. `task`: its name in the registry; `metric`: its first one; `table`: not on a curve only;
+    `examples`: to train on, where the study limits them.
+    """
 
     name: str
     task: str
     metric: str
     table: bool
+    examples: int | None = None
 
     @property
     def title(self) -> str:

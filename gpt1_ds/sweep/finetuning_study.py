@@ -78,6 +78,7 @@ class Comparison:
     expect: Literal["", "above", "below", "same", "not above"] = ""  # of first; written before the study runs
     margin: float = 2.0  # points that are as good as none: same and `not above` allow them
     tasks: list[str] = field(default_factory=list)  # of the table, that the claim is about; empty: all
+    trend: bool = False  # instead of the difference its slope per doubling of the examples of the same task
     claim: str = ""  # in words, for the page
 
 

@@ -84,6 +84,7 @@ class FinetuningSweep(Sweep):
                     "task": section.name,
                     "metric": first_metric(section),
                     "table": name in self.study.columns,
+                    "examples": section.train_examples,
                 }
                 for name, section in tasks.items()
             ],
@@ -103,12 +104,24 @@ class FinetuningSweep(Sweep):
     def check(self) -> None:
         """Raise UserError also for tasks whose files cannot be read."""
         problems = [problem for trial in self.trials for problem in trial.differences()]
-        for section in {trial.task: trial.section for trial in self.trials}.values():
+        sections = {trial.task: trial.section for trial in self.trials}
+        problems += self._trend_problems(sections)
+        for section in sections.values():
             try:
                 read_task(section)
             except UserError as error:
                 problems += error.problems
         UserError.raise_all(problems)
+
+    def _trend_problems(self, sections: Mapping[str, TaskConfig]) -> Iterator[str]:
+        for number, one in enumerate(self.study.compare):
+            counts: dict[str, list[int | None]] = {}
+            for name in (one.tasks or self.study.columns) if one.trend else ():
+                counts.setdefault(sections[name].name, []).append(sections[name].train_examples)
+            for task, found in counts.items():
+                if None in found or len(set(found)) < max(2, len(found)):
+                    told = f"task.train_examples of {task} are {', '.join(map(str, found))}"
+                    yield f"{self.study.name}: compare[{number}].trend: {told}; it needs two or more different numbers"
 
     def table(self) -> Iterator[str]:
         """A line per trial, and the totals."""

@@ -67,11 +67,25 @@ def estimate(metric: str, gold: Numbers, answers: Sequence[Numbers], others: Seq
     return Estimate(tuple(values[:, 0].tolist()), spread)
 
 
+def combine(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    """The weighted sum of what is known of several tasks with the same seeds, whose examples are drawn apart. (Of one
+    task's examples it is cautious where weights have both signs: what moves one of them moves the other one, too.)
+    """
+    by_seed = np.array([one.by_seed for one in estimates]).T @ np.array(weights)
+    spread = sum(weight**2 * one.example_variance for one, weight in zip(estimates, weights, strict=True))
+    return Estimate(tuple(by_seed.tolist()), spread)
+
+
 def average(estimates: Sequence[Estimate]) -> Estimate:
-    """Of several tasks with the same seeds; the tasks' examples are drawn apart."""
-    by_seed = zip(*(one.by_seed for one in estimates), strict=True)
-    spread = sum(one.example_variance for one in estimates) / len(estimates) ** 2
-    return Estimate(tuple(map(fmean, by_seed)), spread)
+    return combine(estimates, [1 / len(estimates)] * len(estimates))
+
+
+def slope_weights(counts: Sequence[int]) -> list[float]:
+    """Of values at `counts` of examples: their least-squares slope per doubling is the sum of values x weights."""
+    doublings = np.log2(np.array(counts, dtype=np.float64))
+    centred = doublings - doublings.mean()
+    weights: list[float] = (centred / (centred**2).sum()).tolist()
+    return weights
 
 
 def _values(

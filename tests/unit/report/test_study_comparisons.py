@@ -45,9 +45,10 @@ def folder(tmp_path: Path) -> Path:
                     name = f"{task}/{row}/{choice}/{seed}"
                     cells.append({"task": task, "variant": row, "seed": seed, "folder": name, "choice": choice})
                     finish(tmp_path / name, task, wrong + more + seed)
+    common = {"margin": 2.0, "trend": False}
     compare = [
-        {"first": "good", "second": "bad", "expect": "above", "margin": 2.0, "tasks": [], "claim": "better"},
-        {"first": "good", "second": "majority", "expect": "below", "margin": 2.0, "tasks": ["rte"], "claim": "worse"},
+        {"first": "good", "second": "bad", "expect": "above", "tasks": [], "claim": "better", **common},
+        {"first": "good", "second": "majority", "expect": "below", "tasks": ["rte"], "claim": "worse", **common},
     ]
     told = {
         "name": "s",
@@ -122,6 +123,28 @@ def test_answers_that_are_not_there_are_left_out(folder: Path) -> None:
         file.unlink()
     tasks = [one.task for one in comparisons(StudyAnswers(folder, read_study(folder))) if one.claim == "better"]
     assert tasks == ["stsb"], "no average of some"
+
+
+def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
+    """rte at 100 examples is a copy of rte at 400 whose good row is worse: the lead grows by 15 points a doubling."""
+    told = json.loads((folder / "study.json").read_text())
+    known = json.loads((folder / "controls.json").read_text())
+    told["tasks"] = [{**told["tasks"][0], "name": name, "examples": n} for name, n in (("rte", 400), ("few", 100))]
+    told["cells"] = [cell for cell in told["cells"] if cell["task"] == "rte" and cell["choice"] == "lr=1"]
+    for cell in list(told["cells"]):
+        place = f"few/{cell['folder']}"
+        finish(folder / place, "rte", 160 + cell["seed"])
+        told["cells"].append({**cell, "task": "few", "folder": place})
+    told["compare"] = [{**told["compare"][0], "trend": True}]
+    (folder / "study.json").write_text(json.dumps(told))
+    (folder / "controls.json").write_text(json.dumps({"rte": known["rte"], "few": known["rte"]}))
+    found = list(comparisons(StudyAnswers(folder, read_study(folder))))
+    assert [one.task for one in found] == ["per doubling", "rte", "few"]
+    assert found[0].difference == pytest.approx(100 * 120 / N / 2)
+    assert [one.expect for one in found] == ["above", "", ""]
+    assert found[0].verdict == "supported"
+    write_study(folder)
+    assert (folder / "figures/learning.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize(

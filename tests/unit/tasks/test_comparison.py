@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt1_ds.tasks.comparison import Estimate, average, estimate
+from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
 from gpt1_ds.tasks.metrics import measure
 
 N = 600
@@ -84,3 +84,11 @@ def test_few_seeds_widen() -> None:
     """Student's quantile of 2 degrees of freedom is 4.3."""
     low, high = Estimate((0.0, 0.01, 0.02), 1e-12).interval()
     assert high - low == pytest.approx(2 * 4.303 * 0.01 / 3**0.5, rel=1e-3)
+
+
+def test_a_slope_is_per_doubling() -> None:
+    counts = [250, 1000, 4000]
+    rising = [Estimate((0.1 * doublings, 0.3), 0.01) for doublings in (0, 2, 4)]
+    slope = combine(rising, slope_weights(counts))
+    assert slope.by_seed == pytest.approx((0.1, 0.0))
+    assert slope.example_variance == pytest.approx(0.01 * (2 * 0.25**2))
