@@ -6,6 +6,7 @@ Its YAML file has the keys of `Study`. Keys of the configuration stand in it as 
     tasks:
       - finetune/cola                       # a preset as it is
       - {preset: finetune/qnli, name: qnli-small, task.train_examples: 1000}
+      - {preset: finetune/rte, examples: {100: 20, 1000: 6}}  # a column for each number of them, with its epochs
     variants:
       full:                                 # a variant of the paper's Table 5, known by its name
       low rate: {optimizer.lr: 1e-5}        # one of your own
@@ -87,6 +88,7 @@ class Study(StudySettings):
     checkpoint: str = ""  # what a cell begins with unless its variant says: a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
     pretrain: list[PretrainedModel] = field(default_factory=list)  # models that are trained first, with every seed
+    models: str = ""  # the study whose folder holds them, for several studies of the same models; empty: this one
     variants: dict[str, list[str]] = field(default_factory=dict)  # rows: name -> key=value; empty: full, or pretrain's
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table, and of pretrain
     split: Literal["dev", "test", "unseen"] = "dev"  # that the table shows; the best epoch is always chosen on dev
@@ -129,6 +131,8 @@ class Study(StudySettings):
         for key, values in (("tasks", self.columns), ("seeds", self.seeds)):
             if not values:
                 yield f"{key} is empty; a table needs at least one"
+        if self.models and folder_name(self.models) != self.models:
+            yield f"models={self.models!r} is no name of a study; it is that of a folder beside this study's"
         yield from _seed_problems("seeds", self.seeds)
         yield from self._name_problems()
         yield from self._override_problems()
@@ -232,7 +236,7 @@ def _typed(key: str, value: Any) -> Any:
     if key == "tasks":
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [finetune/cola, finetune/rte]")
-        return [_task(item) for item in value]
+        return [column for item in value for column in _columns(item)]
     if key == "pretrain":
         if not isinstance(value, list):
             raise TypeError(f"{value!r:.80} is no list of presets, like [pretrain/books_cpu, pretrain/gpt2_books_cpu]")
@@ -248,6 +252,20 @@ def _typed(key: str, value: Any) -> Any:
     if key == "layer_transfer" and value in NOTHING:
         return None
     return value
+
+
+def _columns(item: Any) -> Iterator[dict[str, Any]]:
+    """A task, or with `examples` one for each number of training examples, with its epochs: a learning curve."""
+    counts = item.get("examples") if isinstance(item, dict) else None
+    if counts is None:
+        yield _task(item)
+        return
+    if not isinstance(counts, dict) or not counts:
+        raise TypeError(f"examples={counts!r:.60} is no mapping of numbers to epochs, like {{100: 20, 1000: 6}}")
+    whole = _task({key: value for key, value in item.items() if key != "examples"})
+    for count, epochs in counts.items():
+        words = [f"task.train_examples={count}", f"train.epochs={epochs}"]
+        yield {**whole, "name": f"{whole['name']}-{count}", "overrides": [*whole["overrides"], *words]}
 
 
 def _task(item: Any, example: str = "finetune/cola") -> dict[str, Any]:

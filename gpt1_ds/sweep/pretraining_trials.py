@@ -50,7 +50,7 @@ class PretrainingSweep(Sweep):
 
     @property
     def folder(self) -> Path:
-        return super().folder / FOLDER
+        return Path(self.trials[0].config.run.dir) / _place(self.study)
 
     @property
     def folders(self) -> Folders:
@@ -119,5 +119,10 @@ def _lacking_steps(study: Study, configs: Mapping[str, Config]) -> Iterator[str]
 
 
 def _of_seed(study: Study, name: str, seed: int, config: Config) -> Config:
-    place = f"{study.name}/{FOLDER}/{folder_name(name)}/seed-{seed}"
+    place = f"{_place(study)}/{folder_name(name)}/seed-{seed}"
     return replace(config, run=replace(config.run, name=place, seed=seed))
+
+
+def _place(study: Study) -> str:
+    """The folder of the models, below run.dir."""
+    return f"{study.models or study.name}/{FOLDER}"

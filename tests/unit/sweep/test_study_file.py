@@ -206,3 +206,13 @@ def test_comparisons_and_choices(tmp_path: Path) -> None:
 )
 def test_wrong_comparisons_and_choices(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in refused(tmp_path, MINIMAL + text + "\n"))
+
+
+def test_a_learning_curve_is_a_column_for_each_number(tmp_path: Path) -> None:
+    study = read(
+        tmp_path, "checkpoint: runs/x\ntasks: [{preset: finetune/rte, task.path: d, examples: {100: 20, 1000: 6}}]\n"
+    )
+    assert study.columns == ["rte-100", "rte-1000"]
+    assert study.tasks[1].overrides == ["task.path=d", "task.train_examples=1000", "train.epochs=6"]
+    told = refused(tmp_path, "checkpoint: runs/x\ntasks: [{preset: finetune/rte, examples: [100]}]\n")
+    assert "is no mapping of numbers to epochs" in told[0]

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [labels] [auxiliary] [layers] [lstm] [zeroshot]
+# Without names all of them, hours on two cores; the same command resumes. Expectations stand in the studies' files
+# (configs/finetune/study/claims_*); TASKS holds sst2, nli_slices, blimp and cola.
+set -euo pipefail
+[ $# -ge 3 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+# shellcheck source=tools/on_novels.sh
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
+shift 3
+[ $# -gt 0 ] || set -- labels auxiliary layers lstm zeroshot
+
+[ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --vocab-size 8000 --unwrap
+gpt1 data build --input "$books" --tokenizer tok --out data/bpe --unwrap --validation 0.05
+link sst2 nli_slices blimp cola
+
+shuffled() { # the words of each novel in another order, its frequencies kept: a fixed one for each file
+  mkdir -p shuffled
+  "$root/.venv/bin/python" - "$books" shuffled <<'PYTHON'
+import random
+import sys
+from pathlib import Path
+
+for file in sorted(Path(sys.argv[1]).glob("*.txt")):
+    words = file.read_text(encoding="utf-8", errors="replace").split()
+    random.Random(file.name).shuffle(words)
+    Path(sys.argv[2], file.name).write_text(" ".join(words))
+PYTHON
+  gpt1 data build --input shuffled --tokenizer tok --out data/shuffled --validation 0.05
+}
+
+rates() { # a pilot for claim B: three rates for each kind of model, a quarter of the tokens, held-out loss decides
+  for kind in books_cpu books_lstm; do
+    gpt1 pretrain -c "pretrain/$kind" run.name="rates-$kind" data.path=data/bpe train.tokens=2M train.global_batch=8 \
+      train.micro_batch=4 --sweep optimizer.lr=4e-4,8e-4,16e-4 --jobs 2
+  done
+}
+
+zeroshot() { # twelve checkpoints of each model, evenly on a log scale of steps
+  for run in runs/claims_labels/pretrained/{GPT-1,LSTM}/seed-*; do
+    [ -d "$run" ] || continue
+    gpt1 evaluate --checkpoint "$run" -c evaluate/claims --every --points 12 --nproc 2
+  done
+  gpt1 report runs/claims_labels/pretrained/{GPT-1,LSTM}/seed-* --out report
+}
+
+for part in "$@"; do
+  case $part in
+    zeroshot) zeroshot ;;
+    rates) rates ;;
+    layers) shuffled; gpt1 finetune study finetune/study/claims_layers ;;
+    labels | auxiliary | lstm) gpt1 finetune study "finetune/study/claims_$part" ;;
+    *) echo "$part: no such claim; choose labels, auxiliary, layers, lstm, zeroshot or rates" >&2; exit 2 ;;
+  esac
+done
