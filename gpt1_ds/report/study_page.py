@@ -17,6 +17,12 @@ from gpt1_ds.report.template import render
 RELOAD_SECONDS = 60  # of the page while cells are left
 
 
+def is_study(folder: Path) -> bool:
+    """Whether a fine-tuning study ran there."""
+    file = folder / "study.json"
+    return file.is_file() and '"variants"' in file.read_text()
+
+
 def write_study(folder: Path) -> None:
     """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
     results = read_study(folder)

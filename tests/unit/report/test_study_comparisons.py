@@ -2,15 +2,18 @@
 
 import csv
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpt1_ds.cli import main
 from gpt1_ds.report.study_comparisons import StudyAnswers, comparisons, intervals, verdict
 from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
 
+ROOT = Path(__file__).parents[3]
 N = 400
 GOLD = {"rte": [number % 2 for number in range(N)], "stsb": [number % 5 for number in range(N)]}
 LABELS = {"rte": ["entailment", "not_entailment"], "stsb": []}
@@ -167,3 +170,21 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
 )
 def test_verdicts(expect: str, low: float, high: float, told: str) -> None:
     assert verdict(expect, low, high, 2.0) == told
+
+
+def test_a_packed_study_draws_the_same_page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """tools/pack_study.sh keeps what numbers come from; `report` makes page and tables of it."""
+    write_study(folder)
+    (folder / "rte/good/lr=1/1/checkpoints").mkdir()
+    (folder / "rte/good/lr=1/1/checkpoints/large").write_bytes(bytes(1000))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    words = [str(folder.parent), folder.name, str(elsewhere / "study.tar.xz")]
+    subprocess.run(["bash", str(ROOT / "tools/pack_study.sh"), *words], check=True)
+    subprocess.run(["tar", "-xf", "study.tar.xz"], cwd=elsewhere, check=True)
+    copy = elsewhere / folder.name
+    assert not (copy / "rte/good/lr=1/1/checkpoints").exists()
+    (copy / "comparisons.csv").unlink()
+    assert main(["report", str(copy)]) == 0
+    for name in ("comparisons.csv", "results.csv", "table.md"):
+        assert (copy / name).read_text() == (folder / name).read_text()
+    assert main(["report", str(copy), "--out", "x"]) == 2
