@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+NEWTON_SCHULZ_STEPS = 5  # of Muon
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.architecture.layer import Matrices
+from gpt1_ds.config.optimizer import NEWTON_SCHULZ_STEPS
 from gpt1_ds.model.names import ParameterInfo
 
-STEPS, COEFFICIENTS = 5, (3.4445, -4.7750, 2.0315)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 RMS = 0.2  # of an update's elements at a rate of 1, about that of AdamW's: the two share rate and decay
 _SMALLEST = 1e-7  # norm: a matrix of zeros stays one
 
@@ -45,7 +46,7 @@ def orthogonal(matrix_RC: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     x = matrix_RC.T if len(matrix_RC) > matrix_RC.shape[1] else matrix_RC
     x = x / torch.linalg.vector_norm(x).clamp(min=_SMALLEST)
-    for _ in range(STEPS):
+    for _ in range(NEWTON_SCHULZ_STEPS):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return x.T if len(matrix_RC) > matrix_RC.shape[1] else x
@@ -102,6 +103,7 @@ class Exchange:
         given = [[means[number] for number in self._given(self.me, owner)] for owner in self.ranks]
         arrived = self._swap(given, [self._sizes(rank, self._given(rank, self.me)) for rank in self.ranks])
         wholes = self._wholes(arrived)
+        del arrived
         cut = [
             [_cut(wholes[part.info.name], part) for part in self.parts[rank] if self.owners[part.info.name] == self.me]
             for rank in self.ranks
