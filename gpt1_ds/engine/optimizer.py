@@ -172,7 +172,7 @@ class Muon(AdamW):
         self.momentum = momentum
         self.parts: Mapping[Tensor, Sequence[tuple[int, Part]]] = {}
         self.group: ProcessGroup | None = None
-        self._exchanges: dict[Tensor, Exchange] = {}  # of tensors that are updated together, by the first of them
+        self._exchanges: dict[tuple[int, ...], Exchange] = {}  # by the ids of the tensors that are updated together
 
     def connect(self, parts: Mapping[Tensor, Sequence[tuple[int, Part]]], group: ProcessGroup) -> None:
         """Before the first update: which parts of weights the orthogonal tensors hold here, each from which element on,
@@ -228,7 +228,8 @@ class Muon(AdamW):
         return gradient.lerp(mean, self.momentum).view(-1)
 
     def _exchange(self, flats: Sequence[Tensor], parts: Sequence[Part]) -> Exchange:
-        if flats[0] not in self._exchanges:
+        key = tuple(map(id, flats))
+        if key not in self._exchanges:
             assert self.group is not None, "it is connected before"
-            self._exchanges[flats[0]] = Exchange(parts, self.group, flats[0].device)
-        return self._exchanges[flats[0]]
+            self._exchanges[key] = Exchange(parts, self.group, flats[0].device)
+        return self._exchanges[key]
