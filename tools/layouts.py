@@ -1,6 +1,6 @@
 """Train the same tiny model on many layouts and compare every one with one process.
 
-    python tools/layouts.py [--family gpt1] [--steps 20] [--only NAME ...] [--plot FILE]
+    python tools/layouts.py [--family gpt1] [--optimizer adamw] [--steps 20] [--only NAME ...] [--plot FILE]
 
 Prints a table: largest difference in loss, gradient norm (relative) and in the weights after the last step (relative to
 how far training moved them), and whether the batches were the same. tests/parallel/test_layouts.py asserts the bounds.
@@ -233,6 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     add_family(parser, tasks=True)
+    parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
@@ -243,6 +244,7 @@ def main() -> None:
         if options.plot:
             plot_precisions(data, options.steps, options.plot)
             return
+        family = [*family, f"optimizer.name={options.optimizer}"]
         one = trace(ONE, data, options.steps, family)
         print(f"{'layout':32} {'ranks':>5} {'loss':>9} {'norm':>9} {'weights':>9} {'batches':>8} {'seconds':>8}")
         for layout in LAYOUTS:

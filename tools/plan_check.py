@@ -61,6 +61,7 @@ T5 = [
     *("model.logit_scale=inverse_root_width", "model.ffn_dropout=0.1", "objective.kind=spans"),
 ]
 BF16, FP32 = ["train.precision=bf16"], ["train.precision=fp32"]
+MUON = ["optimizer.name=muon"]
 CHOICE = ["model.layers=4", "model.width=256", "model.heads=4", "model.context=256", "train.global_batch=16"]
 
 
@@ -112,6 +113,9 @@ CASES: dict[str, tuple[int, list[str]]] = {
     "t5 pp2 fp32": (2, [*WIDE, *T5, *FP32, *batch(8, 2), *layout(pipeline=2)]),
     "t5 tp2 fp32": (2, [*WIDE, *T5, *FP32, *batch(8, 4), *layout(tensor=2)]),
     "t5 dp2 zero3 recompute": (2, [*SMALL, *T5, *FP32, *batch(8, 4), *layout(zero=3, recompute=True)]),
+    "muon fp32 zero1": (1, [*SMALL, *FP32, *MUON, *batch(8, 4), *layout()]),
+    "muon dp2 fp32 zero0": (2, [*SMALL, *FP32, *MUON, *batch(8, 2), *layout(zero=0)]),
+    "muon tp2 bf16": (2, [*WIDE, *BF16, *MUON, *batch(16, 8), *layout(tensor=2)]),
     "dp4 bf16 zero1": (4, [*SMALL, *BF16, *batch(32, 8), *layout()]),
 }
 

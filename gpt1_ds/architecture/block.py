@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpt1_ds.architecture.layer import NORMAL, Elementwise, Initial, Layer, Parameter, linear, norm
+from gpt1_ds.architecture.layer import NORMAL, Elementwise, Initial, Layer, Matrices, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
 
 RELATIVE_BUCKETS, FARTHEST = 32, 128  # of relative positions; from FARTHEST on they share one (Raffel et al. 2020)
@@ -100,17 +100,22 @@ def _kept(model: ModelConfig) -> float:
 
 def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Parameter]:
     """`crossing` is the prefix of cross attention, empty where there is none."""
-    width, inner, ffn, bias = model.width, model.attention_width, model.ffn_width, model.biases
+    width, inner, ffn = model.width, model.attention_width, model.ffn_width
     first, queries, out, up, down = _initials(model)
-    yield from linear(f"{prefix}.attention.qkv", 3 * inner, width, cut=0, initial=queries, bias=bias)
-    yield from linear(f"{prefix}.attention.out", width, inner, cut=1, initial=out, bias=bias)
+
+    def weight(name: str, outputs: int, inputs: int, cut: int, initial: Initial, of: Matrices) -> Iterator[Parameter]:
+        return linear(name, outputs, inputs, cut, initial, model.biases, of)
+
+    one, halves = Matrices(), Matrices(1 + model.gated)
+    yield from weight(f"{prefix}.attention.qkv", 3 * inner, width, 0, queries, Matrices(3, model.head_dim))
+    yield from weight(f"{prefix}.attention.out", width, inner, 1, out, one)
     if crossing:
         alone = Initial("normal", first.value * model.head_dim**-0.5) if model.init == "t5" else first
-        yield from linear(f"{crossing}.cross.q", inner, width, cut=0, initial=alone, bias=bias)
-        yield from linear(f"{crossing}.cross.kv", 2 * inner, width, cut=0, initial=first, bias=bias)
-        yield from linear(f"{crossing}.cross.out", width, inner, cut=1, initial=out, bias=bias)
-    yield from linear(f"{prefix}.mlp.up", _activations(model), width, cut=0, initial=up, bias=bias)
-    yield from linear(f"{prefix}.mlp.down", width, ffn, cut=1, initial=down, bias=bias)
+        yield from weight(f"{crossing}.cross.q", inner, width, 0, alone, one)
+        yield from weight(f"{crossing}.cross.kv", 2 * inner, width, 0, first, Matrices(2, model.head_dim))
+        yield from weight(f"{crossing}.cross.out", width, inner, 1, out, one)
+    yield from weight(f"{prefix}.mlp.up", _activations(model), width, 0, up, halves)
+    yield from weight(f"{prefix}.mlp.down", width, ffn, 1, down, one)
     for owner, name in ((prefix, "attention_norm"), (crossing, "cross_norm"), (prefix, "mlp_norm")):
         if owner:
             yield from norm(f"{owner}.{name}", width, model.norm_kind)

@@ -25,6 +25,14 @@ class Initial:
     head_dim: int = 0
 
 
+@dataclass(frozen=True)
+class Matrices:
+    """What a weight between hidden states is made of: its rows are `rows` of each of `count` matrices in turn."""
+
+    count: int = 1
+    rows: int = 1
+
+
 NORMAL, ZEROS, ONES = Initial("normal", 0.02), Initial("constant", 0.0), Initial("constant", 1.0)
 
 
@@ -39,6 +47,7 @@ class Parameter:
     cut: int | None = None
     initial: Initial = NORMAL
     multiple: int = 1
+    matrices: Matrices | None = None  # None: a table, a vector, or part of a head
 
     @property
     def size(self) -> int:
@@ -55,10 +64,16 @@ class Parameter:
 
 
 def linear(
-    name: str, outputs: int, inputs: int, cut: int | None = None, initial: Initial = NORMAL, bias: bool = True
+    name: str,
+    outputs: int,
+    inputs: int,
+    cut: int | None = None,
+    initial: Initial = NORMAL,
+    bias: bool = True,
+    matrices: Matrices | None = None,
 ) -> Iterator[Parameter]:
     """A matrix [outputs, inputs] and its bias; where the outputs are cut, so is the bias."""
-    yield Parameter(f"{name}.weight", (outputs, inputs), cut, initial)
+    yield Parameter(f"{name}.weight", (outputs, inputs), cut, initial, matrices=matrices)
     if bias:
         yield Parameter(f"{name}.bias", (outputs,), 0 if cut == 0 else None, ZEROS)
 

@@ -1,8 +1,8 @@
 """What one rank writes of a checkpoint: a safetensors file, its part of the index, and of every parameter's hash.
 
-Keys are `<kind>/<parameter>/<start>:<stop>/<offset>` with kind master, exp_avg or exp_avg_sq: canonical name, range
-along the tensor-parallel dimension, first element of the flattened part. Any layout finds the slices it needs in the
-index.
+Keys are `<kind>/<parameter>/<start>:<stop>/<offset>` with kind master, exp_avg or (but for Muon's matrices) exp_avg_sq:
+canonical name, range along the tensor-parallel dimension, first element of the flattened part. Any layout finds the
+slices it needs in the index.
 
 The hash of a parameter does not depend on how it is cut. It is the sum, modulo 2**64, of bits(row, column) * a(row) *
 b(column) with pseudo-random odd a and b (multilinear hashing, Carter and Wegman 1979): each rank sums over what it has,
@@ -32,7 +32,8 @@ from gpt1_ds.checkpoint.slices import Geometry, Slice
 from gpt1_ds.common.errors import NodeError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.data.windows import mix
-from gpt1_ds.engine.master_weights import MOMENTS, Fragment
+from gpt1_ds.engine.master_weights import Fragment
+from gpt1_ds.engine.optimizer import MOMENTS
 
 INDEX = "state/index.json"
 KINDS = ("master", *MOMENTS)

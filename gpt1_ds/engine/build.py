@@ -33,6 +33,7 @@ def build_engine(
     else:
         from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
     engine: Engine = Kind(config, vocab_size, groups, objective or pretraining_objective(config))
+    master_weights.connect_optimizer(engine)
     set_timeouts(groups.timeout)
     if initialise:
         draw_weights(engine, config.run.seed)

@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.muon import Part
+from gpt1_ds.engine.optimizer import MOMENTS, AdamW, Muon
 from gpt1_ds.engine.transfer import keep
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # state of DeepSpeed's dynamic loss scaler
 
 
@@ -120,7 +121,21 @@ def make_moments(engine: Engine, updates: int) -> None:
     base = _base(engine.deepspeed.optimizer)
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
         base.state[flat] = {"step": torch.tensor(float(updates), device=flat.device)}
-        base.state[flat].update({key: torch.zeros_like(flat, requires_grad=False) for key in MOMENTS})
+        base.state[flat].update({key: torch.zeros_like(flat, requires_grad=False) for key in base.moments(flat)})
+
+
+def connect_optimizer(engine: Engine) -> None:
+    """Tell an optimizer that needs whole matrices which parts of them this rank holds."""
+    base = _base(engine.deepspeed.optimizer)
+    if not isinstance(base, Muon):
+        return
+    parts: dict[Tensor, list[tuple[int, Part]]] = {}
+    for piece in _pieces(engine):
+        info = names.info(piece.parameter)
+        if info.matrices is not None:
+            part = Part(info, piece.offset, min(piece.count, math.prod(info.local_shape) - piece.offset))
+            parts.setdefault(piece.flat, []).extend([(piece.start, part)] if part.count > 0 else [])
+    base.connect(parts, engine.groups.stage_group)
 
 
 def forget_moments(engine: Engine) -> None:
@@ -160,9 +175,9 @@ def publish(engine: Engine) -> None:
             optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
 
 
-def _base(optimizer: Any) -> torch.optim.Optimizer:
+def _base(optimizer: Any) -> AdamW:
     """The torch optimizer inside DeepSpeed's."""
-    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else optimizer.optimizer
+    return optimizer if isinstance(optimizer, AdamW) else optimizer.optimizer
 
 
 def _pieces(engine: Engine) -> Iterator[_Piece]:

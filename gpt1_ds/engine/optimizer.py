@@ -6,14 +6,18 @@ Weight decay is decided per parameter before ZeRO flattens anything: inside ZeRO
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.engine.muon import Exchange, Part
+from gpt1_ds.model import names
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what is kept of gradients: their mean and that of their squares
 BLOCK = 1 << 19  # elements that an update on a CPU takes at once: what it writes is still in the cache after it
 
 
@@ -27,9 +31,23 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [group for group in groups if group["params"]]
 
 
+def muon_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The same groups, matrices of blocks apart from what else decays: those are `orthogonal`."""
+    groups = []
+    for group in parameter_groups(module, weight_decay):
+        for orthogonal in (True, False):
+            held = [p for p in group["params"] if (names.info(p).matrices is not None) == orthogonal]
+            if held:
+                groups.append({**group, "params": held, "orthogonal": orthogonal})
+    return groups
+
+
 def make_optimizer(module: nn.Module, settings: OptimizerConfig) -> torch.optim.Optimizer:
-    groups = parameter_groups(module, settings.weight_decay)
     arguments: dict[str, Any] = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
+    if settings.name == "muon":
+        groups = muon_groups(module, settings.weight_decay)
+        return Muon(groups, momentum=settings.momentum, **arguments, fused=True)
+    groups = parameter_groups(module, settings.weight_decay)
     if settings.name == "adam2018":
         return Adam2018(groups, **arguments)
     return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
@@ -47,6 +65,10 @@ class AdamW(torch.optim.AdamW):
     def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
         super().__init__(params, **arguments)
         self.copies: dict[Tensor, Tensor] = {}
+
+    def moments(self, flat: Tensor) -> Sequence[str]:
+        """What the update keeps of the gradients of one of its tensors."""
+        return MOMENTS
 
     def recount(self) -> None:
         """An update was left out; the kernel counts those that were not."""
@@ -135,3 +157,79 @@ class Adam2018(AdamW):
         finally:
             for group, (eps, decay) in zip(self.param_groups, plain, strict=True):
                 group["eps"], group["weight_decay"] = eps, decay
+
+
+class Muon(AdamW):
+    """AdamW but for the groups that are `orthogonal`: there the gradients' running mean, with Nesterov's step ahead, is
+    made orthogonal (engine/muon.py). `lr` and the decoupled decay are AdamW's.
+
+        m  = momentum * m + (1 - momentum) * g
+        p -= lr * (direction(momentum * m + (1 - momentum) * g) + weight_decay * p)
+    """
+
+    def __init__(self, params: Iterable[Any], momentum: float, **arguments: Any) -> None:
+        super().__init__(params, **arguments)
+        self.momentum = momentum
+        self.parts: Mapping[Tensor, Sequence[tuple[int, Part]]] = {}
+        self.group: ProcessGroup | None = None
+        self._exchanges: dict[tuple[int, ...], Exchange] = {}  # by the ids of the tensors that are updated together
+
+    def connect(self, parts: Mapping[Tensor, Sequence[tuple[int, Part]]], group: ProcessGroup) -> None:
+        """Before the first update: which parts of weights the orthogonal tensors hold here, each from which element on,
+        and the ranks that hold the others.
+        """
+        self.parts, self.group = parts, group
+
+    def moments(self, flat: Tensor) -> Sequence[str]:
+        return MOMENTS[:1] if flat in self.parts else MOMENTS
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "closures are not used"
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["orthogonal"]]
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            flats = [flat for flat in group["params"] if flat.grad is not None]
+            if group["orthogonal"] and flats:
+                self._update_matrices(flats, group)
+
+    def _update_matrices(self, flats: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """On CUDA a step may be left out on the device: its gradients count as 0, `applied` is 0."""
+        applied = 1.0 if self.found_inf is None else 1.0 - self.found_inf
+        means = {flat: self._mean(flat, applied) for flat in flats}
+        held = [(flat, start, part) for flat in flats for start, part in self.parts.get(flat, ())]
+        values = [means[flat].narrow(0, start, part.count) for flat, start, part in held]
+        directions = self._exchange(flats, [part for _, _, part in held]).directions(values)
+        for flat in flats:
+            flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
+        for (flat, start, part), along in zip(held, directions, strict=True):
+            flat.view(-1).narrow(0, start, part.count).sub_(along.mul_(group["lr"] * applied))
+        for flat in flats:
+            if flat in self.copies:
+                self.copies[flat].copy_(flat)
+
+    def _mean(self, flat: Tensor, applied: float | Tensor) -> Tensor:
+        """1-D, of a new tensor."""
+        state, gradient = self.state[flat], flat.grad
+        assert gradient is not None, "it has one"
+        if not state:
+            state["step"] = torch.zeros((), device=flat.device)
+            state["exp_avg"] = torch.zeros_like(flat, requires_grad=False)
+        state["step"] += applied
+        if self.grad_scale is not None:
+            gradient = gradient / self.grad_scale
+        if self.found_inf is not None:
+            gradient = torch.where(self.found_inf > 0, 0.0, gradient)
+        mean: Tensor = state["exp_avg"].lerp_(gradient, (1 - self.momentum) * applied)
+        return gradient.lerp(mean, self.momentum).view(-1)
+
+    def _exchange(self, flats: Sequence[Tensor], parts: Sequence[Part]) -> Exchange:
+        key = tuple(map(id, flats))
+        if key not in self._exchanges:
+            assert self.group is not None, "it is connected before"
+            self._exchanges[key] = Exchange(parts, self.group, flats[0].device)
+        return self._exchanges[key]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import deepspeed
@@ -94,6 +94,11 @@ class ProcessGroups:
     @property
     def is_last_stage(self) -> bool:
         return self.pipeline_rank == self.layout.pipeline - 1
+
+    @cached_property
+    def stage_group(self) -> ProcessGroup:
+        """The ranks that hold the same layers. They make it together, when it is first used."""
+        return self._group("tensor", "data")
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in rank order, on every rank."""

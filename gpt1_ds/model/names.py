@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from gpt1_ds.architecture import layer as architecture
-from gpt1_ds.architecture.layer import NORMAL, Initial, Layer
+from gpt1_ds.architecture.layer import NORMAL, Initial, Layer, Matrices
 
 if TYPE_CHECKING:
     from gpt1_ds.model.layers import TensorParallel
@@ -36,12 +36,13 @@ class ParameterInfo:
     start: int = 0
     stop: int = 0
     initial: Initial = NORMAL
+    matrices: Matrices | None = None
 
     @classmethod
     def whole(cls, parameter: architecture.Parameter) -> ParameterInfo:
         """As a process sees it that holds all of it."""
         stop = 0 if parameter.cut is None else parameter.shape[parameter.cut]
-        return cls(parameter.name, parameter.shape, parameter.cut, 0, stop, parameter.initial)
+        return cls(parameter.name, parameter.shape, parameter.cut, 0, stop, parameter.initial, parameter.matrices)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -64,7 +65,8 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
             assert shape[one.cut] == rows, f"{one.name} has {shape} here"
             shape[one.cut] = one.shape[one.cut]
         assert (tuple(shape), dim) == (one.shape, one.cut), f"{one.name} is {shape} cut along {dim}, not {one}"
-        parameter.info = ParameterInfo(one.name, one.shape, dim, start, stop, one.initial)  # type: ignore[attr-defined]
+        info = ParameterInfo(one.name, one.shape, dim, start, stop, one.initial, one.matrices)
+        parameter.info = info  # type: ignore[attr-defined]
     assert not known, f"the module lacks {list(known)}"
 
 

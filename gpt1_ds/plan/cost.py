@@ -29,6 +29,7 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
+from gpt1_ds.plan.muon_update import Muon
 from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
@@ -97,6 +98,7 @@ class _Step:
         # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)
         self.tensor_link = machine.link(self.tensor)
         self.data_link = machine.link(self.tensor * self.data, self.tensor)
+        self.stage_ranks = machine.link(self.tensor * self.data)
         self.stage_link = machine.link(world, self.tensor * self.data)
         self.parts = stages(config, vocab_size)
 
@@ -107,7 +109,7 @@ class _Step:
         slowest = max(passes, key=sum)
         pipeline = (self.micro_batches - 1) * sum(slowest) + sum(map(sum, passes))
         working = self.micro_batches * sum(map(sum, passes)) / self.stages
-        largest = max(stage.parameters for stage in self.parts)
+        largest = max(self.parts, key=lambda stage: stage.parameters)
         reduction, hidden = self._reduction(known)
         update = self._update(largest)
         step = pipeline + reduction + update
@@ -275,12 +277,21 @@ class _Step:
         latencies = further * math.log2(self.data) * self.data_link.latency
         return ways * (gather(size, self.data, self.data_link) + latencies)
 
-    def _update(self, parameters: int) -> float:
-        zero = self.config.parallel.zero
+    def _update(self, stage: Stage) -> float:
+        zero, parameters = self.config.parallel.zero, stage.parameters
         own = parameters / self.data if zero else parameters
         flat = 4 * parameters / self.speeds.memory if self.type == 4 and zero else 0.0
         gathering = gather(self.type * parameters, self.data, self.data_link) if zero in (1, 2) else 0.0
         if zero == 3:  # what is not freed after a pass, one parameter at a time
             small = [size for size in self.parts[0].sizes if size <= PERSISTENT]
             gathering = sum(gather(self.type * size, self.data, self.data_link) for size in small)
-        return own / self.speeds.update + flat + gathering
+        return own / self.speeds.update + flat + gathering + self._orthogonalising()
+
+    def _orthogonalising(self) -> float:
+        """Seconds on the stage with most matrices; Muon computes in fp32."""
+        if self.config.optimizer.name != "muon":
+            return 0.0
+        precision = "fp32" if "fp32" in self.machine.speeds else self.config.train.precision
+        speeds = self.machine.speeds_with(precision, self.speeds.ranks)
+        parts = {stage.shape: stage for stage in self.parts}.values()
+        return max(Muon(self.config, self.world, stage).seconds(speeds, self.stage_ranks) for stage in parts)

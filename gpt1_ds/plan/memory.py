@@ -10,6 +10,8 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
+Muon has one moment of the blocks' matrices, and a workspace (plan/muon_update.py).
+
 What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
 what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only
 a block's input is kept.
@@ -33,6 +35,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.buckets import buckets
+from gpt1_ds.plan.muon_update import Muon
 from gpt1_ds.plan.stages import Stage, stages
 
 FLAT_LIMIT = 500_000_000  # elements that DeepSpeed's plain reduction copies together
@@ -99,6 +102,7 @@ class _Rank:
         predicted = config.row.predicted
         self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
+        self.muon = Muon(config, world, stage)
         self.buckets = buckets(config, self.data, self.parameters, device)
         self.graphs = device == "cuda" and cuda.has_graphs(config)
 
@@ -130,7 +134,7 @@ class _Rank:
         return size // self.data if self.zero == 3 else size
 
     def _optimizer(self) -> int:
-        return round(self._cut(self.parameters * (8 if self.zero == 0 else 12)))
+        return round(self._cut(self.parameters * (8 if self.zero == 0 else 12)) - 4 * self.muon.held)
 
     def _gradients(self) -> int:
         """Once all of a step's are there."""
@@ -264,12 +268,10 @@ class _Rank:
 
     def _updating(self) -> float:
         gathering = self.type * self.parameters if self.device == "cpu" and self.data > 1 and self.zero in (1, 2) else 0
-        gradients = 4 * self.parameters
-        if self.zero == 0:
-            return gradients
-        if self.zero == 3:
-            return self._cut(gradients)
-        return max(gathering, 0 if self.gradients_stay else 2 * self._cut(gradients))
+        gradients = self._cut(4 * self.parameters)
+        if self.zero in (1, 2):
+            gradients = 0 if self.gradients_stay else 2 * gradients
+        return max(gathering, gradients + self.muon.workspace)
 
     def _made(self) -> int:
         """On the host: parameters in fp32, each drawn at its full size."""

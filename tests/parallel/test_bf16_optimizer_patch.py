@@ -110,7 +110,7 @@ def test_the_norm_of_partitions_is_that_of_all_gradients(ranks: int, layout: lis
         assert mine[0] == partitions[0][0], "all ranks have the same"
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam2018"])
+@pytest.mark.parametrize("name", ["adamw", "adam2018", "muon"])
 @pytest.mark.parametrize("layout", ["dp2", "pp2"])
 def test_what_runs_on_cuda_is_the_same_step(layout: str, name: str, tiny_data: Path) -> None:
     """The update decides by itself, on CPU numbers here; gradients are reduced within the backward pass."""
