@@ -33,14 +33,17 @@ SCALES = {
     "dprd": Scale("accuracy", 1.0, _ALL),
     "blimp": Scale("accuracy", 0.886, "people, Warstadt et al. 2020"),
     "lambada": Scale("accuracy", 1.0, _ALL),
+    "next_sentence": Scale("accuracy", 1.0, _ALL),
 }
 PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada; a template: any
-    path: str = ""  # folder of the official files, or one file
+    name: str = (
+        ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada, next_sentence; any
+    )
+    path: str = ""  # folder of the official files, or one file; of next_sentence books, .txt
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
     template: str = ""  # ask in these words, {text} and {text2} are the example's; an answer follows. Empty: none
