@@ -44,9 +44,7 @@ class ProbeConfig:
     path: str = ""  # folder of the official files, or one file; of next_sentence books, .txt
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
-    template: str = (
-        ""  # ask any task in these words: {text} and {text2} are the example's, an answer follows; empty: none
-    )
+    template: str = ""  # ask any task in these words; {text}, {text2}: the example's; an answer follows; empty: none
     answers: list[str] = field(default_factory=list)  # of a template: what may follow, one for each class, in order
     title: str = ""  # its name in results; empty: the name, with a template NAME-template
 
