@@ -33,17 +33,18 @@ SCALES = {
     "dprd": Scale("accuracy", 1.0, _ALL),
     "blimp": Scale("accuracy", 0.886, "people, Warstadt et al. 2020"),
     "lambada": Scale("accuracy", 1.0, _ALL),
+    "next_sentence": Scale("accuracy", 1.0, _ALL),
 }
 PREFIX = "zero-shot/"  # of a probe's name as a task of eval.json
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada; a template: any
-    path: str = ""  # folder of the official files, or one file
+    name: str = ""  # cola, sst2, race, story_cloze, cosmosqa, copa, wsc273, pdp, dprd, blimp, lambada, next_sentence
+    path: str = ""  # folder of the official files, or one file; of next_sentence books, .txt
     limit: int | None = None  # ask this many questions only, the same ones of every checkpoint; null: all
     train_limit: int | None = None  # fit CoLA's threshold on this many training sentences; null: all
-    template: str = ""  # ask in these words, {text} and {text2} are the example's; an answer follows. Empty: none
+    template: str = ""  # ask any task in these words; {text}, {text2}: the example's; an answer follows; empty: none
     answers: list[str] = field(default_factory=list)  # of a template: what may follow, one for each class, in order
     title: str = ""  # its name in results; empty: the name, with a template NAME-template
 

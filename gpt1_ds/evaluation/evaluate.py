@@ -23,6 +23,7 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.measures import mask_deviation
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.objectives.pretraining import pretraining_objective
+from gpt1_ds.tasks.probe_scores import shown
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
 from gpt1_ds.tracking.wandb_run import show_evaluation
@@ -68,20 +69,25 @@ def _tell(groups: ProcessGroups, out: Path | None, entry: Entry) -> None:
 def _probe(
     groups: ProcessGroups, checkpoint: Path, probes: Sequence[Probe], out: Path | None, done: Sequence[Entry]
 ) -> None:
-    """The zero-shot scores of one checkpoint, but for those of as many examples that are there already."""
+    """The zero-shot scores of one checkpoint, but for those of as many examples that are there already, with their
+    controls.
+    """
     step = _step(groups, checkpoint)
-    sizes = {key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")] for entry in done}
+    sizes = {
+        key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")]
+        for entry in done
+        if "control" in entry["metrics"]
+    }
     left = [p for p in probes if sizes.get((PREFIX + p.title, p.split, step)) != [len(p.examples), len(p.train)]]
     if not left:
         return
     loaded = groups.agree(lambda: load_checkpoint(checkpoint))
     for probe in left:
-        with progress.bar(watched=groups.rank == 0) as show:
+        with progress.bar(unit="{:.0f} sequences".format, watched=groups.rank == 0) as show:
             show(words=probe.title)
-            metrics = probe_metrics(probe, loaded, groups)
+            metrics = probe_metrics(probe, loaded, groups, show)
         if groups.rank == 0:
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-            log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown}")
+            log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown(metrics)}")
         _tell(groups, out, {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics})
 
 

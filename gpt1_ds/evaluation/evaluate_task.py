@@ -1,8 +1,11 @@
-"""`evaluate` of a fine-tuned checkpoint: its task's scores on every split with labels but train, on any layout."""
+"""`evaluate` of a fine-tuned checkpoint: its task's scores on every split with labels but train, on any layout, and
+beside them those of controls that were never pre-trained (tasks/controls.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +24,25 @@ from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.reading import read_task
-from gpt1_ds.tracking.entries import write_scores
+from gpt1_ds.tasks.controls import control_scores
+from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tracking.entries import CONTROL, merge, write_scores
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None) -> int:
     """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
-    (eval.json), one by one.
+    (eval.json), one by one, and then those of the controls, fitted on the same training examples.
     """
     with distributed_session(config) as groups:
-        scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
+        data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
         config = scorer.config
         engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
         for checkpoint in checkpoints:
             verify(engine, checkpoint)
             _score(scorer, engine, checkpoint, restore(engine, config, checkpoint, weights_only=True), out)
         if groups.rank == 0:
+            _control(data, out)
             show_evaluation(config, out)
     return 0
 
@@ -56,7 +61,23 @@ def _score(scorer: TaskScorer, engine: Engine, checkpoint: Path, facts: dict[str
                 write_scores(record, out)
 
 
-def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer:
+def _control(data: TaskData, out: Path | None) -> None:
+    """Print the scores of the controls and merge them into `out`; a machine that lacks what they need goes without."""
+    try:
+        with progress.bar() as show:
+            show(words="controls")
+            for (name, split), found in groupby(control_scores(data), lambda one: (one.control, one.split)):
+                metrics = {one.metric: one.value for one in found}
+                entry = {"task": f"{CONTROL}{name}/{data.task.name}", "split": split, "step": 0, "metrics": metrics}
+                shown = (f"{key} {'not defined' if x is None else f'{x:.4f}'}" for key, x in metrics.items())
+                log.say(f"{entry['task']} {split}: {', '.join(shown)}")
+                if out is not None:
+                    merge(out, entry)
+    except (DataError, ValueError) as error:
+        log.say(f"{data.task.name}: no further controls: {error}")
+
+
+def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[TaskData, TaskScorer]:
     """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
     assert config.task is not None, "the verb asks only then"
     facts = manifest.read(checkpoint)
@@ -67,7 +88,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> TaskScorer
     check_size(checkpoint, facts, config.model, head)
     scorer = make_scorer(config, data, checkpoint / "tokenizer", groups)
     _check(task, scorer.task, checkpoint)
-    return scorer
+    return data, scorer
 
 
 def _check(task: Task, here: Task, checkpoint: Path) -> None:

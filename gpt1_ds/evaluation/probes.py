@@ -13,44 +13,73 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.likelihoods import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks import zeroshot
 from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame, sentinel_frame
+from gpt1_ds.tasks.probe_scores import score, with_control
+from gpt1_ds.tasks.questions import Question, probe_questions, tokens_alone
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
+SHOWN = 2048  # sequences after which a bar moves
 HEAD_TOKENS = 512  # scored tokens whose logits are there at once: 83 MB in fp32 with 40,478 ids
 
 
-def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups) -> dict[str, float]:
-    """The scores of one probe (see zeroshot.score), the same on every rank."""
+def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Show = show_nothing) -> dict[str, float]:
+    """The scores of one probe and of its control (see probe_scores.score), the same on every rank."""
     frame = frame_of(loaded)
-    asked, fitted = (
-        zeroshot.probe_questions(probe, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train)
-    )
-    sequences = [sequence for question in (*asked, *fitted) for sequence in question.sequences]
-    scored = [count for question in (*asked, *fitted) for count in question.scored]
-    scores_N2 = shared_scores(loaded, sequences, scored, frame, groups)
-    return zeroshot.score(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
+    asked, fitted = (probe_questions(probe, part, loaded.tokenizer, frame) for part in (probe.examples, probe.train))
+
+    def scores(of: Sequence[Question]) -> Float64s:
+        sequences = [sequence for question in of for sequence in question.sequences]
+        return shared_scores(loaded, sequences, [n for question in of for n in question.scored], frame, groups, show)
+
+    scores_N2 = scores([*asked, *fitted])
+    found = score(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
+    show(words=f"{probe.title}, control")
+    if probe.sums_tokens:
+        rows, row_N, sequence_N = tokens_alone([*asked, *fitted], frame)
+        each = shared_scores(loaded, rows, [1] * len(rows), frame, groups, show)[:, 0]
+        sums = np.bincount(sequence_N, each[row_N], len(scores_N2)).astype(np.float64)
+        return with_control(found, score(probe, asked, sums, fitted))
+    alone = [question.alone(frame) for question in asked]
+    scores_N2 = scores(alone)
+    return with_control(found, score(probe, alone, scores_N2[:, 0], likeliest=scores_N2[:, 1]))
 
 
 def shared_scores(
-    loaded: Loaded, sequences: Sequence[NDArray[np.int32]], scored: Sequence[int], frame: Frame, groups: ProcessGroups
+    loaded: Loaded,
+    sequences: Sequence[NDArray[np.int32]],
+    scored: Sequence[int],
+    frame: Frame,
+    groups: ProcessGroups,
+    show: Show = show_nothing,
 ) -> Float64s:
     """float64 [len(sequences), 2], the same on every rank: of each sequence in its `frame` the log-probability of the
-    `scored` tokens before the frame's last ones (nats), and 1 where each of them is the likeliest. Raises
-    CheckpointError where they are not finite.
+    `scored` tokens before the frame's last ones (nats), and 1 where each of them is the likeliest. Equal ones have
+    equal scores, to the bit. Raises CheckpointError where they are not finite.
     """
-    by_length = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
-    mine = by_length[groups.rank :: groups.world]
-    ours, counts = [sequences[n] for n in mine], [scored[n] for n in mine]
-    here = log_likelihoods(loaded, frame, ours, counts)
+    places: dict[tuple[bytes, int], int] = {}
+    place_N = [
+        places.setdefault((sequence.tobytes(), count), len(places))
+        for sequence, count in zip(sequences, scored, strict=True)
+    ]
+    number_of = dict(zip(reversed(place_N), reversed(range(len(sequences))), strict=True))  # the first that is alike
+    numbers = sorted(number_of.values(), key=lambda number: len(sequences[number]))
+    mine = numbers[groups.rank :: groups.world]
+    here = [np.zeros((0, 2))]
+    show(0, total=len(mine))
+    for start in range(0, len(mine), SHOWN):
+        part = mine[start : start + SHOWN]
+        here.append(log_likelihoods(loaded, frame, [sequences[n] for n in part], [scored[n] for n in part]))
+        show(start + len(part))
     scores = np.zeros((len(sequences), 2))
-    for rank, values in enumerate(groups.gather(here)):
-        scores[by_length[rank :: groups.world]] = values
+    for rank, values in enumerate(groups.gather(np.concatenate(here))):
+        scores[numbers[rank :: groups.world]] = values
+    scores = scores[[number_of[place] for place in place_N]]
     if not np.isfinite(scores).all():
         raise CheckpointError(f"{loaded.folder}: its probabilities are not finite; use a checkpoint from before that")
     return scores

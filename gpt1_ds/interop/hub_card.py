@@ -20,7 +20,10 @@ CURVES = "curves.png"
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 _SECTIONS = ("model", "objective", "task", "train", "optimizer", "schedule")
 _PRIVATE = ("path", "sts", "tokenizer")  # places on the machine that trained
-_COUNTS = ("examples", "fitted", "chance", "threshold", "shots", "tokens")  # metrics that are no result
+_COUNTS = (  # metrics that are no result
+    *("examples", "fitted", "paradigms", "threshold", "shots", "tokens", "chance", "control", "low", "high"),
+    *("auc_chance", "auc_control", "auc_low", "auc_high", "perplexity_control"),
+)
 
 _TRAINING = """
 ## Training

@@ -74,9 +74,11 @@ _BEST = (
     for source, names in _SOURCES.items()
 )
 PROBES = (
-    "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 is guessing. The score of cola is "
-    f"Matthews' correlation, of the others accuracy. Best is {'; '.join(_BEST)}."
+    "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 (dotted) is guessing. The score of "
+    "cola is Matthews' correlation, of the others accuracy. Dashed, in a probe's colour: its control, what the same "
+    f"checkpoint scores without what the probe is about. Only what is above it was learned. Best is {'; '.join(_BEST)}."
 )
+CONTROL = ", control"  # after a probe's name
 SCORES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {  # chart -> title, caption, marks
     "zero_shot": ("Zero-shot probes: 0 is chance, 1 the best", PROBES, [{"label": "chance", "value": 0.0}]),
     "task": ("Scores of the task", "The task's scores while it is fine-tuned.", []),
@@ -190,27 +192,33 @@ def scores(name: str, story: RunStory) -> dict[str, Points]:
     for probe, records in story.probes.items() if name == "zero_shot" else ():
         if len(records) > 1:
             found[probe] = [(record["step"], normalised(probe, record)) for record in records]
+            controls: Points = [
+                (one["step"], normalised(probe, one, one["control"])) for one in records if "control" in one
+            ]
+            found |= {f"{probe}{CONTROL}": controls} if controls else {}
     for record in story.scores if name == "task" else ():
         for metric, value in record["metrics"].items():
             found.setdefault(f"{record['split']} {metric}", []).append((record["step"], value))
     return found
 
 
-def normalised(probe: str, metrics: dict[str, Any]) -> float:
-    """A probe's score as charts show it: 0 is chance, 1 the best of its scale."""
+def normalised(probe: str, metrics: dict[str, Any], score: float | None = None) -> float:
+    """A probe's score, or another `score` of it, as charts show it: 0 is chance, 1 the best of its scale."""
     scale = SCALES[probe]
-    return float((metrics[scale.metric] - metrics["chance"]) / (scale.best - metrics["chance"]))
+    score = metrics[scale.metric] if score is None else score
+    return float((score - metrics["chance"]) / (scale.best - metrics["chance"]))
 
 
 def _score_chart(name: str, stories: Sequence[RunStory]) -> dict[str, Any]:
-    """A probe has the same colour on every page."""
+    """A probe has the same colour on every page, and its control has it too."""
     title, caption, marks = SCORES[name]
     series = []
     for number, story in enumerate(stories):
         for place, label in enumerate(scores(name, story)):
-            colour = list(SCALES).index(label) if name == "zero_shot" else number + place
+            probe, style = label.removesuffix(CONTROL), "dashes" if label.endswith(CONTROL) else "circles"
+            colour = list(SCALES).index(probe) if name == "zero_shot" else number + place
             shown = f"{story.name}: {label}" if len(stories) > 1 else label
-            series.append(_series(number, f"{name} {label}", "score", shown, colour, "circles"))
+            series.append(_series(number, f"{name} {label}", "score", shown, colour, style))
     return {"name": name, "title": title, "caption": caption, "series": series, "marks": marks}
 
 

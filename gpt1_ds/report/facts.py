@@ -91,7 +91,10 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         rows.append((f"{GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte"))
     for name, scores in story.probes.items():
         score, metric = scores[-1], SCALES[name].metric
-        text = f"{metric} {score[metric]:.3f} of {score['examples']} questions, chance {score['chance']:.3f}"
+        interval = f" ({score['low']:.3f} to {score['high']:.3f})" if "low" in score else ""
+        control = f", control {score['control']:.3f}" if "control" in score else ""
+        text = f"{metric} {score[metric]:.3f}{interval} of {score['examples']} questions"
+        text += f"{control}, chance {score['chance']:.3f}"
         rows.append((f"zero-shot {name}", f"{text}, after {score['step']:,} steps"))
     rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
     rows.append(("time in training steps", duration(3600 * hours(story.train)[-1])))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FILES = ("loss", "learning_rate", "gradient_norm", "throughput", "zero_shot")
-LINES = ("-", "--", ":", "-.")
+MARKERS = "osD^"
 
 
 def set_up(extra: str = "report") -> None:
@@ -58,7 +58,7 @@ def _element(text: str) -> str:
 
 def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     """Against training tokens; zero-shot probes against steps on a log scale, as in Figure 2 (right) of the paper, a
-    kind of line per run.
+    kind of marker per run, and controls dashed.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
@@ -68,9 +68,12 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     axes = figure.subplots()
     for one in chart["series"]:
         table = runs[one["run"]]["tables"][one["table"]]
-        style: dict[str, Any] = {"marker": "o", "ms": 3} if one["style"] == "circles" else {"alpha": 0.6, "lw": 1}
-        style |= {"color": f"C{one['colour']}", "linestyle": LINES[one["run"] % 4] if probes else "-"}
-        axes.plot(table["step" if probes else "tokens"], table[one["key"]], label=one["label"], **style)
+        marker = MARKERS[one["run"] % 4] if probes else "o"
+        style: dict[str, Any] = {"circles": {"marker": marker, "ms": 3}, "dashes": {"linestyle": "--", "lw": 1}}.get(
+            one["style"], {"alpha": 0.6, "lw": 1}
+        )
+        x, y = table["step" if probes else "tokens"], table[one["key"]]
+        axes.plot(x, y, label=one["label"], color=f"C{one['colour']}", **style)
     _marks(axes, chart["marks"])
     axes.set_ylabel(chart["title"], fontsize=8)
     axes.set_xlabel("training steps" if probes else "training tokens")
@@ -79,7 +82,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     else:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1.12, 0.5)} if probes else {}))
+    axes.legend(frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1.14, 0.5)} if probes else {}))
     return figure
 
 

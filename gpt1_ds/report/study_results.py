@@ -14,6 +14,7 @@ from typing import Any
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tracking.entries import of_models
 
 SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
     "dev": ("dev", "dev_mm"),
@@ -173,7 +174,7 @@ def _scores(key: Key, place: Path, choice: str) -> Iterator[Score]:
         return
     stops = [event for event in read_jsonl(cell.events) if event["event"] == "stopped"]
     seconds = round(sum(event["seconds"] for event in stops), 3)
-    for entry in json.loads(cell.evaluation.read_text()):
+    for entry in of_models(json.loads(cell.evaluation.read_text())):
         for metric, value in entry["metrics"].items():
             yield Score(*key, entry["split"], metric, value, seconds, entry["step"], choice)
 

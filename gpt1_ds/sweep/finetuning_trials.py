@@ -21,6 +21,7 @@ from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
+from gpt1_ds.tracking.entries import of_models
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
@@ -51,7 +52,7 @@ class FinetuningTrial(Trial):
     def result(self) -> str:
         """The dev split's first metric, as eval.json has it; null where it is not defined."""
         entries = json.loads(self.run_dir.evaluation.read_text())
-        first = [next(iter(entry["metrics"].items())) for entry in entries if entry["split"] == "dev"]
+        first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 
     def must_keep(self, key: str) -> bool:

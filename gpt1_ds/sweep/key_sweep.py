@@ -18,6 +18,7 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+from gpt1_ds.tracking.entries import of_models
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from")
@@ -43,7 +44,7 @@ class KeyTrial(Trial):
             losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
             return "held-out loss", losses[-1] if losses else None
         entries = json.loads(self.run_dir.evaluation.read_text()) if self.run_dir.evaluation.exists() else []
-        first = [next(iter(entry["metrics"].items())) for entry in entries if entry["split"] == "dev"]
+        first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
         return first[-1] if first else ("score", None)
 
     @property

@@ -17,6 +17,7 @@ from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
+from gpt1_ds.tracking.entries import of_models
 
 Rows = list[dict[str, Any]]
 
@@ -52,7 +53,7 @@ def downstream(trials: Sequence[ScalingTrial]) -> Rows:
     for trial in trials:
         last: dict[tuple[str, str], dict[str, Any]] = {}
         for file in sorted(trial.run_dir.path.glob("**/eval.json")):
-            for entry in json.loads(file.read_text()):
+            for entry in of_models(json.loads(file.read_text())):
                 if entry["split"] != "train" and entry["metrics"]:
                     last[f"{entry['task']}/{entry['split']}", next(iter(entry["metrics"]))] = entry
         for (task, metric), entry in last.items():

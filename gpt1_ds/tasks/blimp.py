@@ -18,7 +18,8 @@ KEYS = ("UID", "linguistics_term", "sentence_good", "sentence_bad")
 
 
 def read_pairs(path: Path, limit: int | None = None) -> Examples:
-    """`texts` are the good and the bad sentence, `group` is the phenomenon; in the order of the files' names.
+    """`texts` are the good and the bad sentence, `group` is the phenomenon, `source` the paradigm; in the order of the
+    files' names.
 
     `path` is one file or the folder of all. `limit` takes the same number of every paradigm, `limit` together at most.
     Raises DataError for what is not there or no pair, and for a limit that leaves a paradigm out.
@@ -53,4 +54,5 @@ def _pair(row: Row) -> tuple[str, Example]:
             raise ValueError(f"{key} is no text")
     paradigm, phenomenon, good, bad = (str(value).strip() for value in values)
     number = f"{paradigm} {row.values.get('pairID', row.place)}"
-    return paradigm, Example(number, (good, bad), label="0", group=PHENOMENON.get(phenomenon, phenomenon))
+    group = PHENOMENON.get(phenomenon, phenomenon)
+    return paradigm, Example(number, (good, bad), label="0", group=group, source=paradigm)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks import intervals
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.reading import Examples, capped
 from gpt1_ds.tasks.rows import FEW
@@ -43,9 +44,10 @@ def measured(sums_N: Float64s, likeliest_N: Float64s) -> dict[str, float]:
     """Of the log-probabilities of the words (nats), and whether each token of a word is the likeliest: how often greedy
     decoding gives the word, and the perplexity of a word.
     """
+    accuracy = float(likeliest_N.mean())
+    low, high = intervals.of_shares([accuracy], [len(sums_N)])
     return {
-        "accuracy": float(likeliest_N.mean()),
+        **{"accuracy": accuracy, "low": low, "high": high, "chance": 0.0},
         "perplexity": float(np.exp(-sums_N.mean())),
-        "chance": 0.0,
         "examples": len(sums_N),
     }

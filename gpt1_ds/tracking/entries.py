@@ -1,8 +1,12 @@
-"""eval.json: a list of {task, split, step, metrics}."""
+"""eval.json: a list of {task, split, step, metrics}.
+
+Controls of a task (tasks/controls.py) have the task `control/NAME/TASK` and step 0: they are of no checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.tracking.record import TaskRecord
 
+CONTROL = "control/"  # before the names of a control and its task
 Entry = dict[str, Any]
 
 
@@ -34,6 +39,11 @@ def read_entries(path: Path | None) -> list[Entry]:
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: not a list of results; choose another --out, or remove the file") from None
     return entries
+
+
+def of_models(entries: Iterable[Entry]) -> list[Entry]:
+    """The results of checkpoints, without the controls beside them."""
+    return [entry for entry in entries if not entry["task"].startswith(CONTROL)]
 
 
 def key_of(entry: Entry) -> tuple[str, str, int]:

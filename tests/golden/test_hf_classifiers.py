@@ -20,6 +20,7 @@ from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.lines import LineReader
+from gpt1_ds.tracking.entries import of_models
 from tests.helpers.foreign import import_hf
 from tests.helpers.served import SENTENCE
 from tests.helpers.theirs import theirs_of
@@ -124,7 +125,7 @@ def test_it_is_evaluated(tokenizers: dict[str, Path], tmp_path: Path) -> None:
     config = load_carried(tmp_path / "ours" / "config.yaml", [], [f"task.path={tmp_path}"])
     arguments = (config, [tmp_path / "ours"], tmp_path / "eval.json")
     assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", arguments, 1) == 0
-    (entry,) = json.loads((tmp_path / "eval.json").read_text())
+    (entry,) = of_models(json.loads((tmp_path / "eval.json").read_text()))
     assert (entry["split"], entry["metrics"]["accuracy"]) == ("dev", 0.875)
 
 

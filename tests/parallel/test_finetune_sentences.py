@@ -16,6 +16,7 @@ from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.launcher import launch
+from gpt1_ds.tracking.entries import of_models
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
@@ -78,7 +79,7 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     arguments = (config, [checkpoint], pairs, config.task.sts, None)  # type: ignore[union-attr]
     assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 2) == 0
     for file in (own, pairs):
-        (entry,) = json.loads(file.read_text())
+        (entry,) = of_models(json.loads(file.read_text()))
         assert (entry["task"], entry["split"], entry["step"]) == ("sts", "dev", trained["step"])
         for metric in ("spearman", "pearson"):
             assert entry["metrics"][metric] == pytest.approx(trained["metrics"][metric], abs=1e-3)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.tasks.lines import LineReader
+from gpt1_ds.tracking.entries import of_models
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.served import fields, labels, rows
 
@@ -189,7 +191,7 @@ def test_evaluate_repeats_the_runs_own_scores_on_every_layout(shape: str, fine_t
     assert own["split"] == "dev"
     for layout in (["--nproc", "2"], ["--nproc", "2", "parallel.tensor=2"], ["--nproc", "2", "parallel.pipeline=2"]):
         assert main(["evaluate", "--checkpoint", str(run), "--out", "e.json", *layout]) == 0
-        (found,) = json.loads(Path("e.json").read_text())
+        (found,) = of_models(json.loads(Path("e.json").read_text()))
         assert (found["task"], found["split"], found["step"]) == (own["task"], "dev", own["step"])
         np.testing.assert_allclose(list(found["metrics"].values()), list(own["metrics"].values()), atol=1e-5)
         assert list(found["metrics"]) == list(own["metrics"])
@@ -202,7 +204,18 @@ def test_evaluate_takes_the_runs_eval_json_and_data_that_moved(fine_tuned: Runs,
     shutil.copytree(fine_tuned("single").parents[1], in_folder / "data", ignore=shutil.ignore_patterns("runs"))
     assert main(["evaluate", "--checkpoint", str(copy), "task.path=data", "--nproc", "1"]) == 0
     after = json.loads((copy / "eval.json").read_text())
-    assert [entry["metrics"] for entry in after] == [entry["metrics"] for entry in before]
+    assert [entry["metrics"] for entry in of_models(after)] == [entry["metrics"] for entry in before]
+    controls = {entry["task"]: entry for entry in after if entry not in of_models(after)}
+    assert set(controls) == {"control/majority/table", "control/bag of words/table"}
+    assert all((entry["split"], entry["step"]) == ("dev", 0) for entry in controls.values())
+    rights = [row["x"] for row in rows("single", 41)]
+    trained = Counter(row["x"] for row in rows("single", 96))
+    most = max(sorted(trained), key=trained.__getitem__)
+    wanted = {"accuracy": pytest.approx(rights.count(most) / 41)}
+    assert controls["control/majority/table"]["metrics"].items() >= wanted.items()
+    assert controls["control/bag of words/table"]["metrics"]["accuracy"] > 0.9, "the words tell the class"
+    assert main(["report", str(copy)]) == 0
+    assert "control/bag of words/table" in (copy / "report.html").read_text()
 
 
 def test_evaluate_says_a_line_a_split(fine_tuned: Runs, program: Callable[..., subprocess.CompletedProcess]) -> None:
@@ -210,8 +223,10 @@ def test_evaluate_says_a_line_a_split(fine_tuned: Runs, program: Callable[..., s
     done = program("evaluate", "--checkpoint", str(run), "--nproc", "2", "--out", "e.json", "optimizer.name=adam2018")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"{run}/checkpoints/step-")
-    assert ": table dev: accuracy " in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+    own, majority, words = done.stderr.splitlines()
+    assert ": table dev: accuracy " in own
+    assert majority.startswith("control/majority/table dev: accuracy ")
+    assert words.startswith("control/bag of words/table dev: accuracy ")
 
 
 def test_evaluate_on_another_task_is_refused(

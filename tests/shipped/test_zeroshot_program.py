@@ -17,6 +17,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.theirs import BERT
+from tests.unit.tasks.test_next_sentence import write_book
 from tools.runs import configuration
 
 TWO = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=64, positions="relative")
@@ -89,6 +90,8 @@ def test_one_checkpoint_and_its_held_out_loss(gpt1: Gpt1) -> None:
     cola = found["zero-shot/cola", 12]
     assert (cola["examples"], cola["fitted"], cola["chance"]) == (30, 30, 0)
     assert cola["matthews"] > 0.3, "dev is train here, and the good sentences say one thing"
+    assert cola["auc_low"] < cola["auc"] < cola["auc_high"]
+    assert {"control", "auc_control"} <= cola.keys()
     assert found["zero-shot/pdp", 12]["accuracy"] in (0, 1), "nine times the same"
     mark()
     assert gpt1("--checkpoint", "r")[0] == 0
@@ -118,7 +121,10 @@ def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path, sentence_dat
     for key, metrics in one.items():
         assert two[key] == pytest.approx(metrics, rel=1e-5)
     pairs = one["zero-shot/blimp", 0]
-    assert set(pairs) == {"accuracy", "chance", "examples", "binding", "ellipsis"}
+    keys = {"accuracy", "low", "high", "control", "chance", "examples", "paradigms", "binding", "ellipsis"}
+    assert set(pairs) == keys
+    assert pairs["control"] in (0, 1)
+    assert pairs["paradigms"] == 1
     assert pairs["accuracy"] == pairs["binding"] == pairs["ellipsis"] in (0, 1), "three times the same pair"
 
 
@@ -128,15 +134,18 @@ def test_models_that_see_their_source(name: str, gpt1: Gpt1, folder: Path, span_
     make_checkpoint(folder / "t5", span_data.parent / "tokenizer", TEXT_MODELS[name])
     template = "{name: cola, path: ., template: 'Is it good? {text} It is', answers: [bad, quite good]}"
     titled = template.replace("name: cola", "name: cola, title: other").replace("quite good", "good")
-    probes = f"[{{name: cola, path: .}}, {{name: pdp, path: .}}, {template}, {titled}]"
+    write_book(folder / "book.txt")
+    books = "{name: next_sentence, path: book.txt, limit: 20}"
+    probes = f"[{{name: cola, path: .}}, {{name: pdp, path: .}}, {template}, {titled}, {books}]"
     for ranks in ("1", "2"):
         words = ("--checkpoint", "t5", "--out", f"{ranks}.json", "--nproc", ranks, "data.path=gone")
         assert gpt1(*words, probes=probes)[0] == 0
     one, two = results(Path("1.json")), results(Path("2.json"))
-    assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "cola-template", "other")}
+    assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "cola-template", "other", "next_sentence")}
     for key, metrics in one.items():
         assert two[key] == pytest.approx(metrics, rel=1e-5)
-    assert one["zero-shot/other", 0].keys() == {"accuracy", "chance", "examples"}
+    assert one["zero-shot/other", 0].keys() == {"accuracy", "low", "high", "control", "chance", "examples"}
+    assert one["zero-shot/other", 0]["control"] == 0.5, "one answer whatever the text is, right for every second one"
     assert (one["zero-shot/other", 0]["examples"], one["zero-shot/other", 0]["chance"]) == (30, 0.5)
 
 
@@ -163,6 +172,12 @@ def test_every_checkpoint_once(gpt1: Gpt1, folder: Path) -> None:
     mark()
     assert gpt1("--checkpoint", "r", "--every")[0] == 0
     assert new() == set(), "nothing is left to do"
+    entries = json.loads(Path("r/eval.json").read_text())
+    del next(entry for entry in entries if (entry["task"], entry["step"]) == ("zero-shot/pdp", 5))["metrics"]["control"]
+    Path("r/eval.json").write_text(json.dumps(entries))
+    assert gpt1("--checkpoint", "r", "--every")[0] == 0
+    assert new() == {("zero-shot/pdp", 5)}, "an older version left no control"
+    mark()
     assert (
         gpt1("--checkpoint", "r", "--every", probes="[{name: cola, path: ., limit: 9}, {name: pdp, path: .}]")[0] == 0
     )

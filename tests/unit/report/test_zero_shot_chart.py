@@ -59,14 +59,29 @@ def test_a_line_per_probe_over_the_steps(run: Path) -> None:
     assert axes.get_xscale() == "log"
 
 
+def test_a_control_is_dashed_in_the_colour_of_its_probe(run: Path) -> None:
+    add(run, entry("copa", 10, accuracy=0.75, control=0.5), entry("copa", 100, accuracy=0.85, control=0.6))
+    add(run, entry("sst2", 10, accuracy=0.5), entry("sst2", 100, accuracy=0.6, control=0.5))
+    (axes,) = figures.draw(curves.data([read(run)]))["zero_shot"].axes
+    lines = {line.get_label(): line for line in axes.lines}
+    score, control = lines["copa"], lines["copa, control"]
+    assert list(control.get_ydata()) == pytest.approx([0, 0.2])
+    assert control.get_color() == score.get_color()
+    assert (control.get_linestyle(), score.get_linestyle()) == ("--", "-")
+    assert (control.get_marker(), score.get_marker()) == ("None", "o")
+    assert list(lines["sst2, control"].get_xdata()) == [100], "an older version left none"
+    assert "Dashed" in PROBES
+
+
 def test_it_is_on_the_page_where_there_are_several_checkpoints(run: Path) -> None:
     add(run, entry("sst2", 10, accuracy=0.625))
     page = write_report([run]).read_text()
     assert page.count("<svg") == 4, "one checkpoint is no evolution"
     assert "accuracy 0.625 of 20 questions, chance 0.500, after 10 steps" in page
-    add(run, entry("sst2", 100, accuracy=0.75))
+    add(run, entry("sst2", 100, accuracy=0.75, low=0.7, high=0.8, control=0.51))
     page = write_report([run, run]).read_text()
     assert page.count("<svg") == 5
+    assert "accuracy 0.750 (0.700 to 0.800) of 20 questions, control 0.510, chance 0.500, after 100 steps" in page
     assert "training steps" in page
     assert "odd: sst2" in page, "of several runs, which one"
     assert (run / "figures" / "zero_shot.png").stat().st_size > 5000

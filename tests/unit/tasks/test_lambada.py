@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.tasks.intervals import of_shares
 from gpt1_ds.tasks.lambada import FILE, measured, read_passages
 from tests.helpers.shared_data import shared_data
 
@@ -37,7 +38,9 @@ def test_what_is_no_passage_names_its_line(row: object, tmp_path: Path) -> None:
 
 def test_metrics() -> None:
     found = measured(np.log([0.5, 0.125]), np.array([1.0, 0.0]))
-    assert found == {"accuracy": 0.5, "perplexity": pytest.approx(4.0), "chance": 0.0, "examples": 2}
+    low, high = of_shares([0.5], [2])
+    scores = {"accuracy": 0.5, "low": low, "high": high, "chance": 0.0}
+    assert found == {**scores, "perplexity": pytest.approx(4.0), "examples": 2}
 
 
 def test_openais_file() -> None:

@@ -1,0 +1,147 @@
+"""What the scores of sequences say of a probe's questions: its metrics, their intervals, and their control's.
+
+`low` and `high` are the 95 % interval of the first metric (intervals.py): what another draw of as many questions does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.tasks import intervals, lambada, metrics
+from gpt1_ds.tasks.questions import Question
+from gpt1_ds.tasks.zeroshot import Float64s, Probe
+
+
+def score(
+    probe: Probe,
+    asked: Sequence[Question],
+    sums: Float64s,
+    fitted: Sequence[Question] = (),
+    likeliest: Float64s | None = None,
+) -> dict[str, float]:
+    """The metrics of a probe, the one that decides first; its interval, `chance`, what guessing gives, and `examples`,
+    how many were asked.
+
+    `sums` are the log-probabilities of the scored tokens of every sequence of `asked`, then of `fitted`, in order.
+    `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
+    `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest.
+    """
+    if probe.name == lambada.NAME:
+        assert likeliest is not None, "the caller has them"
+        return lambada.measured(sums, likeliest)
+    counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
+    values = sums if probe.template else sums / np.maximum(counts, 1)
+    if probe.sums_tokens:
+        return _phenomena(probe, asked, sums) if probe.name == "blimp" else _acceptability(values, asked, fitted)
+    if probe.name == "sst2" and not probe.template:
+        values = _calibrated(sums) if len(set(counts.tolist())) > 1 else sums
+    sizes = [len(question.sequences) for question in asked]
+    points = [_points(part, q.label) for part, q in zip(np.split(values, np.cumsum(sizes)[:-1]), asked, strict=True)]
+    return {**_shares([float(np.mean(points))], [len(asked)]), "chance": float(np.mean([1 / size for size in sizes])),
+            "examples": len(asked)}  # fmt: skip
+
+
+def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a probe with those of its control (zeroshot.py): before each chance, what the control has of the
+    same metric, and lambada's other metric.
+    """
+    merged: dict[str, float] = {}
+    for key, value in found.items():
+        if key.endswith("chance"):
+            metric = next(iter(found)) if key == "chance" else "auc"
+            merged[key.replace("chance", "control")] = control[metric]
+        merged[key] = value
+        if key == "perplexity":
+            merged["perplexity_control"] = control[key]
+    return merged
+
+
+def shown(found: Mapping[str, float]) -> str:
+    """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502, chance 0.5, examples 67000`."""
+    ends = {next(iter(found)): ("low", "high"), "auc": ("auc_low", "auc_high")}
+    parts = []
+    for key, value in found.items():
+        if key.endswith(("low", "high")):
+            continue
+        text = f"{key.replace('_', ' ')} {_digits(value)}"
+        if key in ends:
+            text += " ({} to {})".format(*(_digits(found[end]) for end in ends[key]))
+        parts.append(text)
+    return ", ".join(parts)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.{4 if abs(value) >= 1 else 3}g}" if isinstance(value, float) else str(value)
+
+
+def best_threshold(values: Float64s, labels: NDArray[np.int64]) -> float:
+    """The t for which `values > t` has the highest Matthews' correlation with `labels` (0 or 1), halfway between two
+    values; of equals the lowest. Below all values where no threshold does better than calling everything 1.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered, positive = values[order], labels[order] == 1
+    cuts = np.flatnonzero(np.diff(ordered) > 0) + 1  # this many values are called 0
+    false_negative, true_negative = np.cumsum(positive)[cuts - 1], np.cumsum(~positive)[cuts - 1]
+    true_positive, false_positive = positive.sum() - false_negative, (~positive).sum() - true_negative
+    product = (1.0 * positive.sum()) * (~positive).sum() * cuts * (len(values) - cuts)
+    correlation = (true_positive * true_negative - false_positive * false_negative) / np.sqrt(np.maximum(product, 1))
+    if len(cuts) == 0 or correlation.max() <= 0:
+        return float(ordered[0] - 1)
+    cut = cuts[int(np.argmax(correlation))]
+    return float((ordered[cut - 1] + ordered[cut]) / 2)
+
+
+def _points(values: Float64s, label: int) -> float:
+    """1 for a right answer, 0 for a wrong one, a share where several are the best."""
+    best = values == values.max()
+    return float(best[label] / best.sum())
+
+
+def _shares(shares: Sequence[float], counts: Sequence[int]) -> dict[str, float]:
+    """The mean of shares that are right, each of so many examples, and its interval."""
+    low, high = intervals.of_shares(shares, counts)
+    return {"accuracy": float(np.mean(shares)), "low": low, "high": high}
+
+
+def _calibrated(sums: Float64s) -> Float64s:
+    """Each of two words by how far it is above its average. Zero where all examples are alike, without rounding."""
+    pairs_N2 = sums.reshape(-1, 2) - sums[:2]
+    pairs_N2 = pairs_N2 - pairs_N2.mean(axis=0)
+    values: Float64s = pairs_N2.reshape(-1)
+    return values
+
+
+def _phenomena(probe: Probe, asked: Sequence[Question], sums: Float64s) -> dict[str, float]:
+    """The mean over the phenomena, and the accuracy of each."""
+    points: dict[str, list[float]] = {}
+    for question, pair in zip(asked, sums.reshape(-1, 2), strict=True):
+        points.setdefault(question.group, []).append(_points(pair, question.label))
+    each = {name: float(np.mean(points[name])) for name in sorted(points)}
+    return {
+        **_shares([*each.values()], [len(points[name]) for name in each]),
+        **{"chance": 0.5, "examples": len(asked), "paradigms": len({one.source for one in probe.examples})},
+        **each,
+    }
+
+
+def _acceptability(values: Float64s, asked: Sequence[Question], fitted: Sequence[Question]) -> dict[str, float]:
+    """Matthews' correlation and the accuracy of values above a threshold that is fitted, and without any threshold the
+    area under the ROC curve, which is not there where all sentences are of one class.
+    """
+    gold = np.array([question.label for question in (*asked, *fitted)])
+    threshold = best_threshold(values[len(asked) :], gold[len(asked) :])
+    values, gold = values[: len(asked)], gold[: len(asked)]
+    predictions = (values > threshold).astype(np.int64)
+    low, high = intervals.of_matthews(gold, predictions)
+    area = intervals.of_area(values, gold)
+    keys = ("auc", "auc_low", "auc_high", "auc_chance")
+    return {
+        "matthews": metrics.measure("matthews", gold, predictions) or 0.0,
+        **{"low": low, "high": high, "chance": 0.0},
+        **(dict(zip(keys, (*area, 0.5), strict=True)) if area else {}),
+        "accuracy": metrics.measure("accuracy", gold, predictions) or 0.0,
+        **{"examples": len(asked), "fitted": len(fitted), "threshold": threshold},
+    }

@@ -1,0 +1,153 @@
+"""What a probe asks, as token sequences whose last tokens are scored; and what its control asks (zeroshot.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.tasks import lambada, next_sentence, winograd
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.frame import Frame, Int32s
+from gpt1_ds.tasks.registry import SPECS
+from gpt1_ds.tasks.zeroshot import SENTIMENT, Probe
+
+
+@dataclass(frozen=True)
+class Question:
+    """One example as a sequence per candidate answer; CoLA has one, the sentence."""
+
+    sequences: tuple[Int32s, ...]  # each [T], T at most the frame's size
+    scored: tuple[int, ...]  # of each sequence, how many of its last tokens count, the frame's `last` aside
+    label: int  # the right sequence; of CoLA 1: acceptable
+    group: str = ""  # its phenomenon, which has an accuracy of its own
+    candidates: tuple[Int32s, ...] = ()  # what the control scores; empty: what is scored here
+
+    def answers(self, frame: Frame) -> tuple[Int32s, ...]:
+        """The scored tokens of each sequence."""
+        stops = [len(sequence) - len(frame.last) for sequence in self.sequences]
+        return tuple(
+            sequence[stop - count : stop]
+            for sequence, count, stop in zip(self.sequences, self.scored, stops, strict=True)
+        )
+
+    def alone(self, frame: Frame) -> Question:
+        """The control's: the candidates with nothing before them but what the frame puts before any text."""
+        answers = [answer[: frame.most] for answer in self.candidates or self.answers(frame)]
+        sequences = tuple(frame.around(frame.before, answer) for answer in answers)
+        return replace(self, sequences=sequences, scored=tuple(map(len, answers)))
+
+
+def tokens_alone(asked: Sequence[Question], frame: Frame) -> tuple[list[Int32s], NDArray[np.int64], NDArray[np.int64]]:
+    """The control of scores that are sums over all tokens of a sentence: every distinct token of the N that are scored
+    as a sequence of its own; of each of the N, which one of them it is, and which sequence of `asked` it belongs to.
+
+    Within a sequence they are in the order of their ids, so that the same tokens in any order have the same sum.
+    """
+    answers = [answer for question in asked for answer in question.answers(frame)]
+    sequence_N = np.repeat(np.arange(len(answers)), [len(answer) for answer in answers])
+    distinct, token_N = np.unique(np.concatenate([*answers, np.zeros(0, np.int32)]), return_inverse=True)
+    order = np.lexsort((token_N, sequence_N))
+    rows = [frame.around(frame.before, token.reshape(1)) for token in distinct]
+    return rows, token_N[order].astype(np.int64), sequence_N
+
+
+def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
+    """Examples of a probe as token sequences, framed for a model."""
+    if not probe.template:
+        return questions(probe.name, examples, tokenizer, frame)
+    return [_templated(example, tokenizer, frame, probe) for example in examples]
+
+
+def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
+    """As `probe_questions`, of the probe of this name."""
+    choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
+    kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair, lambada.NAME: _last_word, next_sentence.NAME: _next}
+    ask = kinds.get(name, _schema if name in winograd.FILES else choice)
+    return [ask(example, tokenizer, frame) for example in examples]
+
+
+def _sentence(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    tokens = tokenizer.encode(example.texts[0])
+    return _question((), [tokens], int(example.label == "1"), frame)
+
+
+def _pair(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    both = [tokenizer.encode(text) for text in example.texts]
+    return replace(_question((), both, int(example.label or 0), frame), group=example.group)
+
+
+def _last_word(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    """Encoded together and cut where the text before the word alone ends, as lm-evaluation-harness does."""
+    before, word = example.texts
+    tokens, size = tokenizer.encode(f"{before} {word}"), len(tokenizer.encode(before.rstrip()))
+    return _question(tokens[:size], [tokens[size:]], 0, replace(frame, before=()))
+
+
+def _sentiment(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    text = f"{example.texts[0]} very"
+    words = [tokenizer.encode_part(word, text[-1]) for word in SENTIMENT]
+    return _question(tokenizer.encode(text), words, int(example.label == "1"), frame)
+
+
+def _templated(example: Example, tokenizer: Tokenizer, frame: Frame, probe: Probe) -> Question:
+    """The example in the words of the template, then each answer after a blank."""
+    texts = dict(zip(("{text}", "{text2}"), example.texts, strict=False))
+    text = re.sub(r"\{text2?\}", lambda field: texts.get(field[0], ""), probe.template).rstrip()
+    answers = [tokenizer.encode_part(f" {answer}", text[-1]) for answer in probe.answers]
+    return _question(tokenizer.encode(text), answers, SPECS[probe.name].labels.index(str(example.label)), frame)
+
+
+def _choice(example: Example, tokenizer: Tokenizer, frame: Frame, labels: Sequence[str]) -> Question:
+    text = " ".join(filter(None, example.texts))
+    choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
+    return _question(tokenizer.encode(text), choices, labels.index(str(example.label)), frame)
+
+
+def _next(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    """After the last whole sentences that fit half of a sequence; of a longer one its end."""
+    half = frame.size // 2
+    for first in range(len(example.texts)):
+        text = "".join(example.texts[first:]).strip()
+        tokens = tokenizer.encode(text)
+        if len(tokens) <= half:
+            break
+    choices = [tokenizer.encode_part(f" {choice}", text[-1]) for choice in example.choices]
+    return _question(tokens[-half:], choices, int(example.label or 0), frame)
+
+
+def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
+    """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
+    that come after the candidate in all of them are those after the pronoun.
+    """
+    parts = [winograd.substituted(example, candidate) for candidate in example.choices]
+    wholes = [tokenizer.encode(f"{before}{after}") for before, after in parts]
+    after = min(
+        len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)
+    )
+    kept = [[*frame.before, *whole.tolist()][-frame.capacity :] for whole in wholes]
+    sequences = tuple(frame.around(whole, np.zeros(0, dtype=np.int32)) for whole in kept)
+    told = tokenizer.encode(example.texts[0])
+    candidates = tuple(part[_common(part, told) :] for part in (tokenizer.encode(before) for before, _ in parts))
+    counts = (min(after, frame.most),) * len(wholes)
+    return Question(sequences, counts, int(example.label or 0), candidates=candidates)
+
+
+def _question(text: Sequence[int] | Int32s, answers: Sequence[Int32s], label: int, frame: Frame) -> Question:
+    """`text` and each of `answers`, which are scored; cut so that every answer has the same text before it."""
+    answers = [answer[: frame.most] for answer in answers]
+    history = [*frame.before, *text]
+    kept = history[max(0, len(history) + max(map(len, answers)) - frame.capacity) :]
+    return Question(tuple(frame.around(kept, answer) for answer in answers), tuple(map(len, answers)), label)
+
+
+def _common(first: Int32s, second: Int32s) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    size = min(len(first), len(second))
+    differ = np.flatnonzero(first[:size] != second[:size])
+    return int(differ[0]) if len(differ) else size
