@@ -9,13 +9,19 @@ set -euo pipefail
 shift 3
 [ $# -gt 0 ] || set -- labels auxiliary layers lstm zeroshot
 
-[ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --vocab-size 8000 --unwrap
-gpt1 data build --input "$books" --tokenizer tok --out data/bpe --unwrap --validation 0.05
+mkdir -p shelf data/held_out # every twentieth novel is kept for the probe next_sentence
+number=0
+for file in "$books"/*.txt; do
+  [ $((number++ % 20)) -eq 10 ] && place=data/held_out || place=shelf
+  ln -sfn "$file" "$place/"
+done
+[ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
+gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.05
 link sst2 nli_slices blimp cola
 
 shuffled() { # the words of each novel in another order, its frequencies kept: a fixed one for each file
   mkdir -p shuffled
-  "$root/.venv/bin/python" - "$books" shuffled <<'PYTHON'
+  "$root/.venv/bin/python" - shelf shuffled <<'PYTHON'
 import random
 import sys
 from pathlib import Path

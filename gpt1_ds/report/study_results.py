@@ -153,7 +153,7 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
     for place in tried:
         if not _is_done(RunDir(place)):
             return place
-        entries = json.loads(RunDir(place).evaluation.read_text())
+        entries = of_models(json.loads(RunDir(place).evaluation.read_text()))
         values = [entry["metrics"].get(metric) for entry in entries if entry["split"] == "dev"]
         scores.append(next((value for value in values if value is not None), -math.inf))
     return tried[scores.index(max(scores))]
