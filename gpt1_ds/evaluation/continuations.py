@@ -17,7 +17,7 @@ import numpy as np
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.answer import answer, encode_sentinels
-from gpt1_ds.evaluation.generate import generate
+from gpt1_ds.evaluation.generate import continued
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import Sampling
@@ -41,9 +41,9 @@ class Continuations:
         self.loaded, self.groups, self.frame = loaded, groups, frame_of(loaded)
 
     @property
-    def generates(self) -> bool:
-        """Whether it writes text; an encoder only scores it."""
-        return self.frame.mask is None
+    def writes(self) -> int:
+        """Tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
+        return self.loaded.config.model.context - 1 if self.frame.mask is None else 0
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
         """Of each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
@@ -57,8 +57,10 @@ class Continuations:
         ends = np.cumsum([len(some) for some in pieces])
         return [float(part_N2[:, 0].sum()) for part_N2 in np.split(scores_N2, ends[:-1])]
 
-    def written(self, prompts: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-        """What follows each prompt, until the end of a document or of `tokens`."""
+    def written(self, prompts: Sequence[tuple[str, dict[str, Any], Sequence[str]]]) -> list[str]:
+        """What follows each prompt, until the end of a document or of `tokens`; what comes after one of the last texts
+        may be missing. A prompt is cut at its beginning where it and `tokens` do not fit, as the `hf` model does.
+        """
         mine = prompts[self.groups.rank :: self.groups.world]
         found = [""] * len(prompts)
         for rank, texts in enumerate(self.groups.gather([self._write(*prompt) for prompt in mine])):
@@ -90,13 +92,13 @@ class Continuations:
             counts.append(len(scored))
         return shared_scores(self.loaded, sequences, counts, self.frame, self.groups)
 
-    def _write(self, prompt: str, settings: dict[str, Any]) -> str:
+    def _write(self, prompt: str, settings: dict[str, Any], stops: Sequence[str]) -> str:
+        context, tokenizer, sampling = self.loaded.config.model.context, self.loaded.tokenizer, Sampling(**settings)
+        ids = tokenizer.encode(prompt).tolist()
         if self.frame.sentinel is None:
-            return generate(self.loaded, prompt, Sampling(**settings))
-        context, tokenizer = self.loaded.config.model.context, self.loaded.tokenizer
-        settings = {**settings, "tokens": min(settings["tokens"], context - 1)}
+            return continued(self.loaded, ids[-(context - sampling.tokens) :], sampling, stops)
         excess = len(encode_sentinels(tokenizer, prompt + SENTINEL)) + 1 - context
         if excess > 0:
-            prompt = tokenizer.decode(tokenizer.encode(prompt)[excess:])
-        parts = answer(self.loaded, prompt + SENTINEL, Sampling(**settings)).split("<extra_id_")
+            prompt = tokenizer.decode(ids[excess:])
+        parts = answer(self.loaded, prompt + SENTINEL, sampling).split("<extra_id_")
         return parts[1].partition(">")[2] if len(parts) > 1 and not parts[0] else parts[0]

@@ -5,6 +5,8 @@ Shapes: S positions, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,6 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import Sampling
 
 
-@torch.no_grad()
 def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     """A continuation of `prompt` (not repeated), ended early by the end of a document. Raises ConfigError for a model
     that does not continue text.
@@ -26,11 +27,17 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
             f"sample: {loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
             "continue text; use gpt1-ds fill"
         )
+    return continued(loaded, loaded.tokenizer.encode(prompt).tolist(), sampling)
+
+
+@torch.no_grad()
+def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
+    """What follows the ids `prompt`; the token that completes one of `stops` is the last."""
     tokenizer, context = loaded.tokenizer, loaded.config.model.context
     device = next(loaded.model.parameters()).device
     generator = torch.Generator().manual_seed(sampling.seed)
     forbidden = control_symbols(tokenizer)
-    sequence = [int(token) for token in tokenizer.encode(prompt)] or [tokenizer.eod_id]
+    sequence = [*prompt] or [tokenizer.eod_id]
     begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
     while len(sequence) < begin + sampling.tokens:
         if seen + len(pending) > context:  # learned positions end here: continue from the later half
@@ -43,6 +50,8 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
             break
         sequence.append(token)
         pending = [token]
+        if stops and any(stop in tokenizer.decode(sequence[begin:]) for stop in stops):
+            break
     return tokenizer.decode(sequence[begin:])
 
 

@@ -23,6 +23,7 @@ from lm_eval import evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
 from gpt1_ds.common.errors import ConfigError, DataError
@@ -30,6 +31,8 @@ from gpt1_ds.common.errors import ConfigError, DataError
 PREFIX = "lm-eval/"  # of a task's name in eval.json
 MAX_TOKENS = 256  # written by a task that does not say how many; the harness's own default
 SUFFIXES = (".yaml", ".yml")
+_WRITING = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")  # of a task's generation_kwargs
+_NEUTRAL = {"num_beams": 1}  # what changes nothing
 _BOOTSTRAPS = 1000  # draws for the standard error of what is no mean
 
 
@@ -37,7 +40,8 @@ class Scorer(Protocol):
     """What a model has to do. A `context` may be empty: the continuation then begins a text."""
 
     @property
-    def generates(self) -> bool: ...
+    def writes(self) -> int:
+        """Tokens that it writes of a text at most; 0: it only scores texts."""
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
         """Of each (context, continuation) the log-likelihood in nats, and whether greedy decoding gives it."""
@@ -45,8 +49,10 @@ class Scorer(Protocol):
     def texts(self, texts: Sequence[str]) -> list[float]:
         """The log-likelihood of each whole text in nats, however long it is."""
 
-    def written(self, prompts: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-        """What follows each prompt; `tokens`, `temperature`, `top_k` and `top_p` say how."""
+    def written(self, prompts: Sequence[tuple[str, dict[str, Any], Sequence[str]]]) -> list[str]:
+        """What follows each prompt; `tokens`, `temperature`, `top_k` and `top_p` say how. What comes after one of the
+        last texts is not needed.
+        """
 
 
 @register_model("gpt1-ds")
@@ -64,9 +70,8 @@ class HarnessModel(LM):
         return self.scorer.texts([request.args[0] for request in requests])
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        asked = [request.args for request in requests]
-        written = self.scorer.written([(context, _sampling(settings)) for context, settings in asked])
-        return [_until(text, settings.get("until", ())) for text, (_, settings) in zip(written, asked, strict=True)]
+        asked = [(context, *_sampling(settings)) for context, settings in (request.args for request in requests)]
+        return [_until(text, stops) for text, (*_, stops) in zip(self.scorer.written(asked), asked, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -120,11 +125,8 @@ def run(scorer: Scorer, tasks: Tasks, limit: int | None) -> list[dict[str, Any]]
     `limit` asks this many examples of each task. Raises ConfigError for a task that the model cannot do.
     """
     for name, task in tasks.leaves.items():
-        if task.OUTPUT_TYPE == "generate_until" and not scorer.generates:
-            raise ConfigError(
-                f"--lm-eval {name}: wants text written (generate_until), an encoder (model.mask=bidirectional) only "
-                "scores it; choose tasks of loglikelihood or multiple_choice"
-            )
+        if task.OUTPUT_TYPE == "generate_until":
+            _check_writing(name, task.get_config("generation_kwargs") or {}, scorer.writes)
     with _quiet():
         found = evaluate(
             lm=HarnessModel(scorer),
@@ -207,16 +209,40 @@ def _split(task: Any) -> str:
     return str((task.config.test_split if task.has_test_docs() else task.config.validation_split) or "test")
 
 
-def _sampling(settings: dict[str, Any]) -> dict[str, Any]:
-    """How a task wants text drawn, greedily unless it says otherwise."""
-    tokens = settings.get("max_gen_toks", settings.get("max_new_tokens", MAX_TOKENS))
-    drawn: dict[str, Any] = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
-    return {"tokens": tokens, **({"temperature": 1.0, **drawn} if settings.get("do_sample") else {"temperature": 0})}
+def _check_writing(name: str, asked: dict[str, Any], most: int) -> None:
+    """Raise ConfigError for a task of generate_until that a model which writes `most` tokens cannot do as the harness
+    means it.
+    """
+    if not most:
+        raise ConfigError(
+            f"--lm-eval {name}: wants text written (generate_until), an encoder (model.mask=bidirectional) only "
+            "scores it; choose tasks of loglikelihood or multiple_choice"
+        )
+    settings = normalize_gen_kwargs(asked, MAX_TOKENS)
+    if settings["max_gen_toks"] > most:
+        raise ConfigError(
+            f"--lm-eval {name}: wants up to {settings['max_gen_toks']} tokens written (max_gen_toks), which "
+            f"model.context={most + 1} has no room for; choose a task that wants fewer"
+        )
+    for key, value in settings.items():
+        if key not in _WRITING and _NEUTRAL.get(key) != value:
+            raise ConfigError(
+                f"--lm-eval {name}: generation_kwargs has {key}={value}, which this program does not know; it knows "
+                f"{', '.join(_WRITING)}"
+            )
 
 
-def _until(text: str, stops: str | Sequence[str]) -> str:
-    for stop in [stops] if isinstance(stops, str) else stops:
-        text = text.split(stop)[0] if stop else text
+def _sampling(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """How a task wants text drawn, greedily unless it says otherwise, and what ends it."""
+    settings: dict[str, Any] = {**normalize_gen_kwargs(asked, MAX_TOKENS)}
+    drawn = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
+    how = {"temperature": 1.0, **drawn} if settings["do_sample"] else {"temperature": 0}
+    return {"tokens": settings["max_gen_toks"], **how}, [stop for stop in settings["until"] if stop]
+
+
+def _until(text: str, stops: Sequence[str]) -> str:
+    for stop in stops:
+        text = text.split(stop)[0]
     return text
 
 

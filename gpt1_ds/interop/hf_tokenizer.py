@@ -20,7 +20,7 @@ newlines, clitics or titles. Measured against our exact encoder on novels of the
 **Byte-level BPE, WordPiece and T5's unigram model: the same ids for every text**, as both sides are the `tokenizers`
 library. Where a tokenizer has `cls`, a text or a pair of texts gets the symbols of its family: `[CLS] a [SEP] b [SEP]`,
 with segments 0 and 1, for WordPiece, and `<s> a </s></s> b </s>` for the byte-level BPE. With unigram models each text
-ends with the end of a document.
+ends with the end of a document. The tokenizer of a model that continues text puts nothing around it.
 
 Control symbols are declared special, and `split_special_tokens` makes their text in an input ordinary text again, but
 where there are sentinels, which a text may name.
@@ -79,9 +79,13 @@ _WORDS = (
 )
 
 
-def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
-    """File name -> JSON value of what transformers needs beside the model."""
+def tokenizer_files(tokenizer: Tokenizer, context: int, plain: bool = False) -> dict[str, Any]:
+    """File name -> JSON value of what transformers needs beside the model. With `plain` nothing is put around a text,
+    as a model that continues it has seen it.
+    """
     contents = FORMS[tokenizer.kind](tokenizer)
+    if plain:
+        contents["post_processor"] = None
     symbols = {token["id"]: token["content"] for token in contents["added_tokens"]}
     named = {role: symbols[number] for role, number in tokenizer.special_ids.present().items()}
     ends = named["eod"]  # what a text begins after; nothing adds it by itself
@@ -89,7 +93,7 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "unk_token": named.get("unknown", ends),  # byte-level vocabularies have none and need none
-        "bos_token": named.get("cls", ends),
+        "bos_token": ends if plain else named.get("cls", ends),
         "eos_token": ends,
         **{TOKENS[role]: symbol for role, symbol in named.items() if role in TOKENS},
         "additional_special_tokens": [named[role] for role in ("start", "delimiter", "extract") if role in named],

@@ -67,7 +67,8 @@ def export(checkpoint: Path, out: Path) -> Path:
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
     check_size(source, facts, model, head)
-    files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context)
+    continues = model.kind != "encoder_decoder" and model.mask == "causal"
+    files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context, plain=continues)
     if tuned:
         settings = {**their_config(family, model, tokenizer, tuned.architecture), **tuned.config(tokenizer)}
         lay_out_inputs(files, tokenizer, tuned.task)

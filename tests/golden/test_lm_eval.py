@@ -51,10 +51,16 @@ class Alone:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
-    place = tmp_path_factory.mktemp("models")
-    (place / "text.txt").write_text("\n".join(SENTENCES * 20))
-    train([place / "text.txt"], place / "tokenizer", 340, masks=True, sentinels=8)
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("models") / "text.txt"
+    file.write_text("\n".join(SENTENCES * 20))
+    return file
+
+
+@pytest.fixture(scope="module")
+def models(text: Path) -> dict[str, Loaded]:
+    place = text.parent
+    train([text], place / "tokenizer", 340, masks=True, sentinels=8)
     return {
         name: load_checkpoint(make_checkpoint(place / name, place / "tokenizer", model), "cpu")
         for name, model in MODELS.items()
@@ -71,19 +77,20 @@ def requests(kind: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
     return [Instance(kind, {}, one, number) for number, one in enumerate(arguments)]
 
 
-@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
-def test_the_harness_says_the_same_of_the_export(name: str, models: dict[str, Loaded], tmp_path: Path) -> None:
-    """Contexts that are empty, long, or end in a blank; texts of several windows."""
+def exported(loaded: Loaded, out: Path) -> Any:
+    """The harness's own `hf` model on an export, with no option."""
     from lm_eval.models.huggingface import HFLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    huggingface.export(models[name].folder, tmp_path / "export")
-    theirs = HFLM(
-        pretrained=AutoModelForCausalLM.from_pretrained(tmp_path / "export"),
-        tokenizer=AutoTokenizer.from_pretrained(tmp_path / "export"),
-        batch_size=1,
-        prefix_token_id=models[name].tokenizer.eod_id,
-    )
+    huggingface.export(loaded.folder, out)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
+
+
+@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
+def test_the_harness_says_the_same_of_the_export(name: str, models: dict[str, Loaded], tmp_path: Path) -> None:
+    """Contexts that are empty, long, or end in a blank; texts of several windows."""
+    theirs = exported(models[name], tmp_path / "export")
     ours = harness.HarnessModel(scorer(models[name]))
     pairs = [*last_words(LAST), ("", "A text."), ("the file ", "is read"), (" ".join(SENTENCES * 3), " in the end")]
     found, wanted = (model.loglikelihood(requests("loglikelihood", pairs)) for model in (ours, theirs))
@@ -97,10 +104,23 @@ def test_the_harness_says_the_same_of_the_export(name: str, models: dict[str, Lo
     assert found == pytest.approx(wanted, abs=TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["gpt1", "gpt2"])
+def test_the_harness_writes_the_same_by_the_export(name: str, text: Path, tmp_path: Path) -> None:
+    """Of prompts that leave room, or are cut; with stops. A byte-level BPE: both sides show broken characters alike."""
+    train([text], tmp_path / "tokenizer", 340, model="gpt2-bpe", masks=True)
+    loaded = load_checkpoint(make_checkpoint(tmp_path / name, tmp_path / "tokenizer", MODELS[name]), "cpu")
+    ours, theirs = harness.HarnessModel(scorer(loaded)), exported(loaded, tmp_path / "export")
+    settings = [{"max_gen_toks": 12, "do_sample": False}, {"max_gen_toks": 47, "until": ["a", "e"]}, {"max_tokens": 30}]
+    asked = [(prompt, one) for prompt in ("the file ", *SENTENCES[:2], " ".join(SENTENCES)) for one in settings]
+    found, wanted = (model.generate_until(requests("generate_until", [*asked])) for model in (ours, theirs))
+    assert found == wanted
+    assert len(set(found)) > len(settings)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_text_is_written_until_a_stop(name: str, models: dict[str, Loaded]) -> None:
     ours, settings = harness.HarnessModel(scorer(models[name])), {"max_gen_toks": 12, "do_sample": False}
-    if not ours.scorer.generates:
+    if not ours.scorer.writes:
         assert name == "bert"
         return
     asked = requests("generate_until", [(SENTENCES[1], settings), ("the file", settings)])

@@ -28,6 +28,7 @@ LONG = {  # file::function -> why
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
     "tests/shipped/test_scaling_commands.py::test_every_cell_is_run_and_collected": "seven runs, for all tests",
+    "tests/shipped/test_whole_way.py::test_a_stranger_walks_it_in_an_empty_folder": "eleven programs, eight load torch",
     "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
     "tests/slurm/test_failures.py::test_killed_rank_ends_the_job_and_the_next_continues": TWICE,

@@ -25,6 +25,9 @@ def finished(tiny_data: Path, sentence_data: Path, tmp_path_factory: pytest.Temp
     for form in ("blimp", "lambada", "rolling", "generation"):
         write_task(folder, form)
     write_task(folder, "blimp", name="coded", trust_remote_code="true")
+    written = (folder / "local_generation.yaml").read_text()
+    (folder / "long.yaml").write_text(written.replace("max_gen_toks: 8", "max_gen_toks: 4096"))
+    (folder / "beams.yaml").write_text(written.replace("max_gen_toks: 8", "num_beams: 4\n  max_gen_toks: 8"))
     (folder / "gone.yaml").write_text((folder / "local_blimp.yaml").read_text().replace("local_blimp", "nowhere"))
     return folder
 
@@ -70,6 +73,18 @@ def test_every_checkpoint_once_into_the_run(gpt1, finished: Path) -> None:  # ty
         ("r", "coded.yaml", [], "runs code from a hub (trust_remote_code), which this program never does"),
         ("r", "gone.yaml", [], "cannot be loaded"),
         ("r", "local_blimp.yaml", ["--limit", "0"], "--limit=0: at least 1 example is needed"),
+        (
+            "r",
+            "long.yaml",
+            [],
+            "--lm-eval local_generation: wants up to 4096 tokens written (max_gen_toks), which model.context=",
+        ),
+        (
+            "r",
+            "beams.yaml",
+            [],
+            "--lm-eval local_generation: generation_kwargs has num_beams=4, which this program does not know",
+        ),
         ("bert", "local_generation.yaml", [], "wants text written (generate_until), an encoder"),
         ("bert", "local_blimp.yaml", ["--sts", "x"], "--lm-eval and --sts: evaluate one of them at a time"),
     ],

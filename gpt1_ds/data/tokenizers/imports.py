@@ -186,7 +186,7 @@ def _whole_gpt2(path: Path, model: dict[str, Any], added: dict[str, int], out: P
     gpt2_bpe.read_merges(path, contents[1], vocabulary)
     special_ids = gpt2_bpe.special_ids(vocabulary)
     if special_ids.eod is None:
-        raise DataError(f"{path}: has neither {gpt2_bpe.ENDOFTEXT} nor RoBERTa's symbols; download it again")
+        raise OfAnotherKindError(f"{path}: has neither {gpt2_bpe.ENDOFTEXT} nor RoBERTa's symbols")
     return _publish_gpt2(out, contents, len(vocabulary), special_ids)
 
 

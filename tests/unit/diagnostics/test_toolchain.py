@@ -16,7 +16,7 @@ def test_everything_is_named_and_nothing_of_the_environment(monkeypatch: pytest.
     found = toolchain.toolchain(torch.device("cpu"))
     wanted = {"torch", "cuda", "cudnn", "nccl", "driver", "triton", "compiler", "device", "count", "memory_gib"}
     assert wanted <= found.keys()
-    assert found["torch"] == torch.__version__
+    assert torch.__version__.startswith(found["torch"])  # some packages leave the build (+cu130) out
     assert found["count"] >= 1
     assert "a-secret" not in json.dumps(found)
 

@@ -144,6 +144,18 @@ def test_roles_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert error.count("\n") == 1
 
 
+def test_a_byte_level_bpe_with_another_end_of_a_document(tmp_path: Path) -> None:
+    """Like GPT-2's but for its symbol: the files beside it say what that is for, or a person does."""
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator(sentences(300), 400, special_tokens=["<|fin|>"], show_progress=False)
+    folder = save(tmp_path / "hf", made)
+    with pytest.raises(DataError, match=r"no symbol is known to end a document; name one by --role eod=SYMBOL$"):
+        imports.import_hf(folder, tmp_path / "a")
+    assert imports.import_hf(folder, tmp_path / "b", ["eod=<|fin|>"])[1] == ["tokenizer.json: eod <|fin|>"]
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|fin|>"}')
+    assert imports.import_hf(folder, tmp_path / "c")[1] == ["tokenizer.json: eod <|fin|>"]
+
+
 def test_a_name_on_the_hub(tmp_path: Path) -> None:
     """A server on this machine stands for the hub."""
     save(tmp_path / "root" / "models" / "org" / "tok", unigram(), eos_token="</s>")
