@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ class MicroBatch:
         facts_B3 = row_facts(keys_B, batch.spans)
         inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, facts_B3), batch.labels))
         return cls(inputs, labels)
+
+    def filled(self, tensors: Iterator[Tensor]) -> MicroBatch:
+        """With the next ones in the place of its own."""
+        return MicroBatch(*(tuple(islice(tensors, len(part))) for part in (self.inputs, self.labels)))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -144,10 +149,7 @@ class Engine(ABC):
 
         def arriving() -> list[MicroBatch]:
             tensors = iter(arrival())
-            return [
-                MicroBatch(tuple(next(tensors) for _ in batch.inputs), tuple(next(tensors) for _ in batch.labels))
-                for batch in batches
-            ]
+            return [batch.filled(tensors) for batch in batches]
 
         return arriving
 

@@ -117,5 +117,7 @@ def test_a_finished_cell_of_another_configuration_is_refused(tmp_path: Path) -> 
 def test_a_score_that_is_not_defined_ends_no_sweep(tmp_path: Path, value: str, told: str) -> None:
     trial = planned(tmp_path).trials[0]
     trial.run_dir.create()
-    trial.run_dir.evaluation.write_text(f'[{{"split": "dev", "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]')
+    trial.run_dir.evaluation.write_text(
+        f'[{{"task": "x", "split": "dev", "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]'
+    )
     assert trial.result == told

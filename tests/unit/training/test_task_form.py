@@ -33,7 +33,7 @@ def words(folder: Path, tokenizer: Path, *more: str) -> list[str]:
         ),
         (
             ["task.form=text", "task.kind=sentences", "task.sts=x"],
-            "task.form=text answers in words, task.kind=sentences makes vectors",
+            "task.form=text answers a task, task.kind=sentences makes vectors",
         ),
         (["task.form=text", "task.regression=value"], "task.regression=value needs task.form=head; .* leave it out"),
     ],
