@@ -235,8 +235,8 @@ def _check_writing(name: str, asked: dict[str, Any], most: int) -> None:
 def _sampling(asked: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """How a task wants text drawn, greedily unless it says otherwise, and what ends it."""
     settings: dict[str, Any] = {**normalize_gen_kwargs(asked, MAX_TOKENS)}
-    drawn = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
-    how = {"temperature": 1.0, **drawn} if settings["do_sample"] else {"temperature": 0}
+    drawn: dict[str, Any] = {key: settings[key] for key in ("temperature", "top_k", "top_p") if key in settings}
+    how: dict[str, Any] = {"temperature": 1.0, **drawn} if settings["do_sample"] else {"temperature": 0}
     return {"tokens": settings["max_gen_toks"], **how}, [stop for stop in settings["until"] if stop]
 
 
