@@ -36,7 +36,7 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     engine = build_engine(config, 345, ProcessGroups(config))
     verify(engine, FOLDER)
     restore(engine, config, FOLDER)
-    wrong = _not_restored(engine, FOLDER)
+    wrong = _not_restored(engine, config, FOLDER)
     dist.destroy_process_group()
     return manifest.read(FOLDER), wrong
 

@@ -185,7 +185,8 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
     assert "6 of 6 cells are done, from small." in (grid / "table.md").read_text()
     again = program("finetune", "study", "grid.yaml")
     assert "6 cells, 6 done" in again.stderr
-    (folder / "other.yaml").write_text(text.replace("train.steps: 2,", "train.steps: 3,") + "models: grid\n".rjust(20))
+    other = text.replace("train.steps: 2,", "train.steps: 3,").replace("jobs: 2", "jobs: 2\n        models: grid")
+    (folder / "other.yaml").write_text(other)
     told = program("finetune", "study", "other.yaml", "--dry-run")
     assert "to do  mine, small, seed 1" in told.stdout, "it takes the models of the first one"
 
