@@ -33,8 +33,7 @@ python -c "import gpt1_ds, torch; print('gpt1-ds', gpt1_ds.__version__, 'torch',
 
 mkdir work && cd work
 say gpt1-ds doctor
-# the guide's own lines
-# shellcheck disable=SC2016 # the backquotes are Markdown's
-path=$(gpt1-ds guide your-text | sed -n '/^## The whole way/,/^## Input/p' | sed -n '/^```bash$/,/^```$/p' | sed '/^```/d')
-bash -euxo pipefail -c "$path"
+# shellcheck disable=SC2016 # the marks of a block of code are no command
+lines=$(gpt1-ds guide your-text | awk '/^## /{on = /The whole way/} /^```/{code = on && /bash/; next} code') # the guide's own
+bash -euxo pipefail -c "$lines"
 echo "a stranger gets from the wheel to an exported model: torch $version"
