@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.units import count
 from gpt1_ds.evaluation.answer import answer
 from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled
 from gpt1_ds.evaluation.generate import generate
@@ -24,6 +25,10 @@ class LanguageModel(Loaded):
     gives [B, T, V]); `model.logits(tokens_SB)` is the same with positions first; of a fine-tuned one
     `model.scores(tokens_SB, extract_B)` is what its head says of each example [E, K]. `tokenizer(text)` gives ids.
     """
+
+    def __repr__(self) -> str:  # a notebook shows it: the modules and all keys would fill pages
+        size = count(sum(weight.numel() for weight in self.model.parameters()))
+        return f"{type(self).__name__}({str(self.folder)!r}, kind={self.config.model.kind!r}, {size} parameters)"
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.tokenizer))

@@ -50,6 +50,8 @@ def test_a_pair_and_a_whole(models: Models) -> None:
     assert model is loaded.model
     assert tokenizer(TEXT) == tokenizer.encode(TEXT).tolist()
     assert tokenizer.decode(tokenizer(TEXT)) == TEXT
+    assert str(loaded).startswith(f"LanguageModel('{loaded.folder}', kind='gpt', ")
+    assert len(str(loaded).splitlines()) == 1
 
 
 @pytest.mark.parametrize("family", ["gpt1", "bert", "prefix"])
