@@ -25,7 +25,8 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
   say pip install --quiet --index-url "$TORCH_INDEX_URL" "torch==$version"
 else
   say pip install --quiet "torch==$version+cpu" ||
-    say pip install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$version"
+    say pip install --quiet --index-url https://download.pytorch.org/whl/cpu "torch==$version" ||
+    say pip install --quiet "torch==$version" # where only PyPI answers: with its CUDA libraries
 fi
 say pip install --quiet "${wheel}[all]"
 say pip check
