@@ -88,7 +88,9 @@ def forest(compared: Sequence[Compared]) -> Any | None:
 
     figure = Figure(figsize=(9.0, 0.9 + 0.3 * len(deciding)), layout="constrained")
     axes = figure.subplots()
-    colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3"}
+    colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3", "undecided, or nothing was expected": "0.45"}
+    for verdict, colour in colours.items():
+        axes.plot([], [], color=colour, marker="o", ms=4, label=verdict)
     for height, one in enumerate(deciding.values()):
         ends = [[one.difference - one.low], [one.high - one.difference]]
         colour = colours.get(one.verdict, "0.45")
@@ -98,6 +100,7 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     axes.set_ylim(len(deciding) - 0.5, -0.5)
     axes.set_xlabel("difference, points")
     axes.grid(axis="x", alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=len(colours), fontsize=8)
     return figure
 
 

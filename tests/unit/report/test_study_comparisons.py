@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.colors import to_rgba
 
 from gpt1_ds.cli import main
 from gpt1_ds.report.study_comparisons import StudyAnswers, comparisons, intervals, verdict
+from gpt1_ds.report.study_figures import forest
 from gpt1_ds.report.study_page import write_study
 from gpt1_ds.report.study_results import read_study
 
@@ -101,6 +103,13 @@ def test_differences_are_paired_and_judged(folder: Path) -> None:
     assert found[1].low < found[1].difference < found[1].high
     assert found[3].difference == pytest.approx(100 * (1 - 41.5 / N) - 50)
     assert all(one.seeds == 2 for one in found)
+    figure = forest(found)
+    (bad,) = figure.axes[0].collections[1].get_colors()
+    says = {
+        text.get_text(): line.get_color()
+        for text, line in zip(figure.legends[0].texts, figure.legends[0].get_lines(), strict=True)
+    }
+    assert to_rgba(says["not supported"]) == pytest.approx(tuple(bad))
 
 
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
