@@ -1,0 +1,151 @@
+"""Which recipe teaches a small GPT-1 the most for its FLOPs? A search of a fixed length, one stage after another.
+
+    python tools/recipe.py FOLDER_OF_NOVELS OUT [--flops 4.4e13] [--ranks 2]
+
+Every trial trains with the same FLOPs, so that a larger model or batch of tokens sees less text, and is scored by
+bits per byte of the whole held-out text, whatever its tokenizer. A stage keeps its best trial for those that follow.
+Writes OUT/trials.csv after each trial. About two hours on two cores; the same command resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpt1_ds.architecture.count import parameters, training_flops_per_token
+from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.config import Config, load
+
+PRESET = "pretrain/books_cpu"
+VOCABULARIES = (8000, 4000, 16000)  # the first until the stage of vocabularies
+BASE = {
+    "train.precision": "fp32",
+    "train.eval_every": 0,
+    "train.eval_batches": 1,
+    "checkpoint.every": 0,
+    "checkpoint.keep": 1,
+}
+Trial = dict[str, Any]
+# What follows a stage with another size of model compares with that size alone, at the recipe kept so far.
+STAGES: dict[str, list[Trial]] = {
+    "batch and rate": [
+        {"train.global_batch": batch, "optimizer.lr": rate} for batch in (4, 8, 16) for rate in (8e-4, 1.6e-3)
+    ],
+    "optimizer": [{"optimizer.name": "muon", "optimizer.lr": rate} for rate in (4e-4, 8e-4, 1.6e-3, 3.2e-3)],
+    "vocabulary": [{"data.path": f"data/{size}"} for size in VOCABULARIES[1:]],
+    "context": [{"model.context": 128}],
+    "dropout": [{f"model.{where}_dropout": 0.1 for where in ("residual", "embedding", "attention")}],
+    "weight decay": [{"optimizer.weight_decay": 0.1}],
+    "shape of 10 M parameters": [
+        {"model.layers": layers, "model.width": width, "model.heads": width // 32}
+        for layers, width in ((4, 384), (6, 320), (10, 256))
+    ],
+}
+
+
+@dataclass
+class Search:
+    out: Path
+    flops: float
+    ranks: int
+    kept: Trial = field(default_factory=lambda: {"data.path": f"data/{VOCABULARIES[0]}"})
+    best: float = float("inf")
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def stage(self, name: str, trials: list[Trial]) -> None:
+        scores = [(self.trial(name, trial), trial) for trial in trials]
+        lowest, chosen = min(scores, key=lambda one: one[0])
+        if lowest < self.best or "shape" in name:  # larger models are compared with one another: they see less text
+            self.best = lowest
+            self.kept |= chosen
+
+    def trial(self, stage: str, changes: Trial) -> float:
+        """Bits per byte of the held-out text after training with the FLOPs of every trial."""
+        settings = BASE | self.kept | changes
+        name = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in (self.kept | changes).items())
+        keys = [f"{key}={value}" for key, value in settings.items()] + [f"run.name={name.replace('/', '-')}"]
+        config = load([PRESET], keys)
+        tokens = self.tokens(config)
+        run = self.out / "runs" / config.run.name
+        if not (run / "eval.json").exists():
+            self.call("pretrain", "-c", PRESET, *keys, f"train.tokens={tokens}", "--nproc", str(self.ranks))
+            self.call("evaluate", "--checkpoint", str(run.relative_to(self.out)), "--nproc", str(self.ranks))
+        steps = [row for row in read_jsonl(run / "metrics.jsonl") if row["kind"] == "train"]
+        (held_out,) = json.loads((run / "eval.json").read_text())
+        score = float(held_out["metrics"]["bits_per_byte"])
+        self.rows.append(
+            {
+                "stage": stage,
+                **{key: config_value(config, key) for stage in STAGES.values() for trial in stage for key in trial},
+                "parameters": parameters(config.model, vocabulary(self.out, config)),
+                "tokens": steps[-1]["tokens"],
+                "tokens_per_second": round(sum(row["tokens_per_second"] for row in steps[1:]) / len(steps[1:])),
+                "bits_per_byte": round(score, 4),
+            }
+        )
+        self.write()
+        return score
+
+    def tokens(self, config: Config) -> int:
+        """As many whole batches as the FLOPs allow."""
+        batch = config.train.global_batch * config.model.context
+        return round(self.flops / training_flops_per_token(config, vocabulary(self.out, config)) / batch) * batch
+
+    def call(self, *words: str) -> None:
+        print("$ gpt1-ds", *words, flush=True)
+        subprocess.run([sys.executable, "-m", "gpt1_ds", *words], cwd=self.out, check=True)
+
+    def write(self) -> None:
+        with (self.out / "trials.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(self.rows[0]))
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+def config_value(config: Config, key: str) -> Any:
+    section, name = key.split(".")
+    value = getattr(getattr(config, section), name)
+    return value[0].path if key == "data.path" else value
+
+
+def vocabulary(out: Path, config: Config) -> int:
+    description = json.loads((out / config.data.path[0].path / "dataset.json").read_text())
+    return int(description["tokenizer"]["vocab_size"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("books", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--flops", type=float, default=4.4e13, help="of each trial; 2 M tokens of the preset")
+    parser.add_argument("--ranks", type=int, default=2)
+    words = parser.parse_args()
+    words.out.mkdir(parents=True, exist_ok=True)
+    search = Search(words.out.resolve(), words.flops, words.ranks)
+    books = str(words.books.resolve())
+    for size in VOCABULARIES:
+        if not (search.out / f"tok/{size}").exists():
+            search.call(
+                "tokenizer", "train", "--input", books, "--out", f"tok/{size}", "--vocab-size", str(size), "--unwrap"
+            )
+        make = ("--input", books, "--tokenizer", f"tok/{size}", "--out", f"data/{size}", "--unwrap")
+        search.call("data", "build", *make, "--validation", "0.02")
+    for name, trials in STAGES.items():
+        search.stage(name, trials)
+        print(f"{name}: {search.best:.4f} bits per byte with {search.kept}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"recipe: {error}")
