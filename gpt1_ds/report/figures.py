@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FILES = ("loss", "learning_rate", "gradient_norm", "throughput", "zero_shot")
 MARKERS = "osD^"
+FEW = 8  # curves that a legend names within the axes
 
 
 def set_up(extra: str = "report") -> None:
@@ -66,6 +67,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     probes = chart["name"] == "zero_shot"
     figure = Figure(figsize=(7.2, 4.0 if chart["marks"] or chart["name"] == "loss" else 2.4))
     axes = figure.subplots()
+    crowded = len(chart["series"]) > FEW
     for one in chart["series"]:
         table = runs[one["run"]]["tables"][one["table"]]
         marker = MARKERS[one["run"] % 4] if probes else "o"
@@ -73,7 +75,8 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
             one["style"], {"alpha": 0.6, "lw": 1}
         )
         x, y = table["step" if probes else "tokens"], table[one["key"]]
-        axes.plot(x, y, label=one["label"], color=f"C{one['colour']}", **style)
+        beside = crowded and one["table"] == "train" and chart["name"] == "loss"  # in the colour of its held-out curve
+        axes.plot(x, y, label=None if beside else one["label"], color=_colour(one["colour"], crowded), **style)
     _marks(axes, chart["marks"])
     axes.set_ylabel(chart["title"], fontsize=8)
     axes.set_xlabel("training steps" if probes else "training tokens")
@@ -82,8 +85,18 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     else:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value) if value else "0"))
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, **({"loc": "center left", "bbox_to_anchor": (1.14, 0.5)} if probes else {}))
+    outside = (
+        {"loc": "center left", "bbox_to_anchor": (1.14 if chart["marks"] else 1.02, 0.5)} if probes or crowded else {}
+    )
+    axes.legend(frameon=False, fontsize=8, **outside)
     return figure
+
+
+def _colour(number: int, crowded: bool) -> Any:
+    """The `number`-th of ten colours, or of twenty where there are many curves."""
+    from matplotlib import colormaps
+
+    return colormaps["tab20"](number % 20) if crowded else f"C{number}"
 
 
 def _marks(axes: Axes, marks: Sequence[dict[str, Any]]) -> None:

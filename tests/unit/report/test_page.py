@@ -80,3 +80,10 @@ def test_labels_of_baselines_are_outside_the_axes_and_apart(run: Path) -> None:
     heights = sorted(y for _, y in places)
     assert len(heights) == 3
     assert min(high - low for low, high in itertools.pairwise(heights)) > 0.0499
+
+
+def test_many_curves_are_named_beside_the_axes_in_colours_of_their_own(run: Path) -> None:
+    (axes,) = figures.draw(curves.data([read(run)] * 12))["loss"].axes
+    legend = axes.get_legend()
+    assert len(legend.get_texts()) == len({line.get_color() for line in legend.get_lines()}) == 12
+    assert legend.get_window_extent().x0 > axes.get_window_extent().x1
