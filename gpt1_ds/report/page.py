@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.report import curves, facts, figures
+from gpt1_ds.report import curves, facts, figures, minimal_pairs
 from gpt1_ds.report.profile_page import read_view
 from gpt1_ds.report.runs import read
 from gpt1_ds.report.template import render
@@ -29,6 +29,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         "report",
         facts=facts,
         curves=curves,
+        minimal_pairs=minimal_pairs,
         title=", ".join(story.name for story in stories),
         stories=stories,
         summaries=[facts.summary(story) for story in stories],
