@@ -73,6 +73,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     shared.study(parser, "finetune/study/books")
     shared.jobs(parser)
     parser.add_argument("--dry-run", action="store_true", help="check everything, list the cells and exit")
+    part = "try the study in NAME-rehearsal: one seed, an N-th of the text and of the examples (default: all of it)"
+    parser.add_argument("--rehearse", type=int, metavar="N", help=part)
 
 
 def _run_study(options: argparse.Namespace) -> int:
@@ -85,17 +87,22 @@ def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.sweep.finetuning_study import load_study
     from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
+    from gpt1_ds.sweep.rehearsal import rehearsed, smaller
     from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.finetune_config import finetune_config
 
-    study = load_study(options.study)
+    study, parts = load_study(options.study), options.rehearse
+    study = study if parts is None else rehearsed(study, parts)
     jobs = jobs_at_a_time(study, options.jobs)
 
+    def sized(config: Config) -> Config:
+        return fitted(config if parts is None else smaller(config, parts), study.nproc)
+
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
-        return fitted(finetune_config(files, overrides), study.nproc)
+        return sized(finetune_config(files, overrides))
 
     def configure_model(files: Sequence[str], overrides: Sequence[str]) -> Config:
-        return with_embedded_corpus(fitted(load(files, overrides), study.nproc), make=not options.dry_run)
+        return with_embedded_corpus(sized(load(files, overrides)), make=not options.dry_run)
 
     models = make_pretraining(study, configure_model, options.overrides)
     if models is not None:

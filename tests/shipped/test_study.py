@@ -173,6 +173,11 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
     (folder / "grid.yaml").write_text(text)
     told = program("finetune", "study", "grid.yaml", "--dry-run")
     assert told.stdout.splitlines()[0] == "to do  small, pre-training, seed 1", told.stderr
+    ran = program("finetune", "study", "grid.yaml", "--rehearse", "2", timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "3 of 3 cells are done, from small." in (folder / "runs" / "grid-rehearsal" / "table.md").read_text()
+    early = folder / "runs" / "grid-rehearsal" / "mine" / "small-early" / "seed-1" / "config.yaml"
+    assert "/grid-rehearsal/pretrained/small/seed-1/checkpoints/step-00000001\n" in early.read_text()
     ran = program("finetune", "study", "grid.yaml", timeout=300)
     assert ran.returncode == 0, ran.stderr
     grid = folder / "runs" / "grid"
@@ -195,6 +200,7 @@ def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
     for words, says in (
         (["nowhere"], "nowhere: no such file"),
         (["table.yaml", "--jobs", "0"], "--jobs=0: at least 1 cell runs at a time"),
+        (["table.yaml", "--rehearse", "1"], "--rehearse=1: a rehearsal is a part of the study; write 2 or more"),
         (["table.yaml", "task.pat=x"], "table: mine, full: task.pat: Key 'pat' not in"),
         (["table.yaml", "task.path=away"], "away: no such folder"),
         (["table.yaml", "checkpoint.init_from=away"], "away: neither a run folder with checkpoints nor a checkpoint"),
