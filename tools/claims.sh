@@ -42,19 +42,19 @@ rates() { # a pilot for claim B: three rates for each kind of model, a quarter o
 }
 
 zeroshot() { # twelve checkpoints of each model, evenly on a log scale of steps
-  for run in runs/claims_labels/pretrained/{GPT-1,LSTM}/seed-*; do
+  for run in "runs/claims_labels$part"/pretrained/{GPT-1,LSTM}/seed-*; do
     [ -d "$run" ] || continue
     gpt1 evaluate --checkpoint "$run" -c evaluate/claims --every --points 12 --nproc 2
   done
-  gpt1 report runs/claims_labels/pretrained/{GPT-1,LSTM}/seed-* --out report
+  gpt1 report "runs/claims_labels$part"/pretrained/{GPT-1,LSTM}/seed-* --out report
 }
 
-for part in "$@"; do
-  case $part in
+for claim in "$@"; do
+  case $claim in
     zeroshot) zeroshot ;;
     rates) rates ;;
-    layers) shuffled; gpt1 finetune study finetune/study/claims_layers ;;
-    labels | auxiliary | lstm) gpt1 finetune study "finetune/study/claims_$part" ;;
-    *) echo "$part: no such claim; choose labels, auxiliary, layers, lstm, zeroshot or rates" >&2; exit 2 ;;
+    layers) shuffled; study claims_layers ;;
+    labels | auxiliary | lstm) study "claims_$claim" ;;
+    *) echo "$claim: no such claim; choose labels, auxiliary, layers, lstm, zeroshot or rates" >&2; exit 2 ;;
   esac
 done

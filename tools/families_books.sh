@@ -7,9 +7,9 @@ set -euo pipefail
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-families-books}"
 train() { # NAME PRESET DATASET TOKENS
-    gpt1 pretrain -c "pretrain/$2" run.name="$1" data.path="data/$3" train.tokens="$4" train.precision=fp32 --nproc 2
+    gpt1 pretrain -c "pretrain/$2" run.name="$1" data.path="data/$3" train.tokens=$(($4 / ${REHEARSE:-1})) train.precision=fp32 --nproc 2
     [ -e "runs/$1/blimp.json" ] || gpt1 evaluate --checkpoint "runs/$1" --out "runs/$1/blimp.json" \
-        probes='[{name: blimp, path: data/blimp, limit: 6700}]'
+        probes="[{name: blimp, path: data/blimp, limit: $((6700 / ${REHEARSE:-1}))}]"
 }
 
 [ -d tok_bpe ] || gpt1 tokenizer train --input "$books" --out tok_bpe --vocab-size 8000 --unwrap
@@ -25,5 +25,5 @@ train gpt1 books_cpu bpe 3999744
 train gpt2 gpt2_books_cpu bytes 3999744
 train bert bert_books_cpu wordpiece 6897664
 train roberta roberta_books_cpu bytes 6897664
-gpt1 finetune study finetune/study/families_books
+study families_books
 gpt1 report runs/gpt1 runs/gpt2 runs/bert runs/roberta --out report

@@ -10,5 +10,5 @@ set -euo pipefail
 [ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --model unigram --sentinels 64 --vocab-size 4096 --unwrap
 gpt1 data build --input "$books" --tokenizer tok --out data/books --unwrap --validation 0.05
 link sst2 nli_slices
-gpt1 finetune study finetune/study/grid
-gpt1 report runs/grid/pretrained/*/seed-1 --out report
+study grid
+gpt1 report "runs/grid$part"/pretrained/*/seed-1 --out report

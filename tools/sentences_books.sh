@@ -11,13 +11,14 @@ set -euo pipefail
 [ -d tok ] || gpt1 tokenizer train --input "$books" --out tok --model wordpiece --vocab-size 8000 --unwrap
 gpt1 data build --input "$books" --tokenizer tok --out data/wordpiece --unwrap --validation 0.05 --sentences
 link nli_slices stsb sts sick glove50
-gpt1 finetune study finetune/study/sentences_books
-study=runs/sentences_books
+study sentences_books
+done=runs/sentences_books$part
 runs=()
 for seed in 1 2 3; do
-    runs+=("BERT=$study/pretrained/BERT/seed-$seed" "BERT, NLI=$study/sentences/BERT/seed-$seed")
-    runs+=("BERT, triplets=$study/sentences/BERT-triplets/seed-$seed")
-    runs+=("BERT, ranking=$study/sentences/BERT-ranking/seed-$seed")
+    [ -d "$done/pretrained/BERT/seed-$seed" ] || continue # a rehearsal has one
+    runs+=("BERT=$done/pretrained/BERT/seed-$seed" "BERT, NLI=$done/sentences/BERT/seed-$seed")
+    runs+=("BERT, triplets=$done/sentences/BERT-triplets/seed-$seed")
+    runs+=("BERT, ranking=$done/sentences/BERT-ranking/seed-$seed")
 done
 "$root/.venv/bin/python" "$root/tools/sentence_vectors.py" --out scores --vectors data/glove50/glove*.txt \
     --sets data/sts/201[2345] data/stsb data/sick/SICK_test_annotated.txt --runs "${runs[@]}"

@@ -23,8 +23,8 @@ def rehearsed(study: Study, parts: int) -> Study:
         raise ConfigError(f"--rehearse={parts}: a rehearsal is a part of the study; write 2 or more, like 10")
     variants = {name: [_earlier(override, parts) for override in row] for name, row in study.variants.items()}
     transfer = study.layer_transfer and replace(study.layer_transfer, seeds=study.layer_transfer.seeds[:1])
-    name = f"{study.name}-rehearsal"
-    return replace(study, name=name, models="", seeds=study.seeds[:1], variants=variants, layer_transfer=transfer)
+    name, models = f"{study.name}-rehearsal", study.models and f"{study.models}-rehearsal"
+    return replace(study, name=name, models=models, seeds=study.seeds[:1], variants=variants, layer_transfer=transfer)
 
 
 def smaller(config: Config, parts: int) -> Config:

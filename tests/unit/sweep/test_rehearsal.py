@@ -21,8 +21,9 @@ def test_the_same_table_of_one_seed() -> None:
     assert named_last(STEP, found.variants["half depth, LM, as many batches"]) == "50"
 
 
-def test_shared_models_are_its_own() -> None:
-    assert rehearsed(load_study("finetune/study/claims_auxiliary"), 2).models == ""
+def test_models_are_shared_with_another_rehearsal() -> None:
+    assert rehearsed(load_study("finetune/study/claims_auxiliary"), 2).models == "claims_labels-rehearsal"
+    assert rehearsed(load_study("finetune/study/claims_labels"), 2).models == ""
 
 
 @pytest.mark.parametrize("parts", [1, 0, -3])
