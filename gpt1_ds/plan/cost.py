@@ -179,7 +179,8 @@ class _Step:
     def _block(self, layer: Layer) -> tuple[float, float]:
         """Seconds of (forward, backward) of one block, without communication."""
         speeds, tokens, tensor = self.speeds, self.tokens, self.tensor
-        products = sum(speeds.product(2 * tokens * matrix / tensor) for matrix in layer.matrices)
+        seen = layer.products / 2 / sum(layer.matrices)  # of both stacks' tokens a matrix sees its own stack's
+        products = sum(speeds.product(2 * seen * tokens * matrix / tensor) for matrix in layer.matrices)
         scores = tokens * layer.scores / tensor * (layer.head_dim / 64) ** 0.5
         score_forward, score_backward = speeds.exact if self.model.attention == "exact" else speeds.fused
         passes = self.simple_passes(layer)

@@ -10,8 +10,9 @@ from gpt1_ds.architecture.layer import padded
 from gpt1_ds.config import Config, load
 from gpt1_ds.plan.communication import overlaps
 from gpt1_ds.plan.cost import Cost, all_reduce, cost, gather
-from gpt1_ds.plan.machine import PRESETS, Link
+from gpt1_ds.plan.machine import PRESETS, Link, Speeds
 from gpt1_ds.plan.memory import LIVE_LIMIT
+from gpt1_ds.plan.stages import stages
 
 H100 = PRESETS["h100"]
 
@@ -190,3 +191,14 @@ def test_products_between_measured_sizes() -> None:
     assert rates[0] == pytest.approx(rates[1])
     assert rates[1:] == sorted(rates[1:])
     assert rates[-1] == speeds.gemm[-1][1]
+
+
+@pytest.mark.parametrize("shared", ["false", "true"])
+def test_matrices_of_two_stacks_see_their_own_tokens(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[float] = []
+    monkeypatch.setattr(Speeds, "product", lambda _, flops: found.append(flops) or 0.0)
+    words = ["model.layers=1", f"model.shared={shared}", "train.global_batch=8", "train.micro_batch=8"]
+    config = load(["pretrain/t5_base"], words)
+    cost(config, 1, 32128, H100)
+    (stage,) = stages(config, 32128)
+    assert sum(found) == pytest.approx(8 * config.row.fed * sum(layer.products for layer in stage.layers))
