@@ -13,7 +13,10 @@ GUIDES = sorted((ROOT / "gpt1_ds" / "guides").glob("*.md"))
 PAGES = [
     *(ROOT / "README.md", *GUIDES, ROOT / "launch" / "README.md", ROOT / "configs" / "README.md"),
     *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
-    *(ROOT / "configs" / "FAITHFUL.md", ROOT / "tools" / "results" / "books_ladder" / "README.md"),
+    *(
+        ROOT / "configs" / "FAITHFUL.md",
+        *(ROOT / f"tools/results/{name}/README.md" for name in ("books_ladder", "grid")),
+    ),
 ]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sbatch"))
 GPUS = 8  # of the nodes that the pages are written for
