@@ -47,7 +47,7 @@ def complete(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str])
         (["pre"], ["pretrain", "predict"]),
         (["slurm", ""], ["submit", "status", "check"]),
         (["finetune", "st"], ["study"]),
-        (["finetune", "study", "--"], ["--help", "--jobs", "--dry-run"]),
+        (["finetune", "study", "--"], ["--help", "--jobs", "--dry-run", "--rehearse"]),
         (["checkpoint", "export", "runs/r", "--to", ""], ["hf"]),
         (["predict", "--format", "t"], ["text", "tsv"]),
         (["pretrain", "a.b=c", "--dr"], ["--dry-run"]),
