@@ -2,8 +2,8 @@
 
     python tools/recipe.py FOLDER_OF_NOVELS OUT [--flops 4.4e13] [--ranks 2]
 
-Every trial trains with the same FLOPs, so that a larger model or batch of tokens sees less text, and is scored by
-bits per byte of the whole held-out text, whatever its tokenizer. A stage keeps its best trial for those that follow.
+Every trial trains with the same FLOPs, so that a larger model sees less text, and is scored by bits per byte
+of the whole held-out text, whatever its tokenizer. A stage keeps its best trial for those that follow.
 Writes OUT/trials.csv after each trial. About two hours on two cores; the same command resumes.
 """
 
@@ -35,7 +35,7 @@ BASE = {
     "checkpoint.keep": 1,
 }
 Trial = dict[str, Any]
-# What follows a stage with another size of model compares with that size alone, at the recipe kept so far.
+# The last stage has larger models, which see less text: they are compared with one another alone.
 STAGES: dict[str, list[Trial]] = {
     "batch and rate": [
         {"train.global_batch": batch, "optimizer.lr": rate} for batch in (4, 8, 16) for rate in (8e-4, 1.6e-3)
@@ -71,6 +71,8 @@ class Search:
     def trial(self, stage: str, changes: Trial) -> float:
         """Bits per byte of the held-out text after training with the FLOPs of every trial."""
         settings = BASE | self.kept | changes
+        rows = settings.get("train.global_batch", 8) // self.ranks
+        settings["train.micro_batch"] = min(4, rows)  # a batch of 4 is 2 rows for each of two ranks
         name = "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in (self.kept | changes).items())
         keys = [f"{key}={value}" for key, value in settings.items()] + [f"run.name={name.replace('/', '-')}"]
         config = load([PRESET], keys)
@@ -149,3 +151,5 @@ if __name__ == "__main__":
         main()
     except UserError as error:
         sys.exit(f"recipe: {error}")
+    except subprocess.CalledProcessError as error:  # the command has said why
+        sys.exit(error.returncode)
