@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from tests.helpers import schedule
 
 pytest_plugins = ["pytester"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# a speed that somebody measured on this machine (`plan --calibrate`) is no speed of models as small as these
+os.environ["XDG_CACHE_HOME"] = f"{tempfile.gettempdir()}/gpt1-ds-tests-{os.getuid()}"
+os.environ.pop("GPT1_DS_MACHINE", None)
 os.environ["PATH"] += ":/usr/sbin:/sbin"  # where Debian has slurmctld and ip
 ROOT = Path(__file__).parents[1]
 SECONDS = pytest.StashKey[float]()  # of a test so far, with its fixtures

@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +82,7 @@ class SpecialIds:
 
     def values(self) -> dict[str, int]:
         """What `gpt1_tokenizer.json` says."""
-        pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {role: number for role, number in pairs if number is not None}
+        return {role: number for role, number in vars(self).items() if number is not None}
 
     def require(self, role: str, needed_by: str) -> int:
         """The id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
@@ -245,10 +244,10 @@ def read_metadata(folder: Path) -> Metadata:
         raise DataError(f"{path}: damaged ({type(error).__name__}: {error!s:.200}); copy the folder again") from None
     if metadata.kind not in ROLES:
         raise DataError(f"{path}: kind {metadata.kind!r:.40} is not one of {', '.join(ROLES)}; update gpt1-ds")
-    present = metadata.special_ids.present()
-    if missing := [role for role in ROLES[metadata.kind] if role not in present]:
+    roles = metadata.special_ids.values()
+    if missing := [role for role in ROLES[metadata.kind] if role not in roles]:
         raise DataError(f"{path}: damaged (no id for {', '.join(missing)}); copy the folder again")
-    if not all(number < metadata.vocab_size for number in metadata.special_ids.values().values()):
+    if not all(number < metadata.vocab_size for number in roles.values()):
         raise DataError(
             f"{path}: a special id is not in the vocabulary of {metadata.vocab_size}; copy the folder again"
         )
