@@ -34,13 +34,14 @@ BASE = {
     "checkpoint.every": 0,
     "checkpoint.keep": 1,
 }
+RATES = {4: (4e-4, 8e-4, 1.6e-3), 8: (4e-4, 8e-4, 1.6e-3), 16: (8e-4, 1.6e-3)}  # of each batch
 Trial = dict[str, Any]
 # The last stage has larger models, which see less text: they are compared with one another alone.
 STAGES: dict[str, list[Trial]] = {
     "batch and rate": [
-        {"train.global_batch": batch, "optimizer.lr": rate} for batch in (4, 8, 16) for rate in (8e-4, 1.6e-3)
+        {"train.global_batch": batch, "optimizer.lr": rate} for batch, rates in RATES.items() for rate in rates
     ],
-    "optimizer": [{"optimizer.name": "muon", "optimizer.lr": rate} for rate in (4e-4, 8e-4, 1.6e-3, 3.2e-3)],
+    "optimizer": [{"optimizer.name": "muon", "optimizer.lr": rate} for rate in (8e-4, 1.6e-3, 3.2e-3)],
     "vocabulary": [{"data.path": f"data/{size}"} for size in VOCABULARIES[1:]],
     "context": [{"model.context": 128}],
     "dropout": [{f"model.{where}_dropout": 0.1 for where in ("residual", "embedding", "attention")}],
