@@ -1,6 +1,6 @@
 """Train the same tiny model on many layouts and compare every one with one process.
 
-    python tools/layouts.py [--family gpt1] [--optimizer adamw] [--steps 20] [--only NAME ...] [--plot FILE]
+    python tools/layouts.py [--family gpt1] [--optimizer adamw] [--steps 20] [--only NAME ...] [--csv FILE]
 
 Prints a table: largest difference in loss, gradient norm (relative) and in the weights after the last step (relative to
 how far training moved them), and whether the batches were the same. tests/parallel/test_layouts.py asserts the bounds.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.launcher import launch
+from tools import table
 from tools.families import add_family, configured, family_data, open_workload
 
 # The pinned recipe: learnable text, a rate at which training is not chaotic, warm-up, dropout, clipping that bites
@@ -236,6 +237,7 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table there, too")
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -246,6 +248,7 @@ def main() -> None:
             return
         family = [*family, f"optimizer.name={options.optimizer}"]
         one = trace(ONE, data, options.steps, family)
+        rows = []
         print(f"{'layout':32} {'ranks':>5} {'loss':>9} {'norm':>9} {'weights':>9} {'batches':>8} {'seconds':>8}")
         for layout in LAYOUTS:
             if options.only and layout.name not in options.only:
@@ -259,6 +262,9 @@ def main() -> None:
                 f"{'same' if apart.same_batches else 'DIFFER':>8} {other.seconds:8.1f}",
                 flush=True,
             )
+            rows.append({"layout": layout.name, "ranks": layout.ranks, **asdict(apart)})
+        if options.csv:
+            table.write(options.csv, rows)
 
 
 def plot_precisions(data: Path, steps: int, path: Path) -> None:

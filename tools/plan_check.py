@@ -1,6 +1,6 @@
 """The planner beside measurement: memory and step time of real training on this machine's processors.
 
-    python tools/plan_check.py [--memory] [--time] [--choice] [--only TEXT] [--machine NAME] [--out FILE]
+    python tools/plan_check.py [--memory] [--time] [--choice] [--only TEXT] [--machine NAME] [--csv FILE]
 
 Without a choice of parts all three are done; take --time and --choice only on a quiet machine, after
 `gpt1-ds plan --calibrate`. Every configuration trains a few steps in fresh ranks.
@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.memory import memory
 from gpt1_ds.plan.search import search
+from tools import table
 from tools.layouts import sequence_parallel_on_cpu
 
 VOCABULARY = 8000
@@ -132,6 +132,12 @@ class Row:
     @property
     def errors(self) -> list[float]:
         return [plan / real - 1 for plan, real in zip(self.planned, self.measured, strict=True)]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """As rows of a CSV file: one for each rank that was measured."""
+        pairs = enumerate(zip(self.planned, self.measured, strict=True))
+        here = {"configuration": self.name, "part": self.part}
+        return [here | {"rank": rank, "planned": plan, "measured": real} for rank, (plan, real) in pairs]
 
     def __str__(self) -> str:
         numbers = ", ".join(
@@ -262,12 +268,10 @@ def main() -> None:
         errors = [abs(error) for row in rows if row.part == part for error in row.errors]
         if errors:
             print(f"{part}: mean error {statistics.mean(errors):.1%}, worst {max(errors):.1%}, {len(errors)} peaks")
-    choices = [check_choice(ranks, here) for ranks in (2, 4)] if options.choice or everything else []
-    for _, text in choices:
-        print(text)
-    if options.out:
-        found = {"machine": here.name, "source": here.source, "rows": [asdict(row) for row in rows], "choices": choices}
-        Path(options.out).write_text(json.dumps(found, indent=1))
+    for ranks in (2, 4) if options.choice or everything else ():
+        print(check_choice(ranks, here)[1])
+    if options.csv:
+        table.write(options.csv, [line for row in rows for line in row.lines()])
 
 
 def arguments() -> argparse.Namespace:
@@ -278,7 +282,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--machine", metavar="NAME", help="preset or file (default: what --calibrate measured, else cpu)"
     )
-    parser.add_argument("--out", metavar="FILE", help="JSON with every number")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write memory and times there, too")
     return parser.parse_args()
 
 

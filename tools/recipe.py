@@ -10,7 +10,6 @@ Writes OUT/trials.csv after each trial. About two hours on two cores; the same c
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from gpt1_ds.architecture.count import parameters, training_flops_per_token
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config, load
+from tools import table
 
 PRESET = "pretrain/books_cpu"
 VOCABULARIES = (8000, 4000, 16000)  # the first until the stage of vocabularies
@@ -95,7 +95,7 @@ class Search:
                 "bits_per_byte": round(score, 4),
             }
         )
-        self.write()
+        table.write(self.out / "trials.csv", self.rows)
         return score
 
     def tokens(self, config: Config) -> int:
@@ -106,12 +106,6 @@ class Search:
     def call(self, *words: str) -> None:
         print("$ gpt1-ds", *words, flush=True)
         subprocess.run([sys.executable, "-m", "gpt1_ds", *words], cwd=self.out, check=True)
-
-    def write(self) -> None:
-        with (self.out / "trials.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(self.rows[0]))
-            writer.writeheader()
-            writer.writerows(self.rows)
 
 
 def config_value(config: Config, key: str) -> Any:

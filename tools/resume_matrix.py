@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.launcher import launch
+from tools import table
 from tools.families import add_family, configured, family_data, open_workload
 from tools.layouts import ONE, RECIPE, Layout, _layout, trace
 
@@ -133,6 +134,7 @@ def main() -> None:
     add_family(parser, tasks=True)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="layouts that resume")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table there, too")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
@@ -145,10 +147,18 @@ def main() -> None:
         columns = [resume_on(layout, data, saved, precision, extra=family) for layout in targets]
     print("| saved on \\ resumed on | " + " | ".join(f"{t.name} ({t.ranks})" for t in targets) + " |")
     print("|---" * (len(targets) + 1) + "|")
+    rows = []
     for number, layout in enumerate(layouts):
         cells = [column[number] for column in columns]
         texts = ["WRONG " + wrong if wrong else f"{relative(losses, wanted):.1e}" for losses, wrong in cells]
         print(f"| {layout.name} ({layout.ranks}) | " + " | ".join(texts) + " |")
+        rows += [
+            {"saved_on": layout.name, "ranks": layout.ranks, "resumed_on": target.name, "resumed_ranks": target.ranks}
+            | {"wrong": wrong, "loss_difference": relative(losses, wanted)}
+            for target, (losses, wrong) in zip(targets, cells, strict=True)
+        ]
+    if options.csv:
+        table.write(options.csv, rows)
 
 
 if __name__ == "__main__":
