@@ -3,7 +3,7 @@
     python tools/bench.py [--row N ...] [--device cpu|cuda] [--quick] [--rounds 5] [--threads 2] [--out FILE.json]
                           [--text PATH ...] [--bpe DIR]
 
-Prints a table and writes FILE.json, FILE.md and FILE.png; rows that FILE.json has already are replaced. Every row runs
+Prints a table and writes FILE.json, .md, .csv and .png; rows that FILE.json has already are replaced. Every row runs
 in a process of its own. A row whose peer's library is missing fails and says which. Only ratios count on a
 CPU that others use, too. With --device cuda the GPU checks that others sent are printed first, wherever it runs.
 """

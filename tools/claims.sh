@@ -9,12 +9,7 @@ set -euo pipefail
 shift 3
 [ $# -gt 0 ] || set -- labels auxiliary layers lstm zeroshot
 
-mkdir -p shelf data/held_out # every twentieth novel is kept for the probe next_sentence
-number=0
-for file in "$books"/*.txt; do
-  [ $((number++ % 20)) -eq 10 ] && place=data/held_out || place=shelf
-  ln -sfn "$file" "$place/"
-done
+shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
 gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.05
 link sst2 nli_slices blimp cola

@@ -12,3 +12,11 @@ cd "$3$part" || exit
 gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
 link() { for name in "$@"; do ln -sfn "$tasks/$name" "data/$name"; done; }
 study() { gpt1 finetune study "finetune/study/$1" ${REHEARSE:+--rehearse "$REHEARSE"}; }
+shelf() { # shelf/ has all novels but every twentieth, which lie in data/held_out for the probe next_sentence
+  mkdir -p shelf data/held_out
+  local file place number=0
+  for file in "$books"/*.txt; do
+    [ $((number++ % 20)) -eq 10 ] && place=data/held_out || place=shelf
+    ln -sfn "$file" "$place/"
+  done
+}

@@ -23,7 +23,7 @@ from gpt1_ds.architecture.count import parameters, training_flops_per_token
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config, load
-from tools import table
+from tools import csv_tables
 
 PRESET = "pretrain/books_cpu"
 VOCABULARIES = (8000, 4000, 16000)  # the first until the stage of vocabularies
@@ -95,7 +95,7 @@ class Search:
                 "bits_per_byte": round(score, 4),
             }
         )
-        table.write(self.out / "trials.csv", self.rows)
+        csv_tables.write(self.out / "trials.csv", self.rows)
         return score
 
     def tokens(self, config: Config) -> int:

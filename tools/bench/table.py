@@ -1,4 +1,4 @@
-"""Results as JSON, as a table in Markdown and as a bar chart."""
+"""Results as JSON, as a table in Markdown, as CSV and as a bar chart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tools import csv_tables
 from tools.bench.rows import Ratio, Row
 
 
@@ -22,12 +23,18 @@ def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
 
 
 def save(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
-    """`path` (.json), and beside it the table (.md) and the chart (.png)."""
+    """`path` (.json), and beside it the table (.md), its ratios (.csv) and the chart (.png)."""
     rows = sorted(rows, key=lambda row: row.number)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(machine, rows))
+    csv_tables.write(path.with_suffix(".csv"), [_line(row, one) for row in rows for one in row.ratios])
     draw(path.with_suffix(".png"), machine, rows)
+
+
+def _line(row: Row, one: Ratio) -> dict[str, Any]:
+    figures = {"median": one.median, "least": min(one.values), "most": max(one.values), "target": one.target}
+    return {"row": row.number, "title": row.title, "ratio": one.name, **figures, "reached": one.reached}
 
 
 def markdown(machine: dict[str, Any], rows: list[Row]) -> str:

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# GPT-1 and a RoBERTa of 10 million parameters on one shelf of novels: bash tools/books_10m.sh FOLDER_OF_NOVELS TASKS OUT [gpt1] [roberta] [probes] [tasks]
+# Without names all of it: the two models (hours on two cores), zero-shot scores of twelve checkpoints of each, and both fine-tuned on
+# the tasks of the paper's tables, beside controls. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
+# and configs/finetune/study/books_10m.yaml name.
+set -euo pipefail
+[ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+# shellcheck source=tools/on_novels.sh
+. "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
+shift 3
+[ $# -gt 0 ] || set -- gpt1 roberta probes tasks
+
+shelf
+[ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
+[ -d tok_bytes ] || gpt1 tokenizer train --input shelf --out tok_bytes --model gpt2-bpe --masks --vocab-size 8000 --unwrap
+gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.02
+gpt1 data build --input shelf --tokenizer tok_bytes --out data/bytes --unwrap --validation 0.02 --sentences
+link blimp cola sst2 stsb rte nli_slices scitail cosmosqa copa
+
+train() { # PRESET DATASET
+  gpt1 pretrain -c "pretrain/$1" data.path="data/$2" ${REHEARSE:+train.tokens=$((TOKENS / REHEARSE))}
+  gpt1 evaluate --checkpoint "runs/$1"
+}
+
+for part_of_it in "$@"; do
+  case $part_of_it in
+    gpt1) TOKENS=50000000 train gpt1_10m bpe ;;
+    roberta) TOKENS=40000000 train roberta_10m bytes ;;
+    probes)
+      gpt1 evaluate --checkpoint runs/gpt1_10m -c evaluate/claims --every --points 12 --nproc 2
+      gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
+      gpt1 report runs/gpt1_10m runs/roberta_10m --out report
+      ;;
+    tasks) study books_10m ;;
+    *) echo "$part_of_it: no such part; choose gpt1, roberta, probes or tasks" >&2; exit 2 ;;
+  esac
+done
