@@ -34,7 +34,7 @@ BASE = {
     "checkpoint.every": 0,
     "checkpoint.keep": 1,
 }
-RATES = {4: (4e-4, 8e-4, 1.6e-3), 8: (4e-4, 8e-4, 1.6e-3), 16: (8e-4, 1.6e-3)}  # of each batch
+RATES = {4: (4e-4, 8e-4, 1.6e-3), 8: (4e-4, 8e-4, 1.6e-3)}  # of each batch
 Trial = dict[str, Any]
 # The last stage has larger models, which see less text: they are compared with one another alone.
 STAGES: dict[str, list[Trial]] = {
