@@ -7,14 +7,15 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 books=$(realpath "$1")
 bash "$root/tools/setup.sh"
-mkdir -p "${2:-books-run}"
-cd "${2:-books-run}"
+out=${2:-books-run}${REHEARSE:+-rehearsal} # REHEARSE=10 trains on a tenth of the tokens
+mkdir -p "$out"
+cd "$out"
 gpt1() { echo; echo "\$ gpt1-ds $*"; "$root/.venv/bin/gpt1-ds" "$@"; }
 
 [ -d tokenizer ] || gpt1 tokenizer train --input "$books" --out tokenizer --vocab-size 8000 --unwrap
 gpt1 data build --input "$books" --tokenizer tokenizer --out data/books --unwrap --validation 0.05
 gpt1 data ngrams data/books
-gpt1 pretrain -c pretrain/books_cpu --nproc 2
+gpt1 pretrain -c pretrain/books_cpu ${REHEARSE:+train.tokens=$((10000000 / REHEARSE))} --nproc 2
 gpt1 evaluate --checkpoint runs/books_cpu
 gpt1 sample --checkpoint runs/books_cpu --prompt "It was a" --tokens 120 --temperature 0.8 --top-k 50
 gpt1 report runs/books_cpu

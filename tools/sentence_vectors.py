@@ -10,11 +10,10 @@ first state, the mean of its states, the mean of its token rows. Writes results.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from gpt1_ds.report.study_table import mean
 from gpt1_ds.tasks.controls import Features
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import Examples, read_scored
+from tools import csv_tables
 
 Floats = NDArray[np.float64]
 Vectors = Callable[[Sequence[str]], NDArray[Any]]  # texts [N] -> [N, D]
@@ -150,10 +150,7 @@ def main() -> None:
             results += scores(row, seeds[name], cosines, sets)
             print(*results[-len(sets) :], sep="\n", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / "results.csv", "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["row", "seed", "set", "pairs", "spearman"])
-        writer.writerows([one.row, one.seed, one.set, one.pairs, one.spearman] for one in results)
+    csv_tables.write(options.out / "results.csv", [asdict(one) for one in results])
     lines = list(table(results, list(sets)))
     (options.out / "table.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")

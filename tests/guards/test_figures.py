@@ -1,0 +1,40 @@
+"""What the README and the guides say was measured has a row in tools/results/figures.csv: the command that makes it
+again, and the file with the rows that it sums up.
+"""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+with (ROOT / "tools/results/figures.csv").open(newline="") as file:
+    FIGURES = list(csv.DictReader(file))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("row", FIGURES, ids=lambda row: f"{Path(row['page']).stem}: {row['figure'][:40]}")
+def test_a_figure_stands_on_its_page_and_can_be_made_again(row: dict[str, str]) -> None:
+    assert words(row["figure"]) in words((ROOT / row["page"]).read_text())
+    program, *arguments = row["command"].split()
+    assert program in ("bash", "python", "pytest", "gpt1-ds")
+    if program != "gpt1-ds":
+        assert (ROOT / arguments[0]).exists(), row["command"]
+    if row["table"]:
+        with (ROOT / row["table"]).open(newline="") as file:
+            assert sum(1 for _ in csv.reader(file)) > 1
+    else:
+        assert row["recorded"] or "pytest" in row["command"] or "plan" in row["command"]
+
+
+def test_every_number_that_the_readme_calls_measured_has_a_row() -> None:
+    proven = (ROOT / "README.md").read_text().partition("## What is proven")[2].partition("\n## ")[0]
+    measured = [line.split("|")[2] for line in proven.splitlines() if line.startswith("|")]
+    figures = " ".join(row["figure"] for row in FIGURES if row["page"] == "README.md")
+    for cell in measured[2:]:
+        for number in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", cell):
+            assert number in figures, f"{cell.strip()}: {number}"

@@ -1,0 +1,100 @@
+"""The paper's tables 2 to 5 with a study's scores below the printed ones, in Markdown.
+
+    python tools/paper_tables.py RESULTS.csv
+
+RESULTS.csv is that of a fine-tuning study whose rows have the paper's names (full, no pre-training, ...). Points, mean
+and standard error over seeds, of the splits that chose nothing (test, else a half of dev). Empty cells: not run, or no
+data without an account.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpt1_ds.report import paper
+from tools import csv_tables
+
+UNSEEN = ("test", "half")  # the first of them that there is
+METRICS = {"cola": "matthews", "stsb": "pearson"}  # else accuracy
+CONTROLS = ("majority", "bag of words", "second text alone")
+NLI = ("MNLI-m", "MNLI-mm", "SNLI", "SciTail", "QNLI", "RTE")
+CHOICES = ("Story Cloze", "RACE-m", "RACE-h", "RACE", "Cosmos QA", "COPA")
+SINGLE = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP")
+ABLATED = (*SINGLE, "MNLI-m", "QNLI", "RTE")
+SOURCES = {  # column -> task, and the ending of its split
+    **{title: (name, "") for name, title in paper.TITLES.items() if name not in ("mnli", "race")},
+    **{"MNLI-m": ("mnli", ""), "MNLI-mm": ("mnli", "_mm"), "RACE": ("race", "")},
+}
+# Radford et al. 2018, tables 2 to 4: the best printed before, and its own
+PRINTED: Mapping[str, Mapping[str, float]] = {
+    "the best before (paper)": {
+        **dict(zip(NLI, (80.6, 80.1, 89.3, 83.3, 82.3, 61.7), strict=True)),
+        **dict(zip(CHOICES, (77.6, 60.2, 50.3, 53.3), strict=False)),
+        **dict(zip(SINGLE, (35.0, 93.2, 86.0, 81.0, 66.1), strict=True)),
+    },
+    "the paper's transformer": {
+        **dict(zip(NLI, (82.1, 81.4, 89.9, 88.3, 88.1, 56.0), strict=True)),
+        **dict(zip(CHOICES, (86.5, 62.9, 57.4, 59.0), strict=False)),
+        **dict(zip(SINGLE, (45.4, 91.3, 82.3, 82.0, 70.3), strict=True)),
+    },
+}
+Rows = Sequence[Mapping[str, str]]
+
+
+def points(rows: Rows, row: str, column: str) -> str:
+    """Mean and standard error over seeds, x 100; empty where there is no score."""
+    task, ending = SOURCES.get(column, ("", ""))
+    metric = METRICS.get(task, "accuracy")
+    here = [one for one in rows if (one["task"], one["variant"], one["metric"]) == (task, row, metric) and one["value"]]
+    for split in UNSEEN:
+        found = [100 * float(one["value"]) for one in here if one["split"] == split + ending]
+        if len(found) > 1:
+            return f"{fmean(found):.1f} ± {stdev(found) / len(found) ** 0.5:.1f}"
+        if found:
+            return f"{found[0]:.1f}"
+    return ""
+
+
+def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str, float]], rows: Rows) -> str:
+    """One table: what the paper prints in italics, then the study's rows, then the controls."""
+    names = list(dict.fromkeys(one["variant"] for one in rows))
+    names = [name for name in names if name not in CONTROLS] + [name for name in CONTROLS if name in names]
+    lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, numbers in printed.items():
+        cells = [f"*{numbers[column]}*" if column in numbers else "" for column in columns]
+        lines.append(f"| *{name}* | {' | '.join(cells)} |")
+    for name in names:
+        if any(cells := [points(rows, name, column) for column in columns]):
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def tables(rows: Rows) -> str:
+    ablations = {
+        f"the paper: {name}": {paper.TITLES[task]: numbers[task] for task in paper.TASKS if task != "mnli"}
+        | {"MNLI-m": numbers["mnli"]}
+        for name, numbers in paper.TABLE_5.items()
+    }
+    parts = [
+        table("Table 2: natural language inference", NLI, PRINTED, rows),
+        table("Table 3: questions with choices", CHOICES, PRINTED, rows),
+        table("Table 4: one text, similarity", SINGLE, PRINTED, rows),
+        table(
+            "Table 5: what each part is worth (MNLI: the paper's mean)",
+            (*SINGLE, "MNLI-m", "QNLI", "RTE"),
+            ablations,
+            rows,
+        ),
+    ]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("paper_tables: " + str(__doc__).split("\n\n")[1].strip())
+    print(tables(csv_tables.read(Path(sys.argv[1]))))
