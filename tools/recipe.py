@@ -4,7 +4,7 @@
 
 Every trial trains with the same FLOPs, so that a larger model sees less text, and is scored by bits per byte
 of the whole held-out text, whatever its tokenizer. A stage keeps its best trial for those that follow.
-Writes OUT/trials.csv after each trial. About two hours on two cores; the same command resumes.
+Writes OUT/trials.csv and trials.png after each trial. About two hours on two cores; the same command resumes.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Search:
             }
         )
         csv_tables.write(self.out / "trials.csv", self.rows)
+        draw(self.rows, self.out / "trials.png")
         return score
 
     def tokens(self, config: Config) -> int:
@@ -106,6 +107,45 @@ class Search:
     def call(self, *words: str) -> None:
         print("$ gpt1-ds", *words, flush=True)
         subprocess.run([sys.executable, "-m", "gpt1_ds", *words], cwd=self.out, check=True)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Every trial, stage by stage, beside what it changes; lower is better."""
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure(figsize=(7, 0.6 + 0.3 * len(rows)))).subplots()
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        scores.setdefault(row["stage"], []).append(row["bits_per_byte"])
+    kept, best = set[str](), float("inf")
+    for stage, found in scores.items():
+        if min(found) < best or "shape" in stage:
+            kept.add(stage)
+            best = min(found)
+    for place, row in enumerate(reversed(rows)):
+        stage, score = row["stage"], row["bits_per_byte"]
+        large = stage in kept and score == min(scores[stage])
+        axes.plot(score, place, "o", color=f"C{[*scores].index(stage)}", markersize=9 if large else 5)
+        axes.annotate(f"{score:.3f}", (score, place), (8, 0), textcoords="offset points", va="center", fontsize=8)
+    labels = [f"{row['stage']}: {changed(row)}" for row in reversed(rows)]
+    axes.set_yticks(range(len(rows)), labels, fontsize=8)
+    axes.set_xlabel("bits per byte of held-out text (lower is better; large: kept for what follows)")
+    axes.margins(x=0.15)
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+
+
+def changed(row: dict[str, Any]) -> str:
+    """What a trial's stage is about."""
+    keys = dict.fromkeys(key for trial in STAGES[row["stage"]] for key in trial)
+    names = {
+        "data.path": "dataset",
+        "model.residual_dropout": "dropout",
+        "model.embedding_dropout": "",
+        "model.attention_dropout": "",
+    }
+    shown = {names.get(key, key.rpartition(".")[2]): row[key] for key in keys}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if name)
 
 
 def config_value(config: Config, key: str) -> Any:

@@ -26,6 +26,7 @@ OTHERS = {
     "Faithfulness": "configs/FAITHFUL.md",
     "Batch scripts": "launch/README.md",
     "A ladder of books": "tools/results/books_ladder/README.md",
+    "A recipe for small models": "tools/results/recipe/README.md",
     "A grid of architectures": "tools/results/grid/README.md",
     "Changes": "CHANGELOG.md",
     "Contributing": "CONTRIBUTING.md",

@@ -145,7 +145,11 @@ def test_going_on_after_kill_9(tmp_path: Path) -> None:
     code = f"from tests.helpers.finetuning_trials import run; raise SystemExit(run({str(tmp_path)!r}, 2))"
     waiting = [trial for trial in sweep.trials if trial.task == "rte"][:2]
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
-    wait_for(lambda: all(trial.run_dir.events.exists() for trial in waiting))
+    wait_for(
+        lambda: (
+            all(trial.run_dir.events.exists() for trial in waiting) and all(trial.done for trial in sweep.trials[:2])
+        )
+    )
     ranks = psutil.Process(process.pid).children(recursive=True)
     assert len(ranks) >= 3, "the fork server and two ranks"
     process.kill()
