@@ -25,7 +25,7 @@ train() { # PRESET DATASET
 for part_of_it in "$@"; do
   case $part_of_it in
     gpt1) TOKENS=40960000 train gpt1_10m bpe ;;
-    roberta) TOKENS=40000000 train roberta_10m bytes ;;
+    roberta) TOKENS=24576000 train roberta_10m bytes ;;
     probes)
       gpt1 evaluate --checkpoint runs/gpt1_10m -c evaluate/claims --every --points 12 --nproc 2
       gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
