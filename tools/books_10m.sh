@@ -15,23 +15,23 @@ shelf
 [ -d tok_bytes ] || gpt1 tokenizer train --input shelf --out tok_bytes --model gpt2-bpe --masks --vocab-size 8000 --unwrap
 gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.02
 gpt1 data build --input shelf --tokenizer tok_bytes --out data/bytes --unwrap --validation 0.02 --sentences
-link blimp cola sst2 stsb rte nli_slices scitail cosmosqa copa
+link blimp cola sst2 stsb rte nli_slices cosmosqa copa
 
-train() { # PRESET DATASET
-  gpt1 pretrain -c "pretrain/$1" data.path="data/$2" ${REHEARSE:+train.tokens=$((TOKENS / REHEARSE))}
+train() { # PRESET DATASET TOKENS
+  gpt1 pretrain -c "pretrain/$1" data.path="data/$2" train.tokens=$(($3 / ${REHEARSE:-1}))
   gpt1 evaluate --checkpoint "runs/$1"
 }
 
-for part_of_it in "$@"; do
-  case $part_of_it in
-    gpt1) TOKENS=40960000 train gpt1_10m bpe ;;
-    roberta) TOKENS=24576000 train roberta_10m bytes ;;
+for step in "$@"; do
+  case $step in
+    gpt1) train gpt1_10m bpe 40960000 ;;
+    roberta) train roberta_10m bytes 24576000 ;;
     probes)
       gpt1 evaluate --checkpoint runs/gpt1_10m -c evaluate/claims --every --points 12 --nproc 2
       gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
       gpt1 report runs/gpt1_10m runs/roberta_10m --out report
       ;;
     tasks) study books_10m ;;
-    *) echo "$part_of_it: no such part; choose gpt1, roberta, probes or tasks" >&2; exit 2 ;;
+    *) echo "$step: no such part; choose gpt1, roberta, probes or tasks" >&2; exit 2 ;;
   esac
 done

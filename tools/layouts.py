@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.launcher import launch
-from tools import csv_tables
+from gpt1_ds.scaling.tables import write_table
 from tools.families import add_family, configured, family_data, open_workload
 
 # The pinned recipe: learnable text, a rate at which training is not chaotic, warm-up, dropout, clipping that bites
@@ -264,7 +264,7 @@ def main() -> None:
             )
             rows.append({"layout": layout.name, "ranks": layout.ranks, **asdict(apart)})
         if options.csv:
-            csv_tables.write(options.csv, rows)
+            write_table(options.csv, rows[0], rows)
 
 
 def plot_precisions(data: Path, steps: int, path: Path) -> None:

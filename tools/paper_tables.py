@@ -9,6 +9,7 @@ data without an account.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,14 @@ from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gpt1_ds.common.errors import UserError
 from gpt1_ds.report import paper
-from tools import csv_tables
+from gpt1_ds.scaling.tables import Row, read_table
+from gpt1_ds.tasks.controls import ALL_CONTROLS
 
+COLUMNS = ("task", "variant", "split", "metric", "value")  # of the study's results.csv that count
 UNSEEN = ("test", "half")  # the first of them that there is
 METRICS = {"cola": "matthews", "stsb": "pearson"}  # else accuracy
-CONTROLS = ("majority", "bag of words", "second text alone")
 NLI = ("MNLI-m", "MNLI-mm", "SNLI", "SciTail", "QNLI", "RTE")
 CHOICES = ("Story Cloze", "RACE-m", "RACE-h", "RACE", "Cosmos QA", "COPA")
 SINGLE = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP")
@@ -43,16 +46,17 @@ PRINTED: Mapping[str, Mapping[str, float]] = {
         **dict(zip(SINGLE, (45.4, 91.3, 82.3, 82.0, 70.3), strict=True)),
     },
 }
-Rows = Sequence[Mapping[str, str]]
 
 
-def points(rows: Rows, row: str, column: str) -> str:
+def points(rows: Sequence[Row], row: str, column: str) -> str:
     """Mean and standard error over seeds, x 100; empty where there is no score."""
     task, ending = SOURCES.get(column, ("", ""))
     metric = METRICS.get(task, "accuracy")
-    here = [one for one in rows if (one["task"], one["variant"], one["metric"]) == (task, row, metric) and one["value"]]
+    wanted = {"task": task, "variant": row, "metric": metric}
+    here = [one for one in rows if all(one.text(name) == value for name, value in wanted.items())]
     for split in UNSEEN:
-        found = [100 * float(one["value"]) for one in here if one["split"] == split + ending]
+        values = [one.number("value") for one in here if one.text("split") == split + ending]
+        found = [100 * value for value in values if value is not None]
         if len(found) > 1:
             return f"{fmean(found):.1f} ± {stdev(found) / len(found) ** 0.5:.1f}"
         if found:
@@ -60,10 +64,10 @@ def points(rows: Rows, row: str, column: str) -> str:
     return ""
 
 
-def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str, float]], rows: Rows) -> str:
+def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str, float]], rows: Sequence[Row]) -> str:
     """One table: what the paper prints in italics, then the study's rows, then the controls."""
-    names = list(dict.fromkeys(one["variant"] for one in rows))
-    names = [name for name in names if name not in CONTROLS] + [name for name in CONTROLS if name in names]
+    names = list(dict.fromkeys(one.text("variant") for one in rows))
+    names.sort(key=ALL_CONTROLS.__contains__)  # last
     lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, numbers in printed.items():
         cells = [f"*{numbers[column]}*" if column in numbers else "" for column in columns]
@@ -74,7 +78,7 @@ def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str,
     return "\n".join(lines) + "\n"
 
 
-def tables(rows: Rows) -> str:
+def tables(rows: Sequence[Row]) -> str:
     ablations = {
         f"the paper: {name}": {paper.TITLES[task]: numbers[task] for task in paper.TASKS if task != "mnli"}
         | {"MNLI-m": numbers["mnli"]}
@@ -84,17 +88,15 @@ def tables(rows: Rows) -> str:
         table("Table 2: natural language inference", NLI, PRINTED, rows),
         table("Table 3: questions with choices", CHOICES, PRINTED, rows),
         table("Table 4: one text, similarity", SINGLE, PRINTED, rows),
-        table(
-            "Table 5: what each part is worth (MNLI: the paper's mean)",
-            (*SINGLE, "MNLI-m", "QNLI", "RTE"),
-            ablations,
-            rows,
-        ),
+        table("Table 5: what each part is worth (MNLI: the paper's mean)", ABLATED, ablations, rows),
     ]
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("paper_tables: " + str(__doc__).split("\n\n")[1].strip())
-    print(tables(csv_tables.read(Path(sys.argv[1]))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    try:
+        print(tables(read_table(parser.parse_args().results, COLUMNS)))
+    except UserError as error:
+        sys.exit(f"paper_tables: {error}")

@@ -41,7 +41,7 @@ from gpt1_ds.plan import machine
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.memory import memory
 from gpt1_ds.plan.search import search
-from tools import csv_tables
+from gpt1_ds.scaling.tables import write_table
 from tools.layouts import sequence_parallel_on_cpu
 
 VOCABULARY = 8000
@@ -271,7 +271,8 @@ def main() -> None:
     for ranks in (2, 4) if options.choice or everything else ():
         print(check_choice(ranks, here)[1])
     if options.csv:
-        csv_tables.write(options.csv, [line for row in rows for line in row.lines()])
+        lines = [line for row in rows for line in row.lines()]
+        write_table(options.csv, lines[0], lines)
 
 
 def arguments() -> argparse.Namespace:

@@ -23,7 +23,7 @@ from gpt1_ds.architecture.count import parameters, training_flops_per_token
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.config import Config, load
-from tools import csv_tables
+from gpt1_ds.scaling.tables import write_table
 
 PRESET = "pretrain/books_cpu"
 VOCABULARIES = (8000, 4000, 16000)  # the first until the stage of vocabularies
@@ -64,10 +64,12 @@ class Search:
 
     def stage(self, name: str, trials: list[Trial]) -> None:
         scores = [(self.trial(name, trial), trial) for trial in trials]
-        lowest, chosen = min(scores, key=lambda one: one[0])
+        place, (lowest, chosen) = min(enumerate(scores), key=lambda one: one[1][0])
         if lowest < self.best or "shape" in name:  # larger models are compared with one another: they see less text
             self.best = lowest
             self.kept |= chosen
+            self.rows[place - len(trials)]["kept"] = True
+            self.write()
 
     def trial(self, stage: str, changes: Trial) -> float:
         """Bits per byte of the held-out text after training with the FLOPs of every trial."""
@@ -93,11 +95,15 @@ class Search:
                 "tokens": steps[-1]["tokens"],
                 "tokens_per_second": round(sum(row["tokens_per_second"] for row in steps[1:]) / len(steps[1:])),
                 "bits_per_byte": round(score, 4),
+                "kept": False,
             }
         )
-        csv_tables.write(self.out / "trials.csv", self.rows)
-        draw(self.rows, self.out / "trials.png")
+        self.write()
         return score
+
+    def write(self) -> None:
+        write_table(self.out / "trials.csv", self.rows[0], self.rows)
+        draw(self.rows, self.out / "trials.png")
 
     def tokens(self, config: Config) -> int:
         """As many whole batches as the FLOPs allow."""
@@ -114,18 +120,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     axes = (figure := Figure(figsize=(7, 0.6 + 0.3 * len(rows)))).subplots()
-    scores: dict[str, list[float]] = {}
-    for row in rows:
-        scores.setdefault(row["stage"], []).append(row["bits_per_byte"])
-    kept, best = set[str](), float("inf")
-    for stage, found in scores.items():
-        if min(found) < best or "shape" in stage:
-            kept.add(stage)
-            best = min(found)
     for place, row in enumerate(reversed(rows)):
-        stage, score = row["stage"], row["bits_per_byte"]
-        large = stage in kept and score == min(scores[stage])
-        axes.plot(score, place, "o", color=f"C{[*scores].index(stage)}", markersize=9 if large else 5)
+        score, color = row["bits_per_byte"], f"C{[*STAGES].index(row['stage'])}"
+        axes.plot(score, place, "o", color=color, markersize=9 if row["kept"] else 5)
         axes.annotate(f"{score:.3f}", (score, place), (8, 0), textcoords="offset points", va="center", fontsize=8)
     labels = [f"{row['stage']}: {changed(row)}" for row in reversed(rows)]
     axes.set_yticks(range(len(rows)), labels, fontsize=8)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.launcher import launch
-from tools import csv_tables
+from gpt1_ds.scaling.tables import write_table
 from tools.families import add_family, configured, family_data, open_workload
 from tools.layouts import ONE, RECIPE, Layout, _layout, trace
 
@@ -158,7 +158,7 @@ def main() -> None:
             for target, (losses, wrong) in zip(targets, cells, strict=True)
         ]
     if options.csv:
-        csv_tables.write(options.csv, rows)
+        write_table(options.csv, rows[0], rows)
 
 
 if __name__ == "__main__":

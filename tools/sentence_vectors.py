@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.study_table import mean
+from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.controls import Features
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import Examples, read_scored
-from tools import csv_tables
 
 Floats = NDArray[np.float64]
 Vectors = Callable[[Sequence[str]], NDArray[Any]]  # texts [N] -> [N, D]
@@ -150,7 +150,7 @@ def main() -> None:
             results += scores(row, seeds[name], cosines, sets)
             print(*results[-len(sets) :], sep="\n", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    csv_tables.write(options.out / "results.csv", [asdict(one) for one in results])
+    write_table(options.out / "results.csv", [each.name for each in fields(Result)], map(asdict, results))
     lines = list(table(results, list(sets)))
     (options.out / "table.md").write_text("\n".join(lines) + "\n")
     print(*lines, sep="\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -13,9 +11,9 @@ from itertools import product
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
+from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tracking.entries import of_models
@@ -92,11 +90,7 @@ class KeySweep(Sweep):
     def write(self) -> None:
         """results.csv in the sweep's folder."""
         rows = list(self.rows())
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomic(self.folder / "results.csv", text.getvalue())
+        write_table(self.folder / "results.csv", dict.fromkeys(name for row in rows for name in row), rows)
 
 
 class PretrainingKeys(KeySweep):

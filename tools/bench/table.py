@@ -8,8 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tools import csv_tables
+from gpt1_ds.scaling.tables import write_table
 from tools.bench.rows import Ratio, Row
+
+COLUMNS = ("row", "title", "ratio", "median", "least", "most", "target", "reached")  # of the ratios as CSV
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -28,7 +30,7 @@ def save(path: Path, machine: dict[str, Any], rows: list[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
     path.with_suffix(".md").write_text(markdown(machine, rows))
-    csv_tables.write(path.with_suffix(".csv"), [_line(row, one) for row in rows for one in row.ratios])
+    write_table(path.with_suffix(".csv"), COLUMNS, [_line(row, one) for row in rows for one in row.ratios])
     draw(path.with_suffix(".png"), machine, rows)
 
 
