@@ -24,7 +24,7 @@ train() { # PRESET DATASET TOKENS
 
 for step in "$@"; do
   case $step in
-    gpt1) train gpt1_10m bpe 40960000 ;;
+    gpt1) train gpt1_10m bpe 14745600 ;;
     roberta) train roberta_10m bytes 24576000 ;;
     probes)
       gpt1 evaluate --checkpoint runs/gpt1_10m -c evaluate/claims --every --points 12 --nproc 2
