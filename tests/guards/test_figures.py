@@ -38,3 +38,24 @@ def test_every_number_that_the_readme_calls_measured_has_a_row() -> None:
     for cell in measured[2:]:
         for number in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", cell):
             assert number in figures, f"{cell.strip()}: {number}"
+
+
+def test_the_guide_shows_every_layout_as_measured() -> None:
+    guide = (ROOT / "gpt1_ds/guides/concepts.md").read_text().partition("| layout | ranks |")[2]
+    table = re.findall(r"^\| ([\w ]+) \| (\d) \| (\S+) \| (\S+) \| (\S+) \|$", guide, re.MULTILINE)
+    with (ROOT / "tools/results/layouts.csv").open(newline="") as file:
+        measured = [
+            (row["layout"], row["ranks"], *(f"{float(row[name]):.1e}" for name in ("loss", "norm", "weights")))
+            for row in csv.DictReader(file)
+        ]
+    assert table[: len(measured)] == measured
+    assert words(f"layouts agree ({len(measured)} layouts") in words((ROOT / "README.md").read_text())
+
+
+def test_the_search_for_a_recipe_is_told_as_measured() -> None:
+    told = (ROOT / "tools/results/recipe/README.md").read_text().partition("| stage |")[2].partition("\n\n")[0]
+    with (ROOT / "tools/results/recipe/trials.csv").open(newline="") as file:
+        trials = [(float(row["bits_per_byte"]), row["kept"] == "True") for row in csv.DictReader(file)]
+    for best, figure in re.findall(r"(\*\*[^|;,*]*)?\b(\d\.\d{3})\b", told):
+        kept = [is_kept for score, is_kept in trials if abs(score - float(figure)) < 5.1e-4]
+        assert kept == [bool(best)], figure
