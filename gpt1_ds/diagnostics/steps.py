@@ -25,6 +25,7 @@ from gpt1_ds.plan.machine import PRESETS, Machine, find
 
 WARM_UP, TIMED = graphs.WARM_UP + 2, 5  # steps; those that make and prove CUDA graphs are not timed
 PART_OF_PLAN = 0.5  # fewer of the planned tokens per second are a problem
+SHORTEST = 0.03  # seconds of a planned step that are judged: the plan counts no fixed cost of a step
 _BITS = "train.deterministic=true promises it: report it with this file; resumed runs repeat within rounding only"
 _GRAPHS = "training runs without CUDA graphs here, right and slower: report it with this file"
 _SPEED = "another program on this device, low clocks (`nvidia-smi -q -d PERFORMANCE`) or too few cores for each rank?"
@@ -75,13 +76,16 @@ def speed(config: Config, groups: ProcessGroups, device: torch.device) -> Record
     name = "a step of the real engine, tokens/s"
     if machine is None:
         return Record(name, True, rate, None, "the plan knows no such device: gpt1-ds plan --calibrate measures it")
-    return judged(name, rate, cost(config, groups.world, _vocabulary(config), machine).tokens_per_second, machine)
+    planned = cost(config, groups.world, _vocabulary(config), machine).tokens_per_second
+    return judged(name, rate, planned, config.train.global_batch * config.model.context / planned, machine)
 
 
-def judged(name: str, rate: float, planned: float, machine: Machine) -> Record:
-    """A rate against the plan's."""
-    ok = rate >= PART_OF_PLAN * planned
+def judged(name: str, rate: float, planned: float, seconds: float, machine: Machine) -> Record:
+    """A rate against the plan's; only reported where the planned step of `seconds` is too short to compare."""
     note = f"{rate / planned:.0%} of the plan's {planned:.0f} ({machine.name}, {machine.source})"
+    if seconds < SHORTEST:
+        return Record(name, True, rate, None, f"{note}; steps of {1000 * seconds:.0f} ms are too short to be judged")
+    ok = rate >= PART_OF_PLAN * planned
     return Record(name, ok, rate, PART_OF_PLAN * planned, note + f"; {_SPEED}" * (not ok))
 
 

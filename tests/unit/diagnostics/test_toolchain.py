@@ -49,7 +49,10 @@ def test_the_plan_of_a_gpu_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rate_against_the_plan() -> None:
-    slow = steps.judged("step", 40.0, 100.0, PRESETS["h100"])
+    slow = steps.judged("step", 40.0, 100.0, 2.0, PRESETS["h100"])
     assert (slow.ok, slow.value, slow.limit) == (False, 40.0, 50.0)
     assert "40% of the plan's 100 (h100" in slow.note
-    assert steps.judged("step", 60.0, 100.0, PRESETS["h100"]).ok
+    assert steps.judged("step", 60.0, 100.0, 2.0, PRESETS["h100"]).ok
+    short = steps.judged("step", 40.0, 100.0, 0.004, PRESETS["h100"])
+    assert (short.ok, short.limit) == (True, None)
+    assert short.note.endswith("steps of 4 ms are too short to be judged")
