@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # GPT-1 and a RoBERTa of 10 million parameters on one shelf of novels: bash tools/books_10m.sh FOLDER_OF_NOVELS TASKS OUT [gpt1] [roberta] [probes] [tasks]
-# Without names all of it: the two models (hours on two cores), zero-shot scores of twelve checkpoints of each, and both fine-tuned on
-# the tasks of the paper's tables, beside controls. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
+# Without names all of it: the two models (hours on two cores), zero-shot scores of twelve checkpoints of each, and GPT-1 fine-tuned on
+# tasks of the paper's tables, beside controls. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
 # and configs/finetune/study/books_10m.yaml name.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
