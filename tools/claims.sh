@@ -31,8 +31,8 @@ PYTHON
 
 rates() { # a pilot for claim B: three rates for each kind of model, a quarter of the tokens, held-out loss decides
   for kind in books_muon books_lstm; do
-    gpt1 pretrain -c "pretrain/$kind" run.name="rates-$kind" data.path=data/bpe train.tokens=$((1000000 / ${REHEARSE:-1})) train.global_batch=4 \
-      train.micro_batch=4 train.precision=fp32 optimizer.name=muon optimizer.weight_decay=0.1 model.residual_dropout=0 \
+    gpt1 pretrain -c "pretrain/$kind" run.name="rates-$kind" data.path=data/bpe train.tokens=$((750000 / ${REHEARSE:-1})) train.global_batch=4 \
+      train.micro_batch=4 train.precision=bf16 optimizer.name=muon optimizer.weight_decay=0.1 model.residual_dropout=0 \
       model.embedding_dropout=0 model.attention_dropout=0 --sweep optimizer.lr=16e-4,32e-4,64e-4 --jobs 2
   done
 }
