@@ -6,6 +6,7 @@ Shapes: N texts, S positions, B rows, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -110,9 +111,10 @@ def own_pooling(loaded: Loaded) -> Pooling:
 
 
 def _frame(loaded: Loaded) -> Frame:
-    """What stands around a text: of a fine-tuned model the symbols of its task."""
+    """What stands around a text: of a fine-tuned model the symbols of its task. All of a row is input here."""
     if loaded.task is None or loaded.config.task is None:
-        return frame_of(loaded)
+        frame = frame_of(loaded)
+        return replace(frame, size=min(frame.size, loaded.config.model.context))
     first, _, last = ROLES[loaded.task.symbols]
     ids = loaded.tokenizer.special_ids
     begin, end = (ids.require(role, f"task.name={loaded.task.name}") for role in (first, last))

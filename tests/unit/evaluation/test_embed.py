@@ -68,8 +68,9 @@ def test_a_causal_model_pools_its_tokens(folders: dict[str, Path]) -> None:
         Embedder(loaded, "cls")
 
 
-def test_long_texts_are_cut_and_counted(loaded: Loaded) -> None:
-    embedder = Embedder(loaded)
+@pytest.mark.parametrize("model", ["encoder", "causal"])
+def test_long_texts_are_cut_and_counted(model: str, folders: dict[str, Path]) -> None:
+    embedder = Embedder(load_checkpoint(folders[model]))
     cut, _ = embedder.vectors([LONG, "a file"])
     assert embedder.cut == 1
     assert np.isfinite(cut).all()
