@@ -25,6 +25,7 @@ OTHERS = {
     "All keys and presets": "configs/README.md",
     "Faithfulness": "configs/FAITHFUL.md",
     "Batch scripts": "launch/README.md",
+    "A GPT-1 of 10 million parameters": "tools/results/books_10m/README.md",
     "A ladder of books": "tools/results/books_ladder/README.md",
     "A recipe for small models": "tools/results/recipe/README.md",
     "A grid of architectures": "tools/results/grid/README.md",

@@ -13,9 +13,10 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/ruff format --check --quiet .
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
-set -- -n $((cores < 8 ? cores + 1 : 8)) tests
+set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
 [ -n "${CI:-}" ] || set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
 .venv/bin/python -m pytest "$@"
+[ -z "${CI:-}" ] || .venv/bin/python -m pytest tests/tables # by themselves: their programs take all cores
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   bash tools/fakecuda.sh # with CI=true a machine that cannot make the environment fails; it says why
 else

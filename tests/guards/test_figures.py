@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.scaling.tables import read_table
+from tools.paper_tables import COLUMNS, tables
+
 ROOT = Path(__file__).parents[2]
 with (ROOT / "tools/results/figures.csv").open(newline="") as file:
     FIGURES = list(csv.DictReader(file))
@@ -59,3 +62,23 @@ def test_the_search_for_a_recipe_is_told_as_measured() -> None:
     for best, figure in re.findall(r"(\*\*[^|;,*]*)?\b(\d\.\d{3})\b", told):
         kept = [is_kept for score, is_kept in trials if abs(score - float(figure)) < 5.1e-4]
         assert kept == [bool(best)], figure
+
+
+def test_the_table_of_tasks_is_told_as_measured() -> None:
+    results = ROOT / "tools/results/books_10m"
+    told = (ROOT / "gpt1_ds/guides/finetuning.md").read_text().partition("finetune/study/books_10m`")[2]
+    measured = (results / "table.md").read_text().splitlines()
+    rows = re.findall(r"^\| (?:full|no pre-training|frozen features|bag of words|majority).*\|$", told, re.MULTILINE)
+    assert len(rows) >= 5
+    assert set(rows) <= set(measured)
+    faithful = (ROOT / "configs/FAITHFUL.md").read_text()
+    assert tables(read_table(results / "results.csv", COLUMNS)) in faithful, "python tools/paper_tables.py RESULTS.csv"
+
+
+def test_zero_shot_scores_are_told_as_measured() -> None:
+    told = (ROOT / "tools/results/books_10m/README.md").read_text()
+    with (ROOT / "tools/results/books_10m/probes.csv").open(newline="") as file:
+        last = {row["probe"]: row for row in csv.DictReader(file)}
+    for probe in ("blimp", "cola", "next_sentence"):
+        score, low, high, control = (100 * float(last[probe][key]) for key in ("score", "low", "high", "control"))
+        assert f"| {score:.1f} ({low:.1f} to {high:.1f}) | {control:.1f} |" in told
