@@ -25,11 +25,13 @@ train() { # PRESET DATASET TOKENS
 for step in "$@"; do
   case $step in
     gpt1) train gpt1_10m bpe 14745600 ;;
-    roberta) train roberta_10m bytes 24576000 ;;
+    roberta)
+      train roberta_10m bytes 24576000
+      gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
+      ;;
     probes)
       gpt1 evaluate --checkpoint runs/gpt1_10m -c evaluate/claims --every --points 12 --nproc 2
-      gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
-      gpt1 report runs/gpt1_10m runs/roberta_10m --out report
+      "$root/.venv/bin/python" "$root/tools/probe_curves.py" runs/gpt1_10m --out report
       ;;
     tasks) study books_10m ;;
     *) echo "$step: no such part; choose gpt1, roberta, probes or tasks" >&2; exit 2 ;;
