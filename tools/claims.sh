@@ -35,6 +35,10 @@ rates() { # a pilot for claim B: three rates for each kind of model, a quarter o
       train.micro_batch=4 train.precision=bf16 optimizer.name=muon optimizer.weight_decay=0.1 model.residual_dropout=0 \
       model.embedding_dropout=0 model.attention_dropout=0 --sweep optimizer.lr=16e-4,32e-4,64e-4 --jobs 2
   done
+  {
+    echo "preset,$(head -1 runs/rates-books_muon-sweep/results.csv)"
+    for kind in books_muon books_lstm; do sed "1d; s/^/$kind,/" "runs/rates-$kind-sweep/results.csv"; done
+  } | tr -d '\r' >rates.csv
 }
 
 zeroshot() { # twelve checkpoints of each model, evenly on a log scale of steps

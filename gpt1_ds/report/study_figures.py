@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.report import figures, paper
-from gpt1_ds.report.study_comparisons import NOT_SUPPORTED, SUPPORTED, Compared
+from gpt1_ds.report.study_comparisons import NOT_SUPPORTED, SUPPORTED, TREND, Compared
 from gpt1_ds.report.study_results import Column, Results
 from gpt1_ds.report.study_table import Intervals, Mean, cell_mean, mean
 
@@ -27,7 +28,7 @@ CAPTIONS = {
     ),
     "learning": (
         "Score against the number of training examples: mean over seeds, 95 % interval over seeds and examples. "
-        "Dashed lines are controls without pre-training, fitted on the same examples."
+        "Grey broken lines are controls without pre-training, fitted on the same examples."
     ),
     "layer_transfer": (
         "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything "
@@ -86,7 +87,15 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     figures.set_up()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 0.9 + 0.3 * len(deciding)), layout="constrained")
+    pairs = [(one.first, one.second) for one in deciding.values()]
+    labels = [
+        f"{one.first} - {one.second}"
+        + (f"\n{one.claim}" if pairs.count((one.first, one.second)) > 1 else "")
+        + (f" ({one.task})" if one.task == TREND else "")
+        for one in deciding.values()
+    ]
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure = Figure(figsize=(9.0, 0.9 + 0.15 * (len(labels) + lines)), layout="constrained")
     axes = figure.subplots()
     colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3", "undecided, or nothing was expected": "0.45"}
     for verdict, colour in colours.items():
@@ -96,7 +105,7 @@ def forest(compared: Sequence[Compared]) -> Any | None:
         colour = colours.get(one.verdict, "0.45")
         axes.errorbar([one.difference], [height], xerr=ends, color=colour, marker="o", ms=4, capsize=2)
     axes.axvline(0, color="0.4", linewidth=1)
-    axes.set_yticks(range(len(deciding)), [f"{one.first} - {one.second}" for one in deciding.values()])
+    axes.set_yticks(range(len(deciding)), labels)
     axes.set_ylim(len(deciding) - 0.5, -0.5)
     axes.set_xlabel("difference, points")
     axes.grid(axis="x", alpha=0.25)
@@ -117,30 +126,34 @@ def learning(results: Results, intervals: Intervals) -> Any | None:
 
     figure = Figure(figsize=(1.5 + 3.4 * len(panels), 3.6), layout="constrained")
     for axes, (task, columns) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        for number, name in enumerate((*results.variants, *results.controls)):
-            _learning_line(axes, results, columns, intervals, name, f"C{number}")
+        for number, name in enumerate(results.variants):
+            _learning_line(axes, results, columns, intervals, name, {"color": f"C{number}"})
+        for name, style in zip(results.controls, itertools.cycle((":", "--", "-."))):
+            _learning_line(axes, results, columns, intervals, name, {"color": "0.4", "linestyle": style, "mfc": "none"})
         axes.set_xscale("log")
         axes.set_title(paper.TITLES.get(task, task), fontsize=10)
         axes.set_xlabel("training examples")
         axes.set_ylabel(f"{paper.METRICS[columns[0].metric]} x 100")
         axes.grid(alpha=0.25)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
+    drawn = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
 def _learning_line(
-    axes: Axes, results: Results, columns: Sequence[Column], intervals: Intervals, name: str, colour: str
+    axes: Axes, results: Results, columns: Sequence[Column], intervals: Intervals, name: str, style: dict[str, Any]
 ) -> None:
     means = [(column, one) for column in columns if (one := cell_mean(results, column, name)) is not None]
     if not means:
         return
     counts = [column.examples or 0 for column, _ in means]
-    style = "--" if name in results.controls else "-"
-    axes.plot(counts, [one.mean for _, one in means], style, color=colour, marker="o", ms=3, label=name)
+    marker = "s" if name in results.controls else "o"
+    axes.plot(counts, [one.mean for _, one in means], marker=marker, ms=3, label=name, **style)
     if name in results.variants:
         ends = [intervals.get((column.name, name), (one.mean, one.mean)) for column, one in means]
-        axes.fill_between(counts, [low for low, _ in ends], [high for _, high in ends], color=colour, alpha=0.15)
+        axes.fill_between(
+            counts, [low for low, _ in ends], [high for _, high in ends], color=style["color"], alpha=0.15
+        )
 
 
 def curves(results: Results) -> dict[str, dict[int, list[float]]]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 from matplotlib.colors import to_rgba
 
 from gpt1_ds.cli import main
-from gpt1_ds.report.study_comparisons import StudyAnswers, comparisons, intervals, verdict
-from gpt1_ds.report.study_figures import forest
+from gpt1_ds.report.study_comparisons import TREND, StudyAnswers, comparisons, intervals, verdict
+from gpt1_ds.report.study_figures import forest, learning
 from gpt1_ds.report.study_page import write_study
-from gpt1_ds.report.study_results import read_study
+from gpt1_ds.report.study_results import Column, Results, Score, read_study
 
 ROOT = Path(__file__).parents[3]
 N = 400
@@ -112,6 +113,14 @@ def test_differences_are_paired_and_judged(folder: Path) -> None:
     assert to_rgba(says["not supported"]) == pytest.approx(tuple(bad))
 
 
+def test_a_pair_that_is_compared_twice_is_told_apart_by_its_claims(folder: Path) -> None:
+    first = next(comparisons(StudyAnswers(folder, read_study(folder))))
+    figure = forest([first, replace(first, claim="much better", task=TREND)])
+    pair = f"{first.first} - {first.second}"
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert labels == [f"{pair}\nbetter", f"{pair}\nmuch better (per doubling)"]
+
+
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
     found = intervals(StudyAnswers(folder, read_study(folder)))
     assert found.keys() == {(task, row) for task in GOLD for row in ("good", "bad", "majority")} - {
@@ -157,6 +166,19 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
     assert found[0].verdict == "supported"
     write_study(folder)
     assert (folder / "figures/learning.png").stat().st_size > 5_000
+
+
+def test_curves_name_the_controls_of_every_panel() -> None:
+    columns = tuple(Column(f"{task}-{n}", task, "accuracy", True, n) for task in ("sst2", "rte") for n in (100, 1000))
+    scores = [Score(column.name, "full", 1, "dev", "accuracy", 0.6, 1.0, 1) for column in columns]
+    scores += [
+        Score(name, "second text alone", None, "dev", "accuracy", 0.5, None, None) for name in ("rte-100", "rte-1000")
+    ]
+    results = Results("study", "", columns, ("full",), (1,), {}, (), tuple(scores), {})
+    figure = learning(results, {})
+    assert [text.get_text() for text in figure.legends[0].texts] == ["full", "second text alone"]
+    colours = {line.get_label(): line.get_color() for line in figure.axes[1].get_lines()}
+    assert colours["full"] != colours["second text alone"] == "0.4"
 
 
 @pytest.mark.parametrize(
