@@ -26,6 +26,7 @@ OTHERS = {
     "Faithfulness": "configs/FAITHFUL.md",
     "Batch scripts": "launch/README.md",
     "A GPT-1 of 10 million parameters": "tools/results/books_10m/README.md",
+    "Claims of the paper on small models": "tools/results/claims/README.md",
     "A ladder of books": "tools/results/books_ladder/README.md",
     "A recipe for small models": "tools/results/recipe/README.md",
     "A grid of architectures": "tools/results/grid/README.md",

@@ -82,3 +82,14 @@ def test_zero_shot_scores_are_told_as_measured() -> None:
     for probe in ("blimp", "cola", "next_sentence"):
         score, low, high, control = (100 * float(last[probe][key]) for key in ("score", "low", "high", "control"))
         assert f"| {score:.1f} ({low:.1f} to {high:.1f}) | {control:.1f} |" in told
+
+
+def test_claims_are_told_as_measured() -> None:
+    results = ROOT / "tools/results/claims"
+    told = (results / "README.md").read_text()
+    measured = [row for file in results.glob("*/comparisons.csv") for row in csv.DictReader(file.open(newline=""))]
+    deciding = [row for row in measured if row["task"] in ("average", "per doubling")]
+    assert deciding
+    for row in deciding:
+        difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
+        assert re.search(rf"\{difference:+.1f}\D* \({low:.1f} to {high:.1f}\)", told), row

@@ -15,7 +15,10 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
     *(
         ROOT / "configs" / "FAITHFUL.md",
-        *(ROOT / f"tools/results/{name}/README.md" for name in ("books_10m", "books_ladder", "grid", "recipe")),
+        *(
+            ROOT / f"tools/results/{name}/README.md"
+            for name in ("books_10m", "books_ladder", "claims", "grid", "recipe")
+        ),
     ),
 ]
 SCRIPTS = sorted((ROOT / "launch").glob("*.sbatch"))
