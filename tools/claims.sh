@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [labels] [auxiliary] [layers] [lstm] [zeroshot]
-# Without names all of them, hours on two cores; the same command resumes. Expectations stand in the studies' files
+# GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [rates] [labels] [auxiliary] [layers] [lstm] [zeroshot]
+# Without names all but rates, hours on two cores; the same command resumes. Expectations stand in the studies' files
 # (configs/finetune/study/claims_*); TASKS holds sst2, nli_slices, blimp and cola.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }

@@ -95,3 +95,6 @@ def test_claims_are_told_as_measured() -> None:
     for row in deciding:
         difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
         assert re.search(rf"\{difference:+.1f}\D* \({low:.1f} to {high:.1f}\)", told), row
+    with (results / "rates.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            assert f"{float(row['held-out loss']):.2f}" in told.partition("## B.")[2].partition("\n## ")[0], row
