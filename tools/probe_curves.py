@@ -9,9 +9,11 @@ Runs named seed-N are seeds of the model that their folder is named after: they 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,6 +24,7 @@ from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
 
 COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", "low", "high", "control", "chance", "examples")
+CONTROLS = ("--", ":", "-.")  # of the first model, the second, ...
 LOSS = "held-out loss, nats per token"
 PANELS = {  # probe -> what is drawn of it, its keys in eval.json begin with
     "blimp": ("BLiMP, mean of 12 phenomena", ""),
@@ -56,38 +59,69 @@ def table(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Held-out loss and each probe: models with their intervals, controls dashed, chance dotted."""
+    """Held-out loss and each probe: models in colours, with intervals; controls grey and broken; chance a line."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6.4))
+    figure = Figure(figsize=(9, 6.8), layout="constrained")
     models = list(dict.fromkeys(row["model"] for row in rows))
     for axes, probe in zip(figure.subplots(2, 2).flat, ("held_out", *PANELS), strict=True):
-        here = [row for row in rows if row["probe"] == probe]
-        for run in dict.fromkeys((row["model"], row["run"]) for row in here):
-            _curves(
-                axes, [row for row in here if (row["model"], row["run"]) == run], f"C{models.index(run[0])}", run[0]
-            )
+        of_probe = [row for row in rows if row["probe"] == probe]
+        for number, model in enumerate(models):
+            if here := [row for row in of_probe if row["model"] == model]:
+                _curves(axes, here, number)
+        if probe in PANELS and of_probe:
+            axes.axhline(100 * of_probe[0]["chance"], color="C3", lw=1, label="chance")
         axes.set_title(PANELS[probe][0] if probe in PANELS else LOSS, fontsize=9)
         axes.set_xscale("log")
         axes.set_xlabel("training tokens", fontsize=8)
         axes.grid(alpha=0.25)
-        shown = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # one of several seeds
-        axes.legend(shown.values(), shown.keys(), frameon=False, fontsize=8)
-    figure.tight_layout()
+    shown = {name: line for axes in figure.axes for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown), fontsize=8)
     figure.savefig(path, dpi=120)
 
 
-def _curves(axes: Any, rows: Sequence[dict[str, Any]], colour: str, model: str) -> None:
-    tokens = [row["tokens"] for row in rows]
-    probed = rows[0]["probe"] in PANELS
-    scale = 100 if probed else 1
-    axes.plot(tokens, [scale * row["score"] for row in rows], "o-", color=colour, ms=3, label=model)
-    if probed:
-        low, high = ([100 * row[key] for row in rows] for key in ("low", "high"))
-        axes.fill_between(tokens, low, high, color=colour, alpha=0.15, lw=0)
-        controls = [100 * row["control"] for row in rows]
-        axes.plot(tokens, controls, "--", color=colour, lw=1, label=f"{model}, control")
-        axes.axhline(100 * rows[0]["chance"], color="0.4", ls=":", lw=1, label="chance")
+def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
+    """Of one model and probe: the mean over its seeds, of several seeds each as a thin line, too."""
+    style, control = {"color": f"C{number}"}, {"color": "0.45", "ls": CONTROLS[number % len(CONTROLS)], "lw": 1.2}
+    scale = 100 if rows[0]["probe"] in PANELS else 1
+    steps = summary(rows)
+    tokens = [one["tokens"] for one in steps]
+    axes.plot(tokens, [scale * one["score"] for one in steps], "o-", ms=3, label=rows[0]["model"], **style)
+    if scale == 100:
+        axes.fill_between(
+            tokens, *([scale * one[key] for one in steps] for key in ("low", "high")), alpha=0.15, lw=0, **style
+        )
+        axes.plot(tokens, [scale * one["control"] for one in steps], label=f"control of {rows[0]['model']}", **control)
+    runs = list(dict.fromkeys(row["run"] for row in rows))
+    for run in runs if len(runs) > 1 else ():
+        of_run = [row for row in rows if row["run"] == run]
+        axes.plot(
+            [row["tokens"] for row in of_run], [scale * row["score"] for row in of_run], lw=0.6, alpha=0.6, **style
+        )
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of one model and probe, each step that all of its seeds have: means, and a 95 % interval that joins examples (the
+    same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
+    """
+    from scipy.stats import t
+
+    runs = {row["run"] for row in rows}
+    found = []
+    for step in dict.fromkeys(row["step"] for row in rows):
+        here = [row for row in rows if row["step"] == step]
+        if len(here) < len(runs):
+            continue
+        one = here[0] | {key: fmean(row[key] for row in here) for key in ("score", "control") if key in here[0]}
+        if "low" in one:
+            means = [fmean(row[key] for row in here) for key in ("low", "high")]
+            by_seeds = 0.0
+            if len(here) > 1:
+                by_seeds = float(t.ppf(0.975, len(here) - 1)) * stdev(row["score"] for row in here) / len(here) ** 0.5
+            one["low"] = one["score"] - math.hypot(one["score"] - means[0], by_seeds)
+            one["high"] = one["score"] + math.hypot(means[1] - one["score"], by_seeds)
+        found.append(one)
+    return found
 
 
 def main() -> None:

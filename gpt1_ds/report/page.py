@@ -10,7 +10,7 @@ from typing import Any
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import curves, facts, figures, minimal_pairs
 from gpt1_ds.report.profile_page import read_view
-from gpt1_ds.report.runs import read
+from gpt1_ds.report.runs import read_all
 from gpt1_ds.report.template import render
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ EVENTS = 2000  # rows of a run's table of events: the latest ones
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write `report.html` (and figures/*.png, *.svg) into `out`, else the first run's folder; the page's path."""
-    stories = [read(folder) for folder in folders]
+    stories = read_all(folders)
     out = out or folders[0]
     (out / "figures").mkdir(parents=True, exist_ok=True)
     data = curves.data(stories)

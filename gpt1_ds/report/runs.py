@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def read(folder: Path) -> RunStory:
         environment=_json(run_dir.environment, {}),
         folder=folder,
     )
+
+
+def read_all(folders: Sequence[Path]) -> list[RunStory]:
+    """Stories of one page, each named by what not all share: of grid/GPT-1/seed-1 and grid/BERT/seed-1 the model.
+
+    Raises DataError as `read` does.
+    """
+    stories = [read(folder) for folder in folders]
+    parts = [story.name.split("/") for story in stories]
+    for end in (0, -1):
+        while len(stories) > 1 and min(map(len, parts)) > 1 and len({part[end] for part in parts}) == 1:
+            for part in parts:
+                del part[end]
+    return [replace(story, name="/".join(part)) for story, part in zip(stories, parts, strict=True)]
 
 
 def _evaluations(entries: Records, task: str) -> Records:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.report import figures, paper
-from gpt1_ds.report.study_comparisons import NOT_SUPPORTED, SUPPORTED, TREND, Compared
+from gpt1_ds.report.study_comparisons import AVERAGE, NOT_SUPPORTED, SUPPORTED, TREND, Compared
 from gpt1_ds.report.study_results import Column, Results
 from gpt1_ds.report.study_table import Intervals, Mean, cell_mean, mean
+from gpt1_ds.tasks.dev import HALF
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+WIDEST = 4  # panels beside one another
 CAPTIONS = {
     "rows": (
         "Each row of the table: mean over seeds, 95 % interval over seeds and examples (without answers to each "
-        "example: standard error over seeds), each run as a dot. Hollow squares are controls without "
-        "pre-training; the dashed line is the best of them. What does not exceed it shows no knowledge of language."
+        "example: standard error over seeds), each run as a dot. Hollow grey squares are controls without "
+        "pre-training, with the interval over examples; the dashed line is the best of them. What does not exceed it "
+        "shows no knowledge of language."
     ),
     "compared": (
         "First minus second, paired by seed and example, with the 95 % interval over both; of several tasks their "
@@ -48,12 +52,17 @@ def rows(results: Results, intervals: Intervals) -> Any | None:
     figures.set_up()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.0 + 2.6 * len(columns), 0.8 + 0.27 * len(names)), layout="constrained")
-    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for axes, column in zip(panels, columns, strict=True):
-        _rows_panel(axes, results, column, intervals)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    lines = math.ceil(len(columns) / WIDEST)
+    beside = math.ceil(len(columns) / lines)
+    figure = Figure(figsize=(2.0 + 2.6 * beside, lines * (0.8 + 0.27 * len(names))), layout="constrained")
+    panels = figure.subplots(lines, beside, sharey=True, squeeze=False)
+    for axes, column in itertools.zip_longest(panels.flat, columns):
+        if column is None:
+            axes.set_axis_off()
+        else:
+            _rows_panel(axes, results, column, intervals)
+    panels[0, 0].set_yticks(range(len(names)), names)
+    panels[0, 0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
     return figure
 
 
@@ -66,22 +75,28 @@ def _rows_panel(axes: Axes, results: Results, column: Column, intervals: Interva
             ends = [[max(0.0, one.mean - low)], [max(0.0, high - one.mean)]]
             axes.errorbar([one.mean], [height], xerr=ends, color="C0", marker="o", ms=4, capsize=2)
             axes.plot(runs, [height] * len(runs), ".", color="C0", alpha=0.35, ms=4)
-    controls = [cell_mean(results, column, name) for name in results.controls]
-    for height, one in enumerate(controls, len(results.variants)):
-        if one is not None:
-            axes.plot([one.mean], [height], "s", color="0.4", mfc="none", ms=5)
-    if any(controls):
-        axes.axvline(max(one.mean for one in controls if one is not None), color="0.4", linestyle="--", linewidth=1)
+    controls = {name: one.mean for name in results.controls if (one := cell_mean(results, column, name)) is not None}
+    for height, name in enumerate(results.controls, len(results.variants)):
+        if name in controls:
+            axes.plot([controls[name]], [height], "s", color="0.4", mfc="none", ms=5)
+            low, high = intervals.get((column.name, name), (controls[name], controls[name]))
+            axes.plot([low, high], [height, height], color="0.4", linewidth=1)
+    if controls:
+        axes.axvline(max(controls.values()), color="0.4", linestyle="--", linewidth=1)
     axes.set_title(column.title, fontsize=10)
-    axes.set_xlabel(f"{'/'.join(results.splits[column.name])} {paper.METRICS[column.metric]} x 100")
+    split = " and ".join(results.splits[column.name]).replace(HALF, "half of dev")
+    axes.set_xlabel(f"{split}: {paper.METRICS[column.metric]} x 100")
     axes.grid(axis="x", alpha=0.25)
 
 
 def forest(compared: Sequence[Compared]) -> Any | None:
     """A line for each comparison, with what decides it; None of none."""
     deciding: dict[tuple[str, str, str], Compared] = {}
+    tasks: Counter[tuple[str, str, str]] = Counter()
     for one in compared:
-        deciding.setdefault((one.claim, one.first, one.second), one)
+        pair = (one.claim, one.first, one.second)
+        deciding.setdefault(pair, one)
+        tasks[pair] += one.task not in (AVERAGE, TREND)
     if not deciding:
         return None
     figures.set_up()
@@ -91,8 +106,8 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     labels = [
         f"{one.first} - {one.second}"
         + (f"\n{one.claim}" if pairs.count((one.first, one.second)) > 1 else "")
-        + (f" ({one.task})" if one.task == TREND else "")
-        for one in deciding.values()
+        + f" ({TREND if one.task == TREND else f'{tasks[pair]} tasks' if tasks[pair] > 1 else one.task})"
+        for pair, one in deciding.items()
     ]
     lines = sum(1 + label.count("\n") for label in labels)
     figure = Figure(figsize=(9.0, 0.9 + 0.15 * (len(labels) + lines)), layout="constrained")

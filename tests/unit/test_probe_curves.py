@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpt1_ds.report.runs import read
 from tests.unit.report.test_page import run as plain_run
 from tests.unit.report.test_zero_shot_chart import add, entry
-from tools.probe_curves import draw, table
+from tools.probe_curves import draw, summary, table
 
 run = plain_run
 BOUNDS = {"low": 0.5, "high": 0.7, "control": 0.48}
@@ -29,3 +31,15 @@ def test_each_checkpoint_has_a_row_with_its_control(run: Path, tmp_path: Path) -
     ]
     draw(table([story]), tmp_path / "probes.png")
     assert (tmp_path / "probes.png").stat().st_size > 5000
+
+
+def test_seeds_are_one_curve_with_an_interval_over_seeds_and_examples() -> None:
+    row = {"model": "GPT-1", "probe": "blimp", "step": 10, "tokens": 100, "low": 0.5, "high": 0.7, "control": 0.5}
+    rows = [{**row, "run": f"seed-{number}", "score": score} for number, score in enumerate((0.59, 0.60, 0.61))]
+    late = {**rows[0], "step": 20}
+    (one,) = summary([*rows, late])
+    assert one["score"] == pytest.approx(0.6)
+    half = ((0.1) ** 2 + (4.3027 * 0.01 / 3**0.5) ** 2) ** 0.5
+    assert (one["low"], one["high"]) == pytest.approx((0.6 - half, 0.6 + half), abs=1e-5)
+    (alone,) = summary(rows[:1])
+    assert (alone["low"], alone["high"]) == pytest.approx((0.5, 0.7)), "of one seed the interval of its examples"

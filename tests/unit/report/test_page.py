@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.report import curves, figures
 from gpt1_ds.report.page import write_report
-from gpt1_ds.report.runs import read
+from gpt1_ds.report.runs import read, read_all
 from tests.unit.tracking.test_record import train_record
 
 
@@ -63,6 +64,16 @@ def test_several_runs_share_a_page(run: Path, tmp_path: Path) -> None:
         "gradient_norm.png",
         "gradient_norm.svg",
     ]
+
+
+def test_runs_of_one_page_are_named_by_what_tells_them_apart(run: Path, tmp_path: Path) -> None:
+    folders = []
+    for number, model in enumerate(("GPT-1", "BERT")):
+        folders.append(shutil.copytree(run, tmp_path / str(number)))
+        recorded = folders[-1] / "config.yaml"
+        recorded.write_text(re.sub(r"name: odd", f"name: grid/{model}/seed-1", recorded.read_text()))
+    assert [story.name for story in read_all(folders)] == ["GPT-1", "BERT"]
+    assert [story.name for story in read_all(folders[:1] * 2)] == ["seed-1", "seed-1"], "one part is left"
 
 
 def test_a_run_without_a_step_yet(run: Path) -> None:
