@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,7 @@ def read_task(config: TaskConfig) -> TaskData:
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
     splits = _thinned(config, splits, notes)
+    _check_ids(config, splits)
     return TaskData(_task(config, spec, splits), splits, tuple(notes))
 
 
@@ -83,6 +85,7 @@ def _read_sentences(config: TaskConfig) -> TaskData:
             notes.append(f"{config.name} train: {shared} pairs share a text with those of task.sts and are left out")
     splits["train"] = capped(sentences.shaped(config, labels, splits["train"]), config.train_examples)
     splits = _thinned(config, splits, notes)
+    _check_ids(config, splits)
     return TaskData(task, splits, tuple(notes))
 
 
@@ -232,6 +235,17 @@ def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) 
         notes.append(f"{config.name}: {len(splits['dev'])} of dev choose the epoch, {len(splits[HALF])} are reported")
     kept = {name for name, rows in splits.items() if name == "train" or not _has_labels(rows)}
     return {name: rows if name in kept else capped(rows, config.scored_examples) for name, rows in splits.items()}
+
+
+def _check_ids(config: TaskConfig, splits: Mapping[str, Examples]) -> None:
+    """Raise DataError for two examples of one id, before any training: a file of predictions names them by it."""
+    for split, rows in splits.items():
+        counts = Counter(one.id for one in rows if split != "train")
+        if repeated := next((one for one, count in counts.items() if count > 1), None):
+            raise DataError(
+                f"{config.path} {split}: {counts[repeated]} rows have the id {brief(repeated)}; set task.columns.id to "
+                "a column of unique ones, or to a name that no column has: rows are numbered then"
+            )
 
 
 def _has_labels(examples: Examples) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,9 +83,10 @@ class RowReader:
     def read(self, tables: Iterable[Table], needs_label: bool) -> tuple[Example, ...]:
         """`needs_label` is false for test files. Rows without an id column are numbered."""
         examples: list[Example] = []
+        numbers = itertools.count()
         for table in tables:
             columns = find_columns(table, self._spec, needs_label)
-            for number, row in enumerate(table.rows, start=len(examples)):
+            for row, number in zip(table.rows, numbers, strict=False):
                 try:
                     if row.problem:
                         raise BadRowError(row.problem)

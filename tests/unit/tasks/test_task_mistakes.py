@@ -39,6 +39,24 @@ def test_early_mistakes(words: list[str], files: dict[str, str], line: str, tmp_
     assert line in found
 
 
+def test_ids_that_are_not_unique_are_refused_before_training(tmp_path: Path) -> None:
+    files = {"train_csv": ROWS, "dev_csv": "text,label,name\nx,yes,a\ny,no,a\nz,no,b\n"}
+    (line,) = refused(tmp_path, *TABLE, "task.columns.id=name", **files)
+    assert "dev: 2 rows have the id a; set task.columns.id to a column of unique ones" in line
+    named = read(tmp_path, *TABLE, "task.columns.id=none", **files)
+    assert [one.id for one in named.splits["dev"]] == ["0", "1", "2"]
+
+
+def test_rows_of_several_files_are_numbered_through(tmp_path: Path) -> None:
+    """Also the rows that are left out, so that no two have one number."""
+    rows = "sentence1\tsentence2\tgold_label\n{}\ta\tneutral\n{}\tb\t-\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.tsv").write_text(rows.format(name, name))
+    (tmp_path / "train.tsv").write_text(rows.format("train", "train").replace("-", "entailment"))
+    words = ["task.name=snli", "task.train=[train.tsv]", "task.dev=[one.tsv,two.tsv]"]
+    assert [one.id for one in read(tmp_path, *words).splits["dev"]] == ["0", "2"]
+
+
 def test_a_file_of_train_is_never_dev_as_well(tmp_path: Path) -> None:
     rows = "id,context,question,answer0,answer1,answer2,answer3,label\n"
     rows += "".join(f"{n},c{n},q,a,b,c,d,{n % 4}\n" for n in range(20))

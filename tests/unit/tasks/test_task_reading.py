@@ -212,12 +212,11 @@ def test_race_has_groups(tmp_path: Path) -> None:
         "questions": ["q _ ?"],
         "options": [["1", "2", "3", "4"]],
         "answers": ["D"],
-        "id": "x.txt",
     }
     for split in ("train", "dev", "test"):
         for group in ("middle", "high"):
             (tmp_path / split / group).mkdir(parents=True)
-            (tmp_path / split / group / "1.txt").write_text(json.dumps(passage))
+            (tmp_path / split / group / "1.txt").write_text(json.dumps(passage | {"id": f"{group}1.txt"}))
     splits = read(tmp_path, "task.name=race").splits
     assert [row.group for row in splits["dev"]] == ["middle", "high"]
     assert list(splits) == ["train", "dev", "test"]
