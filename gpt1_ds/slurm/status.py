@@ -20,7 +20,8 @@ def describe(run_dir: RunDir) -> Iterator[str]:
         raise ConfigError(f"{run_dir.path}: no such run folder")
     step = "no step yet"
     for line in read_jsonl(run_dir.metrics):
-        step = f"step {line['step']}, loss {line['loss']:.4f}" if line["kind"] == "train" else step
+        loss = "not finite" if line.get("loss") is None else f"{line['loss']:.4f}"
+        step = f"step {line['step']}, loss {loss}" if line["kind"] == "train" else step
     target = json.loads(run_dir.done.read_text())["step"] if run_dir.done.exists() else None
     done = f"done at step {target}" if target is not None else f"newest checkpoint of step {newest_step(run_dir)}"
     yield f"{run_dir.path}: {step}; {done}"

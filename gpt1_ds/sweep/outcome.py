@@ -29,8 +29,8 @@ class Record:
 
     @property
     def loss(self) -> float | None:
-        """The last held-out loss, nats per token."""
-        return float(self.held_out[-1]["loss"]) if self.held_out else None
+        """The last held-out loss, nats per token; NaN: it was not finite."""
+        return _loss(self.held_out[-1]) if self.held_out else None
 
     @property
     def seconds(self) -> float:
@@ -47,7 +47,7 @@ def read(run_dir: RunDir, steps: int) -> Record:
     events = list(read_jsonl(run_dir.events))
     begin = next((event["step"] for event in events if event["event"] == "started"), 0)
     outcome, reason = _outcome(run_dir, steps, events)
-    if outcome == DONE and not (held_out and math.isfinite(held_out[-1]["loss"])):
+    if outcome == DONE and not (held_out and math.isfinite(_loss(held_out[-1]))):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
     return Record(outcome, reason, train, held_out, begin)
 
@@ -69,6 +69,11 @@ def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple
     return WAITING, "begun" if events else ""
 
 
+def _loss(line: Mapping[str, Any]) -> float:
+    """metrics.jsonl has null for what is not finite."""
+    return math.nan if line["loss"] is None else float(line["loss"])
+
+
 def _target(run_dir: RunDir) -> int:
     try:
         return int(json.loads(run_dir.done.read_text())["step"])
@@ -83,9 +88,9 @@ def dominated(settings: EarlyEnd, record: Record, steps: int, competitors: Mappi
     """
     if not (settings.behind and record.held_out):
         return ""
-    step, loss = record.held_out[-1]["step"], float(record.held_out[-1]["loss"])
+    step, loss = record.held_out[-1]["step"], _loss(record.held_out[-1])
     for name, other in competitors.items() if step >= settings.after * steps else ():
-        for theirs in (float(line["loss"]) for line in other.held_out if line["step"] == step):
+        for theirs in (_loss(line) for line in other.held_out if line["step"] == step):
             if loss > theirs + settings.behind:
                 return f"{loss:.4f} at step {step}, where {name} had {theirs:.4f}"
     return ""

@@ -36,7 +36,9 @@ class PretrainingTrial(Trial):
     def result(self) -> str:
         """The last held-out loss."""
         losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
-        return f"held-out loss {losses[-1]:.4f}" if losses else "no held-out loss"
+        if not losses:
+            return "no held-out loss"
+        return f"held-out loss {'not finite' if losses[-1] is None else f'{losses[-1]:.4f}'}"
 
     def must_keep(self, key: str) -> bool:
         return key.startswith(RESULT_KEYS) and key != "model.vocab_size"  # a run takes it from its data

@@ -92,6 +92,8 @@ class _Runner:
         self._say(f"{self.sweep.folder}: {total} cells, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
         self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
         self.update()
+        if self.waiting:
+            launch.server()  # from the main thread: one that begins in another does not ignore a lost terminal
         threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="trial")
         with progress.bar(total, total - waiting) as show, threads as pool:
             try:

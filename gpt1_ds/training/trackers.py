@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -112,7 +113,7 @@ def summary(run_dir: RunDir, state: TrainingState, reason: str, entries: Sequenc
     if held_out:
         shown = (key for key in held_out[-1] if key not in ("kind", "step", "tokens"))
         found |= {f"final/held_out_{key}": held_out[-1][key] for key in shown}
-        best = min(held_out, key=lambda line: line["loss"])
+        best = min(held_out, key=lambda line: math.inf if line["loss"] is None else line["loss"])
         found |= {"best/held_out_loss": best["loss"], "best/step": best["step"]}
     for line in scored:
         found |= {f"final/{line['task']}/{line['split']}/{name}": score for name, score in line["metrics"].items()}

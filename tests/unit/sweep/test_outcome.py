@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def test_every_outcome(tmp_path: Path) -> None:
     finish(further, 3.0, steps=further.steps - 1)
     further.run_dir.done.write_text('{"step": 1}')  # of a smaller target
     finish(nan, float("nan"))
+    nan.run_dir.metrics.write_text(nan.run_dir.metrics.read_text().replace("NaN", "null"))  # as runs write it
     for trial, event in ((spiked, "spike"), (risen, "diverged"), (failed, "failed"), (stopped, "stopped")):
         finish(trial, 4.0, steps=20)
         trial.run_dir.add_event(event, step=20, action="raise", problem="too high", reason="a bus error")
@@ -35,6 +37,8 @@ def test_every_outcome(tmp_path: Path) -> None:
         *("done", "waiting", "diverged", "diverged", "diverged", "failed", "waiting", "dominated", "running"),
         "waiting",
     ]
+    assert found[2].loss is not None
+    assert math.isnan(found[2].loss)
     assert found[3].reason == "step 20: too high"
     assert found[5].reason == "a bus error"
     assert not waiting.run_dir.path.exists()
