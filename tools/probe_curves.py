@@ -13,7 +13,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,6 +22,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.report import runs
 from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tasks.comparison import half_over_seeds
 
 COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", "low", "high", "control", "chance", "examples")
 CONTROLS = ("--", ":", "-.")  # of the first model, the second, ...
@@ -104,8 +105,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of one model and probe, each step that all of its seeds have: means, and a 95 % interval that joins examples (the
     same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
     """
-    from scipy.stats import t
-
     runs = {row["run"] for row in rows}
     found = []
     for step in dict.fromkeys(row["step"] for row in rows):
@@ -115,9 +114,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         one = here[0] | {key: fmean(row[key] for row in here) for key in ("score", "control") if key in here[0]}
         if "low" in one:
             means = [fmean(row[key] for row in here) for key in ("low", "high")]
-            by_seeds = 0.0
-            if len(here) > 1:
-                by_seeds = float(t.ppf(0.975, len(here) - 1)) * stdev(row["score"] for row in here) / len(here) ** 0.5
+            by_seeds = half_over_seeds([row["score"] for row in here])
             one["low"] = one["score"] - math.hypot(one["score"] - means[0], by_seeds)
             one["high"] = one["score"] + math.hypot(means[1] - one["score"], by_seeds)
         found.append(one)

@@ -4,8 +4,8 @@ it: seeds, and which examples were drawn.
 The variance over seeds is that of the seeds' scores or differences; the variance over examples is the jackknife's, of
 the mean over seeds, leaving out one of 50 blocks of neighbours at a time (examples about one text stand together). Each
 has half an interval of its own, with Student's quantile for its degrees of freedom; the squares of the halves are added
-(Zou and Donner 2008). One quantile for both, as Welch's, is too short where few seeds are alike by luck: of two seeds
-its 95 % hold 88.
+(Zou and Donner 2008). Welch's interval, with one quantile for both, is too short where few seeds agree by luck: of two
+seeds its 95 % interval holds the truth in 88 % of simulated studies.
 """
 
 from __future__ import annotations
@@ -45,16 +45,21 @@ class Estimate:
 
     def interval(self) -> tuple[float, float]:
         """95 %; of one seed it knows of examples alone."""
-        from scipy.stats import t
-
-        def half_squared(part: float, freedom: int) -> float:
-            return float(t.ppf((1 + LEVEL) / 2, freedom)) ** 2 * part
-
-        squares, seeds = half_squared(self.example_variance, BLOCKS - 1), len(self.by_seed)
-        if seeds > 1:
-            squares += half_squared(variance(self.by_seed) / seeds, seeds - 1)
-        half = math.sqrt(squares)
+        blocks = min(map(len, self.without_block.values()))
+        half = math.hypot(_half(self.example_variance, max(1, blocks - 1)), half_over_seeds(self.by_seed))
         return self.mean - half, self.mean + half
+
+
+def half_over_seeds(by_seed: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean over seeds; 0 of one seed, which does not tell."""
+    seeds = len(by_seed)
+    return _half(variance(by_seed) / seeds, seeds - 1) if seeds > 1 else 0.0
+
+
+def _half(part: float, freedom: int) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(part)
 
 
 def estimate(metric: str, gold: Numbers, answers: Sequence[Numbers], others: Sequence[Numbers] = ()) -> Estimate | None:
