@@ -110,7 +110,7 @@ def report() -> int:
     for level, text in findings:
         print(f"{level:8}{text}")
     works = not any(level == "problem" for level, _ in findings)
-    print("training works here" if works else "training will not work until the problems are mended")
+    print("training works here" if works else "training will not work until the problems are fixed")
     return 0 if works else 2
 
 

@@ -16,7 +16,7 @@ EXIT_INTERRUPTED = 130  # Ctrl-C, as shells count it
 
 
 class UserError(Exception):
-    """Something the person at the keyboard can mend. `problems` holds one line each."""
+    """Something the person at the keyboard can fix. `problems` holds one line each."""
 
     passes = False  # whether the same command may succeed later: a job is then tried again
 

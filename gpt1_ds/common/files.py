@@ -53,7 +53,7 @@ _OF_NODE = {  # faults that another node may not have
 
 
 def explain(error: OSError) -> UserError | None:
-    """The one-line form of an error of the operating system: UserError for what a person can mend, WorldError for what
+    """The one-line form of an error of the operating system: UserError for what a person can fix, WorldError for what
     may pass, NodeError where it may be this node's alone; None for the others."""
     number, subject = error.errno or 0, f"{error.filename}: " if error.filename else ""
     if number in _WRONG:

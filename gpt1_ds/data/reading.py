@@ -39,7 +39,7 @@ class Piece:
 
 
 def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
-    """The pieces of a unit in order. Documents without text are passed over.
+    """The pieces of a unit in order. Documents without text are skipped.
 
     Raises DataError naming file and place for bytes that are not UTF-8 text, broken JSON and damaged compression.
     """

@@ -113,7 +113,7 @@ class ProcessGroups:
         return box[0]
 
     def agree(self, action: Callable[[], T]) -> T:
-        """This rank's result of `action`. What a person can mend on any rank is raised alike on all of them."""
+        """This rank's result of `action`. What a person can fix on any rank is raised alike on all of them."""
         problem, result = None, None
         try:
             result = action()

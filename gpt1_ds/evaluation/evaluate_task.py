@@ -79,7 +79,7 @@ def _control(data: TaskData, out: Path | None) -> None:
 
 def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[TaskData, TaskScorer]:
     """The task's examples for the model in `checkpoint`. Raises CheckpointError when it has no head for them."""
-    assert config.task is not None, "the verb asks only then"
+    assert config.task is not None, "the command asks only then"
     facts = manifest.read(checkpoint)
     task, head = task_of(checkpoint, facts), head_of(checkpoint, facts)
     if task is None or (head is None and not task.answers):

@@ -57,7 +57,7 @@ END = "</w>"
 TOKENS = {"cls": "cls_token", "separator": "sep_token", "pad": "pad_token", "mask": "mask_token"}  # role -> their key
 DIFFERENCE = """The tokenizer comes close to the 2018 original, whose ftfy and spaCy steps cannot be written in
   `tokenizer.json`: on 12 novels (1.2 MB) that it was not tuned on, 99.8 % of the lines get the same ids and 0.01 % of
-  the tokens differ (transformers' own `OpenAIGPTTokenizer`: 81.9 % of the lines). Text that ftfy would mend, rare
+  the tokens differ (transformers' own `OpenAIGPTTokenizer`: 81.9 % of the lines). Text that ftfy would fix, rare
   abbreviations and emoticons are where it differs; `gpt1_ds.load` encodes exactly."""
 
 # The 2018 pipeline's clean-up: ftfy's straight quotes, text_standardize's dashes, and newlines without blanks around

@@ -34,7 +34,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Examples:
             try:
                 paradigm, example = _pair(row)
             except ValueError as error:
-                problems.append(f"{file} {row.place}: {error}; mend this line")
+                problems.append(f"{file} {row.place}: {error}; fix this line")
                 continue
             paradigms.setdefault(paradigm, []).append(example)
     DataError.raise_all(problems[:FEW])

@@ -2,7 +2,7 @@
 
     text    the line is the text, tabs and all; for tasks of one text
     tsv     fields between tabs: text, then text2, then every choice, as far as the task has them
-    jsonl   an object with text, and text2 and choices (a list) where the task has them; other keys are passed over
+    jsonl   an object with text, and text2 and choices (a list) where the task has them; other keys are skipped
 
 Text is that of the task's own column: a premise, a document; text2 the other text, or a choice task's question.
 """

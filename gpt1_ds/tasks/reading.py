@@ -150,7 +150,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
         raise DataError(f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}")
     reader = RowReader(spec, config.score_range)
     examples = reader.read(found[split], True)
-    DataError.raise_all(f"{problem}; mend this row" for problem in reader.problems[:FEW])
+    DataError.raise_all(f"{problem}; fix this row" for problem in reader.problems[:FEW])
     if not examples:
         raise DataError(f"{config.path} {split}: no row has a label")
     return split, examples

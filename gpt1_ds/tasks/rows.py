@@ -108,7 +108,7 @@ class RowReader:
             raise DataError(
                 *self.problems[:FEW],
                 *more,
-                f"{count} cannot be read; mend them, or leave them out with task.bad_rows=skip",
+                f"{count} cannot be read; fix them, or leave them out with task.bad_rows=skip",
             )
 
     def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:

@@ -2,7 +2,7 @@
 
 UTF-8 with or without BOM, LF or CRLF. Quotes enclose a field in .csv only: in GLUE's .tsv files a quote is a letter of
 the text, and a reader that takes it for more swallows rows. A place is the line that a row begins on, the header
-included, or the number of a JSON record, both from 1. Blank lines are passed over.
+included, or the number of a JSON record, both from 1. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _quoted(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 cells = next(reader, None)
             except csv.Error as error:
                 raise DataError(
-                    f"{path} line {line}: not readable as CSV ({error}); mend the quotes, or set task.quoting=none"
+                    f"{path} line {line}: not readable as CSV ({error}); fix the quotes, or set task.quoting=none"
                 ) from None
             if cells is None:
                 return

@@ -44,7 +44,7 @@ def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
         try:
             examples.append(_schema(str(number), block))
         except ValueError as error:
-            problems.append(f"{found} line {line}: {error}; mend this block")
+            problems.append(f"{found} line {line}: {error}; fix this block")
     DataError.raise_all(problems[:FEW])
     if not examples:
         raise DataError(f"{found}: is empty; it needs at least one block of {LINES} lines")

@@ -32,7 +32,7 @@ def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], N
     tokenizer = groups.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
 
     def open_here() -> Finetuning:
-        assert config.task is not None, "the verb checks that there is a task"
+        assert config.task is not None, "the command checks that there is a task"
         data = read_task(config.task)
         alive()
         workload = Finetuning(config, data, tokenizer, groups)
@@ -63,7 +63,7 @@ def _first_tokenizer(config: Config) -> Path:
     if config.checkpoint.init_from is not None:
         return find(Path(config.checkpoint.init_from)) / "tokenizer"
     assert config.task is not None, "fine-tuning has a task"
-    assert config.task.tokenizer is not None, "the verb checks that one of the two is there"
+    assert config.task.tokenizer is not None, "the command checks that one of the two is there"
     return Path(config.task.tokenizer)
 
 

@@ -121,7 +121,7 @@ class Trainer:
         self.rewind()
         if self.engine.groups.rank == 0:
             self.run_dir.add_event("rolled back", step=step, to=self.state.step, passed_over=list(skipped))
-            log.say(f"back to step {self.state.step}; batch {offending} is passed over")
+            log.say(f"back to step {self.state.step}; batch {offending} is skipped")
 
     def rewind(self) -> None:
         """Drop the metrics of steps that will be repeated. A run that was asked to stop saves before it evaluates, and

@@ -76,7 +76,7 @@ def _key(item: Any) -> str:
 
 
 def _contents(data: bytes) -> list[bytes]:
-    """The whole records of a log; a torn end is passed over."""
+    """The whole records of a log; a torn end is skipped."""
     assert data[:4] == b":W&B"
     records, part, at = [], b"", HEADER
     while at + 7 <= len(data):

@@ -31,7 +31,7 @@ def damage(cluster: Cluster, tiny_data: Path) -> Path:
     return description
 
 
-def mend(description: Path) -> None:
+def fix(description: Path) -> None:
     (description.parent / "kept").replace(description)
 
 
@@ -60,7 +60,7 @@ def test_each_fault_passes_and_the_run_is_done(
     with RunLock(run_dir.lock):
         _, broken = cluster.submit("tried", *BARE, *SMALL)
         locked = next_of(cluster, broken, "tried")
-        mend(description)
+        fix(description)
         assert cluster.state(locked)["ExcNodeList"] == "node1"
         said = (run_dir.slurm / f"{broken}.out").read_text()
         assert f"{description}: input/output error" in said

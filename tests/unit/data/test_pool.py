@@ -21,7 +21,7 @@ class Task:
 
     def __call__(self, item: object) -> object:
         if item == "data":
-            raise DataError("a.txt: broken; mend it")
+            raise DataError("a.txt: broken; fix it")
         if item == "disk":
             raise OSError(28, "No space left on device", "a.bin")
         if item == "bug":
@@ -47,7 +47,7 @@ def test_one_worker_is_this_process() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("item", "kind", "message"),
-    [("data", DataError, "a.txt: broken; mend it"), ("disk", OSError, "No space left"), ("bug", Exception, "bug")],
+    [("data", DataError, "a.txt: broken; fix it"), ("disk", OSError, "No space left"), ("bug", Exception, "bug")],
 )
 def test_errors_reach_the_caller(workers: int, item: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message) as caught:

@@ -41,7 +41,7 @@ def test_a_limit_takes_alike_of_every_paradigm(tmp_path: Path) -> None:
     ("text", "says"),
     [
         (line(0) + "{", "a.jsonl line 2: not JSON"),
-        (line(0) + line(1).replace("sentence_bad", "bad"), "a.jsonl line 2: sentence_bad is no text; mend this line"),
+        (line(0) + line(1).replace("sentence_bad", "bad"), "a.jsonl line 2: sentence_bad is no text; fix this line"),
         (line(0).replace('"binding"', "3"), "line 1: linguistics_term is no text"),
         ("\n", "a.jsonl: is empty"),
     ],

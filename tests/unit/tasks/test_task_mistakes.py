@@ -77,7 +77,7 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path) -> None:
         "/valid.csv line 3: label=4 is none of 0, 1, 2, 3",
         "/valid.csv line 4: choice 2 is empty",
         "and 1 more",
-        "6 rows cannot be read; mend them, or leave them out with task.bad_rows=skip",
+        "6 rows cannot be read; fix them, or leave them out with task.bad_rows=skip",
     ]
     data = read(tmp_path, "task.name=cosmosqa", "task.bad_rows=skip")
     assert len(data.splits["train"]) == len(data.splits["dev"]) == 1

@@ -60,7 +60,7 @@ def test_possessive_pronouns(tmp_path: Path, sentence: str, pronoun: str, wanted
     [
         (BLOCK + "extra\n", r"pdp.txt line 1: 5 lines where 4 are expected"),
         (f"{BLOCK}\n{BLOCK.replace('[MASK]', 'it', 1)}", r"pdp.txt line 6: \[MASK\] is not in the sentence"),
-        (BLOCK.replace(" Bob \n Bob", " Bob \n Tom"), "Tom is none of its candidates; mend this block"),
+        (BLOCK.replace(" Bob \n Bob", " Bob \n Tom"), "Tom is none of its candidates; fix this block"),
         (BLOCK.replace(" , Bob", ""), "does not name two candidates or more"),
         ("\n\n", "is empty"),
     ],

@@ -35,7 +35,7 @@ def test_reading_dev_and_what_is_fitted(tmp_path: Path) -> None:
 
 def test_a_damaged_row_and_a_missing_folder(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\nfine\t1\nodd\n")
-    with pytest.raises(DataError, match=r"dev.tsv line 3: 1 columns where 2 are expected; mend this row"):
+    with pytest.raises(DataError, match=r"dev.tsv line 3: 1 columns where 2 are expected; fix this row"):
         read_probe(config("sst2", tmp_path))
     with pytest.raises(DataError, match=r"nowhere: no such folder; give the one that holds the files of sst2"):
         read_probe(config("sst2", "nowhere"))
