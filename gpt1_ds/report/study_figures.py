@@ -106,7 +106,7 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     labels = [
         f"{one.first} - {one.second}"
         + (f"\n{one.claim}" if pairs.count((one.first, one.second)) > 1 else "")
-        + f" ({TREND if one.task == TREND else f'{tasks[pair]} tasks' if tasks[pair] > 1 else one.task})"
+        + f" ({TREND if one.task == TREND else f'mean of {tasks[pair]}' if tasks[pair] > 1 else one.task})"
         for pair, one in deciding.items()
     ]
     lines = sum(1 + label.count("\n") for label in labels)

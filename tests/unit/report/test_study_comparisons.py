@@ -124,7 +124,8 @@ def test_a_pair_that_is_compared_twice_is_told_apart_by_its_claims(folder: Path)
 def test_a_difference_says_of_how_many_tasks_it_is(folder: Path) -> None:
     found = list(comparisons(StudyAnswers(folder, read_study(folder))))
     labels = [text.get_text() for text in forest(found).axes[0].get_yticklabels()]
-    assert labels == [f"{found[0].first} - {found[0].second} (2 tasks)", f"{found[3].first} - {found[3].second} (rte)"]
+    pairs = [f"{one.first} - {one.second}" for one in (found[0], found[3])]
+    assert labels == [f"{pairs[0]} (mean of 2)", f"{pairs[1]} (rte)"]
 
 
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
