@@ -241,11 +241,12 @@ def _check_ids(config: TaskConfig, splits: Mapping[str, Examples]) -> None:
     """Raise DataError for two examples of one id, before any training: a file of predictions names them by it."""
     for split, rows in splits.items():
         counts = Counter(one.id for one in rows if split != "train")
-        if repeated := next((one for one, count in counts.items() if count > 1), None):
-            raise DataError(
-                f"{config.path} {split}: {counts[repeated]} rows have the id {brief(repeated)}; set task.columns.id to "
-                "a column of unique ones, or to a name that no column has: rows are numbered then"
-            )
+        for one, count in counts.items():
+            if count > 1:
+                raise DataError(
+                    f"{config.path} {split}: {count} rows have the id {brief(one)}; set task.columns.id to a column of "
+                    "unique ones, or to a name that no column has: rows are numbered then"
+                )
 
 
 def _has_labels(examples: Examples) -> bool:

@@ -139,6 +139,22 @@ def test_a_second_interrupt_ends_the_cells_at_once(tmp_path: Path) -> None:
     assert not stuck.done.exists()
 
 
+def test_a_signal_to_the_whole_group_lets_the_cells_save(tmp_path: Path) -> None:
+    """As of a lost terminal or a batch system: it reaches the fork server, too."""
+    sweep = planned(tmp_path, FILE.replace("[1, 2]", "[1]"))
+    behave(sweep, cola="wait")
+    code = f"from tests.helpers.finetuning_trials import run; raise SystemExit(run({str(tmp_path)!r}, 2))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    waiting = [trial for trial in sweep.trials if trial.task == "cola"]
+    wait_for(lambda: all(trial.run_dir.events.exists() for trial in waiting))
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 75
+    assert all((trial.run_dir.checkpoints / "step-00000001").is_dir() for trial in waiting), "they saved"
+    assert events(sweep, "failed") == []
+
+
 def test_going_on_after_kill_9(tmp_path: Path) -> None:
     sweep = planned(tmp_path)
     behave(sweep, rte="wait")
