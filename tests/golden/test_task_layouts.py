@@ -57,7 +57,12 @@ CASES = {
         "snli_1.0_train.jsonl",
         "".join(
             json.dumps(
-                {"gold_label": label, "sentence1": "a man sleeps .", "sentence2": "a man is awake .", "pairID": "7"}
+                {
+                    "gold_label": label,
+                    "sentence1": "a man sleeps .",
+                    "sentence2": "a man is awake .",
+                    "pairID": f"7{label}",
+                }
             )
             + "\n"
             for label in ("contradiction", "-", "neutral", "entailment")
