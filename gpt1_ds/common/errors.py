@@ -19,6 +19,7 @@ class UserError(Exception):
     """Something the person at the keyboard can fix. `problems` holds one line each."""
 
     passes = False  # whether the same command may succeed later: a job is then tried again
+    on_all_ranks = False  # whether every rank raises it alike, so that one need say it
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -98,6 +99,7 @@ class TrainingError(Exception):
 
     code = EXIT_FAILURE
     passes = False
+    on_all_ranks = False
 
 
 class UnsavedError(TrainingError):

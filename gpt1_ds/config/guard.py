@@ -14,7 +14,7 @@ class GuardConfig:
     on_spike: Literal["raise", "skip", "rollback"] = "raise"  # end the run; leave the update out; go back and pass over
     z: float = 0.0  # robust standard deviations of loss or gradient norm that are a spike; 0: only what is not finite
     window: int = 128  # last good steps that say what is usual
-    rise: float = 0.0  # nats of held-out loss above its best, or above ln(vocabulary), that end it; 0: none
+    rise: float = 0.0  # nats of held-out loss above its best, or above ln(vocabulary), that end it; 0: only not finite
     compare_every: int = 100  # steps between comparisons of what ranks hold in common; 0: only before every save
     step_timeout: float = 600.0  # seconds a rank may go without progress in a step before the run ends
     save_timeout: float = 600.0  # the same while a checkpoint is saved

@@ -27,7 +27,8 @@ def distributed_session(config: Config) -> Iterator[ProcessGroups]:
     try:
         ConfigError.raise_all(device_problems(config, device))
         yield ProcessGroups(config)
-    except (UserError, TrainingError):  # all ranks come here together
+    except (UserError, TrainingError) as error:  # all ranks come here together
+        error.on_all_ranks = True
         end()
         raise
     end()  # after any other error it would wait for what the other ranks do not do any more

@@ -77,7 +77,7 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
     try:
         return int(_resolve(target)(*arguments))
     except (UserError, TrainingError) as error:
-        if rank == 0:  # all ranks raise it alike, one says it
+        if rank == 0 or not error.on_all_ranks:
             raise
         sys.exit(error.code)
     except RuntimeError as error:

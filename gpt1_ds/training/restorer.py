@@ -48,6 +48,11 @@ class Restorer:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"
         state = self._state(folder, restore(self.engine, self.config, folder))
+        if state.step >= self.workload.steps:
+            raise ConfigError(
+                f"checkpoint.resume={wanted}: {folder.name} has {state.step} of {self.workload.steps} steps: nothing "
+                "is left to train; ask for more steps, or resume an earlier checkpoint"
+            )
         return state, f"from step {state.step} of {folder.name}"
 
     def _load_weights(self, folder: Path) -> None:

@@ -42,7 +42,9 @@ def extended(settings: GuardConfig, window: Window, loss: float, norm: float) ->
 
 def divergence(settings: GuardConfig, lowest: float, loss: float) -> str | None:
     """Why a run whose lowest validation loss was `lowest` has diverged with this one, or None."""
-    if settings.rise and not loss <= lowest + settings.rise:
+    if not math.isfinite(loss):
+        return "the held-out loss is not finite"
+    if settings.rise and loss > lowest + settings.rise:
         return f"held-out loss {loss:.4g} is more than guard.rise={settings.rise:g} above its best, {lowest:.4g}"
     return None
 

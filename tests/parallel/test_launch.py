@@ -31,6 +31,12 @@ def add(number: int) -> int:
     return int(value)
 
 
+def refuse(on_all_ranks: bool) -> int:
+    error = LaunchError("the interface of this node is missing")
+    error.on_all_ranks = on_all_ranks
+    raise error
+
+
 def listening_on() -> list[str]:
     """Addresses at which this rank can be reached while it is connected."""
     import torch.distributed as dist
@@ -131,3 +137,13 @@ def wait_for_ever(marks: str) -> int:
         file.write(f"{os.getpid()} ")
     time.sleep(300)
     return 0
+
+
+def test_what_one_rank_alone_meets_is_not_kept_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started by torchrun or srun, of which each rank is a program of its own."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match="the interface of this node"):
+        launch.start(f"{HERE}:refuse", (False,), None)
+    with pytest.raises(SystemExit, match="2"):  # rank 0 says it
+        launch.start(f"{HERE}:refuse", (True,), None)

@@ -90,6 +90,8 @@ def test_a_folder_of_another_run(gpt1, tiny_data: Path) -> None:  # type: ignore
     assert_refused(
         pretrain(gpt1, tiny_data, "checkpoint.resume=never"), "checkpoint.resume=never", "choose another run.name"
     )
+    result = pretrain(gpt1, tiny_data, "run.name=other", "checkpoint.resume=runs/run")
+    assert_refused(result, "checkpoint.resume=runs/run", "2 of 2 steps", "ask for more steps")
 
 
 def test_a_folder_that_another_process_writes(gpt1, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
