@@ -76,7 +76,8 @@ def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> 
     """One token id: the likeliest at temperature 0, else drawn from the top_k and top_p that are left."""
     if sampling.temperature == 0:
         return int(logits_V.argmax())
-    logits_V = logits_V / sampling.temperature
+    below_V = (logits_V - logits_V.max()).double()  # so that the likeliest stays finite at any temperature
+    logits_V = (below_V / sampling.temperature).float()
     if sampling.top_k:
         logits_V = logits_V.masked_fill(
             logits_V < logits_V.topk(min(sampling.top_k, len(logits_V))).values[-1], -torch.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpt1_ds.common.errors import UserError
@@ -21,10 +22,12 @@ class Sampling:
         problems = []
         if self.tokens < 1:
             problems.append(f"--tokens={self.tokens} must be at least 1")
-        if self.temperature < 0:
-            problems.append(f"--temperature={self.temperature} must not be negative; 0 takes the likeliest token")
+        if not 0 <= self.temperature < math.inf:
+            problems.append(f"--temperature={self.temperature} must be 0 or more; 0 takes the likeliest token")
         if self.top_k < 0:
             problems.append(f"--top-k={self.top_k} must not be negative; 0 keeps every token")
         if not 0 < self.top_p <= 1:
             problems.append(f"--top-p={self.top_p} must be above 0 and at most 1; 1 keeps every token")
+        if not 0 <= self.seed < 2**63:
+            problems.append(f"--seed={self.seed} must be 0 or more, and below 2^63")
         UserError.raise_all(problems)
