@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 
@@ -60,6 +61,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    ConfigError.raise_all(shared.unusable("--out", options.out))
     if options.gpu:
         return check_gpus(Path(options.out) if options.out else None)
     if options.out:

@@ -44,9 +44,8 @@ def _problems(options: argparse.Namespace) -> Iterator[str]:
     output = Path(options.output)
     if output.suffix not in KINDS:
         yield f"--output {output}: its name ends in neither {' nor '.join(KINDS)}; choose one of them"
-    if output.is_dir() or not output.parent.is_dir():
-        yield f"{output}: no file can be there; choose another --output"
-    elif output.exists() and Path(options.input).exists() and output.samefile(options.input):
+    yield from shared.unusable("--output", options.output)
+    if output.is_file() and Path(options.input).exists() and output.samefile(options.input):
         yield f"{output}: is what is read, too; choose another --output"
 
 

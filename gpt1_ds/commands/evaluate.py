@@ -41,8 +41,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import accelerator, launch
 
     folder = find(Path(options.checkpoint))
-    if options.out is not None and (Path(options.out).is_dir() or not Path(options.out).parent.is_dir()):
-        raise ConfigError(f"{options.out}: no file can be there; choose another --out")
+    ConfigError.raise_all(shared.unusable("--out", options.out))
     if options.points is not None and not options.every:
         raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
     folders = _kept(Path(options.checkpoint), options.points) if options.every else [folder]
@@ -63,10 +62,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.sts or options.pooling:
         pairs = _scored_pairs(options, config)
         target = "gpt1_ds.evaluation.evaluate_sts:evaluate_sts"
-        return launch.start(target, (config, folders, out, pairs, options.pooling), options.nproc)
+        return launch.start(target, (config, folders, out, pairs, options.pooling, options.every), options.nproc)
     if config.task is not None and not config.probes:
         target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"
-        return launch.start(target, (config, folders, out), options.nproc)
+        return launch.start(target, (config, folders, out, options.every), options.nproc)
     config, held_out = _with_held_out(config)
     _check_probes(config)
     task = (config, folders, out, held_out and config.task is None, options.every)

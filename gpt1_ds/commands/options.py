@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
 FILES = "YAML file or shipped preset; may be given several times, the last wins (default: none)"
 CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else its newest"
@@ -73,3 +75,9 @@ def texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help=inputs)
     key = "the key of JSON lines, or the column of tables, that holds the text (default: %(default)s)"
     parser.add_argument("--text-key", default="text", metavar="K", help=key)
+
+
+def unusable(option: str, path: str | None) -> Iterator[str]:
+    """What is wrong with the path of a file that a command is to write in the end; nothing for None."""
+    if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
+        yield f"{path}: no file can be there; choose another {option}"

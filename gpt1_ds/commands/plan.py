@@ -55,6 +55,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--memory={options.memory}: a rank needs more than 0 GiB")
     if options.out and not options.search:
         raise ConfigError(f"--out={options.out}: only a search has a best layout to write; add --search")
+    ConfigError.raise_all(shared.unusable("--out", options.out))
 
 
 def _calibrate(name: str | None) -> None:

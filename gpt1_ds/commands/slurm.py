@@ -12,7 +12,7 @@ from pathlib import Path
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import slurm_job
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
 from gpt1_ds.diagnostics.report import conclude
@@ -70,6 +70,7 @@ def _check(options: argparse.Namespace) -> int:
     from gpt1_ds.slurm.request import sbatch_options
     from gpt1_ds.slurm.submit import scripts
 
+    ConfigError.raise_all(shared.unusable("--out", options.out))
     config = load(options.config, options.overrides)
     if shutil.which("salloc") is None:
         raise LaunchError("salloc is not here; check from a host of the cluster")

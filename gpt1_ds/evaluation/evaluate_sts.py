@@ -20,22 +20,32 @@ from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import Examples, read_scored
 from gpt1_ds.tasks.registry import METRICS
 from gpt1_ds.tasks.sentences import STS
-from gpt1_ds.tracking.entries import merge
+from gpt1_ds.tracking.entries import key_of, merge, read_entries
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
 
 def evaluate_sts(
-    config: Config, checkpoints: Sequence[Path], out: Path | None, pairs: str, pooling: Pooled | None
+    config: Config,
+    checkpoints: Sequence[Path],
+    out: Path | None,
+    pairs: str,
+    pooling: Pooled | None,
+    missing: bool = False,
 ) -> int:
     """Score `checkpoints` by the scored `pairs` (task.sts); rank 0 prints the results and merges them into `out`
-    (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`.
+    (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`. `missing` leaves out
+    what `out` has already.
     """
     with distributed_session(config) as groups:
         splits = groups.agree(lambda: read_scored(pairs))
+        there = groups.on_rank_0(lambda: read_entries(out))
+        done = {key_of(entry) for entry in there} if missing else set()
         for checkpoint in checkpoints:
             embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]
             task = STS if embedder.pooling == embedder.default else f"{STS}-{embedder.pooling}"
             for split, examples in splits.items():
+                if (task, split, embedder.loaded.step) in done:
+                    continue
                 metrics = sts_metrics(embedder, examples, groups)
                 if groups.rank:
                     continue

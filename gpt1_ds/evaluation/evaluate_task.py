@@ -26,32 +26,37 @@ from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.controls import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.entries import CONTROL, merge, write_scores
+from gpt1_ds.tracking.entries import CONTROL, key_of, merge, read_entries, write_scores
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
 
-def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None) -> int:
+def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:
     """Score `checkpoints`, all of one run, on this rank's share; rank 0 prints the results and merges them into `out`
-    (eval.json), one by one, and then those of the controls, fitted on the same training examples.
+    (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing` leaves out
+    what `out` has already of a checkpoint.
     """
     with distributed_session(config) as groups:
         data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
-        config = scorer.config
+        config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
+        done = {key_of(entry) for entry in there} if missing else set()
         engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
         for checkpoint in checkpoints:
             verify(engine, checkpoint)
-            _score(scorer, engine, checkpoint, restore(engine, config, checkpoint, weights_only=True), out)
+            facts = restore(engine, config, checkpoint, weights_only=True)
+            labelled = (split for split in scorer.splits if split != "train" and scorer.has_labels(split))
+            left = [split for split in labelled if (scorer.task_of(split).name, split, facts["step"]) not in done]
+            _score(scorer, left, engine, checkpoint, facts, out)
         if groups.rank == 0:
             _control(data, out)
             show_evaluation(config, out)
     return 0
 
 
-def _score(scorer: TaskScorer, engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None) -> None:
-    """Every labelled split under the engine's weights, which are those of `checkpoint`."""
-    for split in scorer.splits:
-        if split == "train" or not scorer.has_labels(split):
-            continue
+def _score(
+    scorer: TaskScorer, splits: Sequence[str], engine: Engine, checkpoint: Path, facts: dict[str, Any], out: Path | None
+) -> None:
+    """`splits` under the engine's weights, which are those of `checkpoint`."""
+    for split in splits:
         with progress.bar(watched=scorer.groups.rank == 0) as show:
             show(words=split)
             record, _ = scorer.measure(engine, split, int(facts["step"]), int(facts["tokens"]))

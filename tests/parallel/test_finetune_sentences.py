@@ -85,7 +85,19 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
             assert entry["metrics"][metric] == pytest.approx(trained["metrics"][metric], abs=1e-3)
     arguments = (config, [checkpoint], pairs, config.task.sts, "words")  # type: ignore[union-attr]
     assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 1) == 0
-    assert [entry["task"] for entry in json.loads(pairs.read_text())] == ["sts", "sts-words"]
+    entries = json.loads(pairs.read_text())
+    assert [entry["task"] for entry in entries] == ["sts", "sts-words"]
+    entries[1]["metrics"]["spearman"] = 2.0
+    pairs.write_text(json.dumps(entries))
+    for missing, kept in ((True, 2.0), (False, None)):
+        arguments = (config, [checkpoint], pairs, config.task.sts, "words", missing)  # type: ignore[union-attr]
+        assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 1) == 0
+        assert (json.loads(pairs.read_text())[1]["metrics"]["spearman"] == 2.0) == (kept == 2.0)
+    entries = json.loads(own.read_text())
+    entries[0]["metrics"]["spearman"] = 2.0
+    own.write_text(json.dumps(entries))
+    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [checkpoint], own, True), 1) == 0
+    assert of_models(json.loads(own.read_text()))[0]["metrics"]["spearman"] == 2.0, "what is there is left as it is"
 
 
 def test_lines_are_not_predicted(run: Run) -> None:

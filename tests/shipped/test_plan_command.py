@@ -84,6 +84,7 @@ def test_what_does_not_fit_is_said(program: Program) -> None:
         (["--memory", "-1"], "--memory=-1.0: a rank needs more"),
         (["--machine", "nowhere.json"], "no such file; name one of h100, h200, a100, cpu"),
         (["--out", "x.yaml"], "add --search"),
+        (["--search", "--out", "missing/x.yaml"], "missing/x.yaml: no file can be there; choose another --out"),
         (["--world", "3", "parallel.tensor=2"], "do not divide the world of 3"),
         (["--search", "model.kind=lstm", "model.layers=1"], "there is one layout only"),
         (["--calibrate", "--machine", "h100"], "the name of a preset"),
