@@ -2,7 +2,8 @@
 
     python tools/probe_curves.py RUN... --out FOLDER
 
-Each RUN was scored by `gpt1-ds evaluate -c evaluate/claims --every`. FOLDER gets probes.csv and probes.png.
+Each RUN was scored by `gpt1-ds evaluate -c evaluate/claims --every`. FOLDER gets probes.csv, probes.png and ends.csv:
+the means over seeds at the first and the last checkpoint, and the differences of models.
 Runs named seed-N are seeds of the model that their folder is named after: they share a colour.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +27,7 @@ from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.comparison import half_over_seeds
 
 COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", "low", "high", "control", "chance", "examples")
+ENDS = ("model", "probe", "seeds", "tokens", "first", "first_control", "last", "low", "high", "control")
 CONTROLS = ("--", ":", "-.")  # of the first model, the second, ...
 LOSS = "held-out loss, nats per token"
 PANELS = {  # probe -> what is drawn of it, its keys in eval.json begin with
@@ -121,6 +124,36 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each probe and model, in points, and one for the difference of each two models. Its interval takes
+    their scores as if they were of other examples: they are of the same, so that it is rather too wide.
+    """
+    found: list[dict[str, Any]] = []
+    for probe in PANELS:
+        named: dict[str, dict[str, Any]] = {}
+        for model in dict.fromkeys(row["model"] for row in rows if row["probe"] == probe):
+            here = [row for row in rows if (row["probe"], row["model"]) == (probe, model)]
+            steps = summary(here)
+            first, last = steps[0], steps[-1]
+            named[model] = {
+                **{
+                    "model": model,
+                    "probe": probe,
+                    "seeds": len({row["run"] for row in here}),
+                    "tokens": last["tokens"],
+                },
+                **{"first": 100 * first["score"], "first_control": 100 * first["control"], "last": 100 * last["score"]},
+                **{key: 100 * last[key] for key in ("low", "high", "control")},
+            }
+        found += named.values()
+        for one, other in combinations(named.values(), 2):
+            halves = [max(row["high"] - row["last"], row["last"] - row["low"]) for row in (one, other)]
+            difference, half = one["last"] - other["last"], math.hypot(*halves)
+            pair = {"model": f"{one['model']} minus {other['model']}", "probe": probe, "tokens": one["tokens"]}
+            found.append({**pair, "last": difference, "low": difference - half, "high": difference + half})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
@@ -132,6 +165,7 @@ def main() -> None:
         raise UserError(f"{words.runs[0]}: no zero-shot score; run `gpt1-ds evaluate --every` on it first")
     words.out.mkdir(parents=True, exist_ok=True)
     write_table(words.out / "probes.csv", COLUMNS, rows)
+    write_table(words.out / "ends.csv", ENDS, ends(rows))
     draw(rows, words.out / "probes.png")
 
 

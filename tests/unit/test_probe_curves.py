@@ -9,7 +9,7 @@ import pytest
 from gpt1_ds.report.runs import read
 from tests.unit.report.test_page import run as plain_run
 from tests.unit.report.test_zero_shot_chart import add, entry
-from tools.probe_curves import draw, summary, table
+from tools.probe_curves import draw, ends, summary, table
 
 run = plain_run
 BOUNDS = {"low": 0.5, "high": 0.7, "control": 0.48}
@@ -43,3 +43,19 @@ def test_seeds_are_one_curve_with_an_interval_over_seeds_and_examples() -> None:
     assert (one["low"], one["high"]) == pytest.approx((0.6 - half, 0.6 + half), abs=1e-5)
     (alone,) = summary(rows[:1])
     assert (alone["low"], alone["high"]) == pytest.approx((0.5, 0.7)), "of one seed the interval of its examples"
+
+
+def test_the_ends_of_curves_and_how_models_differ() -> None:
+    row = {"probe": "blimp", "low": 0.5, "high": 0.7, "control": 0.48, "run": "seed-1"}
+    rows = [
+        {**row, "model": model, "step": step, "tokens": 10 * step, "score": score + step / 1000}
+        for model, score in (("GPT-1", 0.58), ("LSTM", 0.53))
+        for step in (10, 20)
+    ]
+    gpt1, lstm, difference = ends(rows)
+    assert [gpt1[key] for key in ("seeds", "tokens")] == [1, 200]
+    assert [gpt1[key] for key in ("first", "last", "low", "high", "control")] == pytest.approx([59, 60, 50, 70, 48])
+    assert (lstm["model"], lstm["last"]) == ("LSTM", pytest.approx(55))
+    assert difference["model"] == "GPT-1 minus LSTM"
+    half = (10**2 + 15**2) ** 0.5
+    assert [difference[key] for key in ("last", "low", "high")] == pytest.approx([5, 5 - half, 5 + half])
