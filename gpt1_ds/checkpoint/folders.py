@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import time
 import uuid
@@ -17,22 +16,21 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RunDir, step_of
 from gpt1_ds.config.checkpoint import CheckpointConfig
 
 REPLACED = ".replaced"  # ends the name of an older checkpoint of the same step until the new one is in its place
-_STEP = re.compile(r"step-(\d{8,})")
 
 
 def steps_in(folder: Path) -> list[Path]:
     """Published checkpoint folders, oldest first."""
-    found = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    found = [(step, path) for path in folder.glob("step-*") if (step := step_of(path)) is not None and path.is_dir()]
+    return [path for _, path in sorted(found)]
 
 
 def log_spaced(folders: list[Path], points: int) -> list[Path]:
     """About `points` of `folders`, oldest first, evenly on a log scale of steps; the last one is always kept."""
-    steps = [max(1, int(path.name.removeprefix("step-"))) for path in folders]
+    steps = [max(1, step_of(path) or 0) for path in folders]
     wanted = [steps[0] * (steps[-1] / steps[0]) ** (k / max(1, points - 1)) for k in range(points - 1)] + [steps[-1]]
     nearest = {min(range(len(steps)), key=lambda at: abs(math.log(steps[at] / want))) for want in wanted}
     return [folders[at] for at in sorted(nearest)]
@@ -60,7 +58,7 @@ def prune(run_dir: RunDir, settings: CheckpointConfig) -> None:
         pointers = [path for path in (run_dir.latest, run_dir.best) if path.exists()]
         named = {path.read_text(errors="replace").strip() for path in pointers}
         for folder in steps_in(run_dir.checkpoints)[: -settings.keep]:
-            step = int(folder.name.removeprefix("step-"))
+            step = step_of(folder) or 0
             if folder.name not in named and not (settings.keep_every and step % settings.keep_every == 0):
                 doomed = folder.with_name(f".{folder.name}.old")  # renamed first: never half a checkpoint in place
                 os.rename(folder, doomed)

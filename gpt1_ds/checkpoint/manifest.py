@@ -10,13 +10,13 @@ import contextlib
 import errno
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
+from gpt1_ds.common.rundir import step_of
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -33,7 +33,6 @@ _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined"
 _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
 LONGEST_NAME = 200  # letters of a file's
-_STEP = re.compile(r"step-(\d{8,})")
 _BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part of the file
 
 
@@ -59,8 +58,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
     for problem in _problems(body):
         raise CheckpointError(f"{path}: damaged: {problem}")
-    name = _STEP.fullmatch(folder.name)
-    if name and int(name[1]) != body["step"]:
+    if step_of(folder) not in (None, body["step"]):
         raise CheckpointError(
             f"{folder}: was saved at step {body['step']}: the folder was renamed or its files swapped"
         )

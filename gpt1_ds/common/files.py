@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import NodeError, UserError, WorldError
+from gpt1_ds.common.errors import DataError, NodeError, UserError, WorldError, one_line
 
 MOST_JSON = 64 << 20  # bytes of memory that the JSON of strangers may take
 _PER_BYTE, _PER_VALUE = 6, 100  # at most about: text is held three times, and wide characters take four
@@ -139,6 +139,16 @@ def discard(path: Path) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, missing: Any = None) -> Any:
+    """What `write_json` wrote, or `missing` where there is no file. Raises DataError for a damaged one."""
+    if not path.exists():
+        return missing
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: damaged: no JSON ({one_line(error)}); remove it and make it again") from None
 
 
 def parse_json(data: bytes, most: int = MOST_JSON) -> Any:

@@ -107,8 +107,7 @@ class RunLock:
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         with open(self.path.with_name(f"{self.path.name}.guard"), "a") as guard:
-            with contextlib.suppress(OSError):  # some Lustre mounts have no flock; linking alone is then the lock
-                fcntl.flock(guard, fcntl.LOCK_EX)
+            _wait_for(guard.fileno())  # where there is no flock, linking alone is the lock
             yield
 
     def _read(self) -> Holder | None:
@@ -166,6 +165,22 @@ class RunLock:
                     os._exit(EXIT_FAILURE)
                 with open(self.path, "r+") as file:  # in place, so that a full disk does not make it look stale
                     file.write(self._content())
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """A block that only one process of this machine is in, of those that name this folder. Nothing is left there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _wait_for(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # some mounts of Lustre have no flock, and NFS none of folders
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def is_held(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Text from files and models, on a terminal."""
+"""Text and numbers from files and models, on a terminal."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2
 def shown(text: str) -> str:
     """`text` with what a terminal would obey (escape sequences) written out: `\\x1b[2J`."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def decimals(value: float | None, places: int = 4) -> str:
+    """A number of a JSON file, in which null stands for what is not finite."""
+    return "not finite" if value is None else f"{value:.{places}f}"

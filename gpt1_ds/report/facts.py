@@ -10,6 +10,7 @@ from statistics import median_high
 from typing import Any
 
 from gpt1_ds.architecture.count import training_flops_per_token
+from gpt1_ds.common.text import decimals
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.config import load
 from gpt1_ds.config.probes import SCALES
@@ -62,12 +63,12 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
             record = records[-1]
             beside = {"bits per byte": record["bits_per_byte"], "masked accuracy": record.get("masked_accuracy")}
             rows = [
-                (f"loss, {name}", _digits(record["loss"])),
-                *((what, _digits(value)) for what, value in beside.items() if value is not None),
-                ("perplexity", _digits(record["perplexity"], 1)),
+                (f"loss, {name}", decimals(record["loss"])),
+                *((what, decimals(value)) for what, value in beside.items() if value is not None),
+                ("perplexity", decimals(record["perplexity"], 1)),
             ]
     if not rows:
-        rows = [("training loss", _digits(last["loss"]))]
+        rows = [("training loss", decimals(last["loss"]))]
     spent = duration(3600 * hours(story.train)[-1])
     return [*rows, ("tokens", count(last["tokens"])), ("training time", spent), ("tokens per second", _speed(story))]
 
@@ -81,7 +82,7 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         ("parameters", f"{story.parameters:,}"),
         ("FLOPs per token", count(training_flops_per_token(story.config, model.vocab_size or 0))),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),
-        ("training loss", f"{_digits(last['loss'])} nats per {_counted(story)}"),
+        ("training loss", f"{decimals(last['loss'])} nats per {_counted(story)}"),
     ]
     for title, records in (("while training", story.held_out), ("all of it", story.evaluations)):
         for record in records[-1:]:
@@ -112,16 +113,16 @@ def _counted(story: RunStory) -> str:
 
 def _held_out(record: Mapping[str, Any]) -> str:
     bits, accuracy, pairs = (record.get(key) for key in ("bits_per_byte", "masked_accuracy", "pair_accuracy"))
-    text = f"{_digits(record['loss'])} nats per {'token' if accuracy is None else 'predicted token'}"
+    text = f"{decimals(record['loss'])} nats per {'token' if accuracy is None else 'predicted token'}"
     if bits:
-        text += f", {_digits(bits)} bits per byte"
-    text += f", perplexity {_digits(record['perplexity'], 1)}"
+        text += f", {decimals(bits)} bits per byte"
+    text += f", perplexity {decimals(record['perplexity'], 1)}"
     if accuracy is not None:
-        text += f", masked accuracy {_digits(accuracy)}"
+        text += f", masked accuracy {decimals(accuracy)}"
     if pairs is not None:
-        text += f", pairs: loss {_digits(record['pair_loss'])}, accuracy {_digits(pairs)}"
+        text += f", pairs: loss {decimals(record['pair_loss'])}, accuracy {decimals(pairs)}"
     if (deviation := record.get("mask_deviation")) is not None:
-        text += f"; another draw of masks moves the loss by {_digits(deviation)} (standard deviation)"
+        text += f"; another draw of masks moves the loss by {decimals(deviation)} (standard deviation)"
     return text
 
 
@@ -143,10 +144,6 @@ def _seconds_since_1970(time: object) -> float:
         return datetime.fromisoformat(str(time)).timestamp()
     except ValueError:  # of a file that somebody has edited
         return 0.0
-
-
-def _digits(value: float | None, places: int = 4) -> str:
-    return "not finite" if value is None else f"{value:.{places}f}"
 
 
 def _speed(story: RunStory) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any
 
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.probes import PREFIX, SCALES
+from gpt1_ds.tracking.entries import read_entries
 
 Records = list[dict[str, Any]]
 
@@ -52,7 +53,7 @@ def read(folder: Path) -> RunStory:
     train = sorted((line for line in lines if line["kind"] == "train"), key=lambda line: int(line["step"]))
     if not train:
         raise DataError(f"{folder}: metrics.jsonl has no training step; run `gpt1-ds pretrain` first")
-    entries = _json(run_dir.evaluation, [])
+    entries = read_entries(run_dir.evaluation)
     return RunStory(
         name=config.run.name,
         config=config,
@@ -62,10 +63,10 @@ def read(folder: Path) -> RunStory:
         samples=list(read_jsonl(folder / "samples.jsonl")),
         evaluations=_evaluations(entries, "held-out"),
         probes={name: scores for name in SCALES if (scores := _evaluations(entries, PREFIX + name))},
-        baselines=_json(Path(config.data.path[0].path) / "ngrams.json", []),
+        baselines=read_json(Path(config.data.path[0].path) / "ngrams.json", missing=[]),
         scores=[line for line in lines if line["kind"] == "task"],
         entries=entries,
-        environment=_json(run_dir.environment, {}),
+        environment=read_json(run_dir.environment, missing={}),
         folder=folder,
     )
 
@@ -88,7 +89,3 @@ def _evaluations(entries: Records, task: str) -> Records:
     """One task's scores of eval.json, by step."""
     found = [{"step": entry["step"], **entry["metrics"]} for entry in entries if entry["task"] == task]
     return sorted(found, key=lambda entry: entry["step"])
-
-
-def _json(path: Path, missing: Any) -> Any:
-    return json.loads(path.read_text()) if path.exists() else missing

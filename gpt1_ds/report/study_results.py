@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,10 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.entries import of_models, read_entries
 
 SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
     "dev": ("dev", "dev_mm"),
@@ -120,7 +120,7 @@ class Results:
 
 def read_study(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
-    told = json.loads((folder / "study.json").read_text())
+    told = read_json(folder / "study.json")
     trials: dict[Key, dict[Path, str]] = {}
     for cell in told["cells"]:
         key = (cell["task"], cell["variant"], cell["seed"])
@@ -153,7 +153,7 @@ def _chosen(tried: Sequence[Path], metric: str) -> Path:
     for place in tried:
         if not _is_done(RunDir(place)):
             return place
-        entries = of_models(json.loads(RunDir(place).evaluation.read_text()))
+        entries = of_models(read_entries(RunDir(place).evaluation))
         values = [entry["metrics"].get(metric) for entry in entries if entry["split"] == "dev"]
         scores.append(next((value for value in values if value is not None), -math.inf))
     return tried[scores.index(max(scores))]
@@ -174,15 +174,13 @@ def _scores(key: Key, place: Path, choice: str) -> Iterator[Score]:
         return
     stops = [event for event in read_jsonl(cell.events) if event["event"] == "stopped"]
     seconds = round(sum(event["seconds"] for event in stops), 3)
-    for entry in of_models(json.loads(cell.evaluation.read_text())):
+    for entry in of_models(read_entries(cell.evaluation)):
         for metric, value in entry["metrics"].items():
             yield Score(*key, entry["split"], metric, value, seconds, entry["step"], choice)
 
 
 def _controls(folder: Path) -> Iterator[Score]:
-    file = folder / "controls.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
-    for task, entry in known.items():
+    for task, entry in read_json(folder / "controls.json", missing={}).items():
         for score in entry["scores"]:
             yield Score(task, score["control"], None, score["split"], score["metric"], score["value"], None, None)
 

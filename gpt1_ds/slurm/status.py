@@ -8,7 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.text import decimals
+from gpt1_ds.slurm.faults import read_note
 from gpt1_ds.slurm.tries import newest_step
 
 EVENTS = 5  # of the run's latest that are shown
@@ -20,10 +23,9 @@ def describe(run_dir: RunDir) -> Iterator[str]:
         raise ConfigError(f"{run_dir.path}: no such run folder")
     step = "no step yet"
     for line in read_jsonl(run_dir.metrics):
-        loss = "not finite" if line.get("loss") is None else f"{line['loss']:.4f}"
-        step = f"step {line['step']}, loss {loss}" if line["kind"] == "train" else step
-    target = json.loads(run_dir.done.read_text())["step"] if run_dir.done.exists() else None
-    done = f"done at step {target}" if target is not None else f"newest checkpoint of step {newest_step(run_dir)}"
+        step = f"step {line['step']}, loss {decimals(line.get('loss'))}" if line["kind"] == "train" else step
+    target = read_note(run_dir.done).get("step", "-")
+    done = f"done at step {target}" if run_dir.done.exists() else f"newest checkpoint of step {newest_step(run_dir)}"
     yield f"{run_dir.path}: {step}; {done}"
     for job in jobs(run_dir):
         yield f"job {job}: {_state(job)}{_outcome(run_dir, job)}"
@@ -60,13 +62,11 @@ def _state(job: str) -> str:
 
 
 def _outcome(run_dir: RunDir, job: str) -> str:
-    path = run_dir.outcome(job)
-    if not path.exists():
+    outcome = read_note(run_dir.outcome(job))
+    if "reason" not in outcome:
         return ""
-    outcome = json.loads(path.read_text())
-    return f"; the run says {outcome['reason']} ({outcome['code']}) at step {outcome.get('step', '-')}"
+    return f"; the run says {outcome['reason']} ({outcome.get('code', '-')}) at step {outcome.get('step', '-')}"
 
 
 def note_submission(run_dir: RunDir, job: str) -> None:
-    with open(run_dir.slurm / "submitted.jsonl", "a") as file:
-        file.write(json.dumps({"job": job}) + "\n")
+    append(run_dir.slurm / "submitted.jsonl", json.dumps({"job": job}) + "\n")

@@ -39,8 +39,13 @@ def prepare(command: str, config: Config) -> Submission:
     options = sbatch_options(config, run_dir)
     script = f"{command}.sbatch"
     files = {**scripts(script, config, options), "config.yaml": to_yaml(config)}
-    number = 1 + len(list(run_dir.slurm.glob("submission-*")))
-    return Submission(run_dir, run_dir.slurm.resolve() / f"submission-{number}", script, options, files)
+    return Submission(run_dir, next_place(run_dir.slurm), script, options, files)
+
+
+def next_place(slurm: Path) -> Path:
+    """The folder of a submission, numbered above all that `slurm` holds."""
+    numbers = [path.name.removeprefix("submission-") for path in slurm.glob("submission-*")]
+    return slurm.resolve() / f"submission-{1 + max((int(x) for x in numbers if x.isdecimal()), default=0)}"
 
 
 def scripts(script: str, config: Config, options: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
 from gpt1_ds.common.files import discard, write_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, read_jsonl, step_of
 from gpt1_ds.slurm import faults
 from gpt1_ds.slurm.faults import Fault, read_note
 
@@ -144,5 +144,4 @@ def _listed(numbers: Iterable[int]) -> str:
 
 def newest_step(run_dir: RunDir) -> int:
     """Of the newest published checkpoint; 0 without one."""
-    names = [path.name for path in run_dir.checkpoints.glob("step-*") if path.name[5:].isdigit()]
-    return max((int(name[5:]) for name in names), default=0)
+    return max((step_of(path) or 0 for path in run_dir.checkpoints.glob("step-*")), default=0)

@@ -13,7 +13,7 @@ from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_yaml
 from gpt1_ds.slurm.request import sbatch_options
-from gpt1_ds.slurm.submit import call, require_sbatch, scripts
+from gpt1_ds.slurm.submit import call, next_place, require_sbatch, scripts
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
 
@@ -67,7 +67,7 @@ def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
             "of them"
         )
     slurm = RunDir(sweep.folder).slurm.resolve()
-    place = slurm / f"submission-{1 + len(list(slurm.glob('submission-*')))}"
+    place = next_place(slurm)
     options = [word for word in sbatch_options(config, RunDir(sweep.folder)) if not word.startswith(RUNS_ONE_BY_ONE)]
     options += [f"--job-name={sweep.study.name}", f"--output={slurm}/%A_%a.out"]
     submission = Submission(place, [], {place / name: text for name, text in scripts(SCRIPT, config, options).items()})

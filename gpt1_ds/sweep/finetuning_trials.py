@@ -6,7 +6,6 @@ A point of the layer-transfer curve whose configuration is that of a trial of th
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.entries import of_models, read_entries
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
@@ -51,7 +50,7 @@ class FinetuningTrial(Trial):
     @property
     def result(self) -> str:
         """The dev split's first metric, as eval.json has it; null where it is not defined."""
-        entries = json.loads(self.run_dir.evaluation.read_text())
+        entries = read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
         return ", ".join(f"{name} {'null' if value is None else f'{value:.4f}'}" for name, value in first)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.entries import of_models, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from")
@@ -41,7 +40,7 @@ class KeyTrial(Trial):
         if self.config.task is None:
             losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
             return "held-out loss", losses[-1] if losses else None
-        entries = json.loads(self.run_dir.evaluation.read_text()) if self.run_dir.evaluation.exists() else []
+        entries = read_entries(self.run_dir.evaluation)
         first = [next(iter(entry["metrics"].items())) for entry in of_models(entries) if entry["split"] == "dev"]
         return first[-1] if first else ("score", None)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, Study, folder_name, named_last
@@ -38,7 +39,7 @@ class PretrainingTrial(Trial):
         losses = [line["loss"] for line in read_jsonl(self.run_dir.metrics) if line["kind"] == "eval"]
         if not losses:
             return "no held-out loss"
-        return f"held-out loss {'not finite' if losses[-1] is None else f'{losses[-1]:.4f}'}"
+        return f"held-out loss {decimals(losses[-1])}"
 
     def must_keep(self, key: str) -> bool:
         return key.startswith(RESULT_KEYS) and key != "model.vocab_size"  # a run takes it from its data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
@@ -17,7 +16,7 @@ from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.entries import of_models, read_entries
 
 Rows = list[dict[str, Any]]
 
@@ -53,7 +52,7 @@ def downstream(trials: Sequence[ScalingTrial]) -> Rows:
     for trial in trials:
         last: dict[tuple[str, str], dict[str, Any]] = {}
         for file in sorted(trial.run_dir.path.glob("**/eval.json")):
-            for entry in of_models(json.loads(file.read_text())):
+            for entry in of_models(read_entries(file)):
                 if entry["split"] != "train" and entry["metrics"]:
                     last[f"{entry['task']}/{entry['split']}", next(iter(entry["metrics"]))] = entry
         for (task, metric), entry in last.items():

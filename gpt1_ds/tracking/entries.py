@@ -13,6 +13,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
+from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.tracking.record import TaskRecord
 
 CONTROL = "control/"  # before the names of a control and its task
@@ -21,7 +22,8 @@ Entry = dict[str, Any]
 
 def merge(path: Path, entry: Entry) -> None:
     """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
-    write_json(path, [*(e for e in read_entries(path) if key_of(e) != key_of(entry)), entry])
+    with one_at_a_time(path.parent):
+        write_json(path, [*(e for e in read_entries(path) if key_of(e) != key_of(entry)), entry])
 
 
 def write_scores(record: TaskRecord, path: Path) -> None:
@@ -37,7 +39,9 @@ def read_entries(path: Path | None) -> list[Entry]:
         entries: list[Entry] = json.loads(path.read_text())
         dict.fromkeys((key_of(entry), len(entry["metrics"])) for entry in entries)  # they have what a result has
     except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path}: not a list of results; choose another --out, or remove the file") from None
+        raise DataError(
+            f"{path}: not a list of results; remove it and evaluate again, or choose another --out"
+        ) from None
     return entries
 
 

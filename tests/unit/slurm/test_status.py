@@ -1,0 +1,44 @@
+"""What `slurm status` says of a run folder in any state, and the places of its submissions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.slurm.status import describe, jobs, note_submission
+from gpt1_ds.slurm.submit import next_place
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    found = RunDir(tmp_path / "run")
+    found.create()
+    return found
+
+
+@pytest.mark.parametrize("torn", ["", "[]", '{"st'])
+def test_torn_files_are_no_traceback(torn: str, run_dir: RunDir) -> None:
+    note_submission(run_dir, "7")
+    run_dir.metrics.write_text('{"kind": "train", "step": 3, "loss": null}\n')
+    run_dir.done.write_text(torn)
+    run_dir.outcome("7").write_text(torn)
+    first, job = list(describe(run_dir))
+    assert first == f"{run_dir.path}: step 3, loss not finite; done at step -"
+    assert job.startswith("job 7: ")
+    run_dir.outcome("7").write_text('{"code": 0, "reason": "done", "step": 3}')
+    assert list(describe(run_dir))[1].endswith("; the run says done (0) at step 3")
+
+
+def test_jobs_in_their_order(run_dir: RunDir) -> None:
+    for job in ("9", "10_2", "10_1"):
+        note_submission(run_dir, job)
+    assert jobs(run_dir) == ["9", "10_1", "10_2"]
+
+
+def test_a_submission_never_takes_the_place_of_another(run_dir: RunDir) -> None:
+    assert next_place(run_dir.slurm) == run_dir.slurm.resolve() / "submission-1"
+    for name in ("submission-2", "submission-9", "submission-x"):
+        (run_dir.slurm / name).mkdir()
+    assert next_place(run_dir.slurm).name == "submission-10"
