@@ -7,6 +7,8 @@ import json
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
+from gpt1_ds.common import log
+from gpt1_ds.common.files import append
 from gpt1_ds.common.text import shown
 
 
@@ -45,8 +47,10 @@ def _run(options: argparse.Namespace) -> int:
         print(shown(text))
     run = loaded.folder.parent.parent
     if (run / "config.yaml").exists():  # the run's report shows its samples
-        with open(run / "samples.jsonl", "a") as file:
-            file.write(json.dumps({"step": loaded.step, "prompt": prompt, "text": text}) + "\n")
+        try:
+            append(run / "samples.jsonl", json.dumps({"step": loaded.step, "prompt": prompt, "text": text}) + "\n")
+        except OSError as error:
+            log.say(f"{run / 'samples.jsonl'}: not kept for the run's report: {error.strerror}")
     return 0
 
 

@@ -100,7 +100,9 @@ def _imported(options: argparse.Namespace) -> tuple[Tokenizer, list[str]]:
     from gpt1_ds.data.tokenizers import imports
     from gpt1_ds.data.tokenizers.registry import import_openai
 
-    kind = next(name for name in NEEDED if getattr(options, name))
+    kind = next(name for name in NEEDED if getattr(options, name) not in (None, False))
+    if not getattr(options, kind):
+        raise UserError(f"--{kind}: its value is empty; name a file or folder")
     _check(options, kind)
     if kind == "openai_gpt":
         return import_openai(options.vocab, options.merges, options.out), []

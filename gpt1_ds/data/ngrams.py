@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.data.dataset import Dataset, TokenStream
@@ -56,7 +57,11 @@ def scores(folder: Path | str, orders: int = 3) -> list[Score]:
 def write_scores(folder: Path | str, orders: int = 3) -> list[Score]:
     """`scores`, kept as ngrams.json beside the dataset, where reports of runs on it find them."""
     result = scores(folder, orders)
-    write_json(Path(folder) / "ngrams.json", [asdict(score) for score in result])
+    path = Path(folder) / "ngrams.json"
+    try:
+        write_json(path, [asdict(score) for score in result])
+    except OSError as error:
+        log.say(f"{path}: not kept for reports: {error.strerror}")
     return result
 
 

@@ -269,8 +269,8 @@ def _decay_begins(trial: ScalingTrial) -> int:
 
 
 def _trunk_saves(trunk: ScalingTrial, branches: Sequence[ScalingTrial]) -> int:
-    """Steps between a trunk's checkpoints: a divisor of the first branch's start, so that it repeats nothing, and no
-    further apart than TRUNK_SAVES of the whole asks for.
+    """Steps between a trunk's checkpoints: a branch repeats what lies between the last one before it and its start,
+    TRUNK_SAVES of the whole at most, unless that takes more than four saves before the first branch.
     """
     if not branches:
         return trunk.config.checkpoint.every

@@ -8,7 +8,6 @@ Pearson's and Spearman's are not defined: they are None.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,12 +79,6 @@ def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
             return float(measures.matthews_corrcoef(gold, predictions))
         binary = max(np.max(gold), np.max(predictions)) <= 1
         return float(measures.f1_score(gold, predictions, average="binary" if binary else "macro", zero_division=0))
-
-
-def best(history: Sequence[float | None]) -> int:
-    """Index of the best epoch, the first of equals; what is not defined is worse than everything."""
-    assert history, "there is at least one epoch"
-    return max(range(len(history)), key=lambda at: (history[at] is not None, history[at] or 0.0, -at))
 
 
 def _libraries() -> tuple[Any, Any]:

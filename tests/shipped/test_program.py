@@ -103,6 +103,14 @@ def test_sampling_is_repeatable_and_greedy_equals_the_whole_forward_pass(run_fol
     assert alone.stdout == text("--tokens", "60"), "past the context, too; in any process"
     assert text("--tokens", "20", "--seed", "3") == text("--tokens", "20", "--seed", "3")
     assert text("--tokens", "20", "--seed", "3") != text("--tokens", "20", "--seed", "4")
+    kept = run_folder / "samples.jsonl"
+    kept.rename(run_folder / "kept")
+    kept.mkdir()  # as on a full or read-only disk: the text is there all the same
+    done = gpt1("sample", str(run_folder), "--prompt", "The", "--tokens", "5")
+    assert (done.code, bool(done.out)) == (0, True)
+    assert done.err == f"{kept}: not kept for the run's report: Is a directory\n"
+    kept.rmdir()
+    (run_folder / "kept").rename(kept)
     model, tokenizer = gpt1_ds.load(str(run_folder))
     ids = [int(token) for token in tokenizer.encode("The")]
     start = len(ids)

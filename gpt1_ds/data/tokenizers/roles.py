@@ -27,7 +27,6 @@ USUAL = {
     **{role: (f"<{role}>",) for role in ("start", "delimiter", "extract")},
 }
 MOST_BYTES = 16 << 20
-MOST_SHOWN = 12
 
 
 def asked(words: Sequence[str]) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """n-gram baselines against direct counting."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gpt1_ds.common import log
 from gpt1_ds.data import ngrams
 from gpt1_ds.data.dataset import Dataset
 
@@ -44,3 +46,13 @@ def test_longer_histories_predict_better(tiny_data: Path) -> None:
     unigram, bigram, trigram = ngrams.scores(tiny_data)
     assert unigram.loss > bigram.loss > trigram.loss
     assert 0 < trigram.bits_per_byte < unigram.bits_per_byte < 8
+
+
+def test_a_folder_that_keeps_nothing_still_tells(tiny_data: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    (dataset / "ngrams.json").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        said: list[str] = []
+        patch.setattr(log, "say", said.append)
+        assert ngrams.write_scores(dataset, 1) == ngrams.scores(tiny_data, 1)
+    assert said == [f"{dataset}/ngrams.json: not kept for reports: Is a directory"]

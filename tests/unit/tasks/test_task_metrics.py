@@ -11,7 +11,7 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Kind, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
-from gpt1_ds.tasks.metrics import best, measure, score
+from gpt1_ds.tasks.metrics import measure, score
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.submission import file_name, write_submission
 from tests.helpers.words import WordTokenizer
@@ -94,12 +94,6 @@ def test_correlations_that_are_not_defined() -> None:
 def test_a_split_without_labels() -> None:
     with pytest.raises(DataError, match="no example has a label"):
         score(task(), made([None, None]), np.array([0, 1]))
-
-
-def test_the_best_epoch() -> None:
-    assert best([0.1, 0.5, 0.5]) == 1
-    assert best([None, -0.3, None]) == 1
-    assert best([None, None]) == 0
 
 
 def test_without_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,8 @@ def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--wordpiece", "x", "--sentinels", "5"], "--wordpiece has no --sentinels; leave it out"),
         (["--sentencepiece", "x", "--cased"], "--sentencepiece has no --cased; leave it out"),
         (["--sentencepiece", "x"], "x: no such file"),
+        (["--hf", ""], "--hf: its value is empty; name a file or folder"),
+        (["--wordpiece", ""], "--wordpiece: its value is empty"),
         (["--openai-gpt", "--vocab", "x", "--merges", "y", "--task-symbols"], "--openai-gpt has no --task-symbols"),
     ],
 )
