@@ -118,6 +118,6 @@ def test_a_score_that_is_not_defined_ends_no_sweep(tmp_path: Path, value: str, t
     trial = planned(tmp_path).trials[0]
     trial.run_dir.create()
     trial.run_dir.evaluation.write_text(
-        f'[{{"task": "x", "split": "dev", "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]'
+        f'[{{"task": "x", "split": "dev", "step": 1, "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]'
     )
     assert trial.result == told
