@@ -10,13 +10,13 @@ import contextlib
 import errno
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
-from gpt1_ds.common.rundir import step_of
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -33,11 +33,17 @@ _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined"
 _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
 LONGEST_NAME = 200  # letters of a file's
+_STEP = re.compile(r"step-(\d{8,})")
 _BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part of the file
 
 
 class NewerFormatError(CheckpointError):
     """A checkpoint that a later version of this program wrote: nothing is wrong with it."""
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step that a checkpoint folder is named after; None for a folder of another name."""
+    return int(name[1]) if (name := _STEP.fullmatch(checkpoint.name)) else None
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import append
-
-_STEP = re.compile(r"step-(\d{8,})")
 
 
 class RunDir:
@@ -74,12 +71,6 @@ class RunDir:
         with contextlib.suppress(OSError):
             append(self.events, "".join(self._pending))
             self._pending.clear()
-
-
-def step_of(checkpoint: Path) -> int | None:
-    """The step that a checkpoint folder is named after; None for a folder of another name."""
-    name = _STEP.fullmatch(checkpoint.name)
-    return int(name[1]) if name else None
 
 
 _COUNTED_ON: dict[str, dict[str, type]] = {

@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.checkpoint.manifest import step_of
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
 from gpt1_ds.common.files import discard, write_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl, step_of
+from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.slurm import faults
 from gpt1_ds.slurm.faults import Fault, read_note
 

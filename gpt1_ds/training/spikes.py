@@ -42,11 +42,11 @@ def extended(settings: GuardConfig, window: Window, loss: float, norm: float) ->
 
 def divergence(settings: GuardConfig, lowest: float, loss: float) -> str | None:
     """Why a run whose lowest validation loss was `lowest` has diverged with this one, or None."""
+    if math.isfinite(loss) and not (settings.rise and loss > lowest + settings.rise):
+        return None
     if not math.isfinite(loss):
         return "the held-out loss is not finite"
-    if settings.rise and loss > lowest + settings.rise:
-        return f"held-out loss {loss:.4g} is more than guard.rise={settings.rise:g} above its best, {lowest:.4g}"
-    return None
+    return f"held-out loss {loss:.4g} is more than guard.rise={settings.rise:g} above its best, {lowest:.4g}"
 
 
 def _values(loss: float, norm: float) -> tuple[float, float]:
