@@ -33,7 +33,6 @@ _LAYOUT = {"tensor": int, "pipeline": int, "data": int, "zero": int, "pipelined"
 _HASHES = ("code", "version", "data", "tokenizer")
 _PRECISIONS = ("fp32", "bf16", "fp16")
 LONGEST_NAME = 200  # letters of a file's
-_STEP = re.compile(r"step-(\d{8,})")
 _BROKEN = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)  # the disk has lost a part of the file
 
 
@@ -43,7 +42,7 @@ class NewerFormatError(CheckpointError):
 
 def step_of(checkpoint: Path) -> int | None:
     """The step that a checkpoint folder is named after; None for a folder of another name."""
-    return int(name[1]) if (name := _STEP.fullmatch(checkpoint.name)) else None
+    return int(name[1]) if (name := re.fullmatch(r"step-(\d{8,})", checkpoint.name)) else None
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
