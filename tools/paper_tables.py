@@ -2,9 +2,9 @@
 
     python tools/paper_tables.py RESULTS.csv
 
-RESULTS.csv is that of a fine-tuning study whose rows have the paper's names (full, no pre-training, ...). Points, mean
-and standard error over seeds, of the splits that chose nothing (test, else a half of dev). Empty cells: not run, or no
-data without an account.
+RESULTS.csv is that of a fine-tuning study whose rows have the paper's names (full, no pre-training, ...). Points, means
+over seeds, of the splits that chose nothing (test, else a half of dev); the study's table.md has intervals. Empty
+cells: not run, or no data without an account.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -47,7 +47,7 @@ PRINTED: Mapping[str, Mapping[str, float]] = {
 
 
 def points(rows: Sequence[Row], row: str, column: str) -> str:
-    """Mean and standard error over seeds, x 100; empty where there is no score."""
+    """Mean over seeds, x 100; empty where there is no score."""
     task = TASKS.get(column, "")
     wanted = {"task": task, "variant": row, "metric": METRICS.get(task, "accuracy")}
     here = [one for one in rows if all(one.text(name) == value for name, value in wanted.items())]
@@ -56,8 +56,6 @@ def points(rows: Sequence[Row], row: str, column: str) -> str:
         found = {"MNLI-m": whole if mismatched else {}, "MNLI-mm": mismatched}.get(column, whole)
         if column == MNLI and mismatched:
             found = {seed: (whole[seed] + mismatched[seed]) / 2 for seed in whole.keys() & mismatched.keys()}
-        if len(found) > 1:
-            return f"{fmean(found.values()):.1f} ± {stdev(found.values()) / len(found) ** 0.5:.1f}"
         if found:
             return f"{fmean(found.values()):.1f}"
     return ""

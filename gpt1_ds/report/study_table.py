@@ -1,4 +1,4 @@
-"""A study as the paper's Table 5: means and standard errors over seeds, beside the paper's own numbers."""
+"""A study as the paper's Table 5: means over seeds and 95 % intervals, beside the paper's own numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mean:
     seconds: float = 0.0  # of one run, on average
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f}" if self.error is None else f"{self.mean:.1f} ± {self.error:.1f}"
+        return f"{self.mean:.1f}"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,17 @@ _SPLITS = {
     "unseen": "The scores are those of the test split, where it has labels, else of a fixed half of dev; the best "
     "epoch is chosen on the rest of dev.",
 }
-LONG_HEAD = ["task", "variant", "metric", "mean ± standard error", "95 % interval", "seeds", "time of a run", "paper"]
+LONG_HEAD = [
+    "task",
+    "variant",
+    "metric",
+    "mean",
+    "95 % interval",
+    "seeds",
+    "their standard error",
+    "time of a run",
+    "paper",
+]
 
 
 def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
@@ -78,17 +88,20 @@ def average(results: Results, variant: str) -> Mean | None:
 
 
 def make_table(results: Results, intervals: Intervals | None = None) -> Table:
-    head = ["", "avg", *(column.title for column in results.columns)]
-    tasks = [column.task for column in averaged(results)]
+    tasks, known = [column.task for column in averaged(results)], intervals or {}
+    count = f" of {len(tasks)}" if len(tasks) < len(results.columns) else ""
+    head = ["", f"avg{count}", *(column.title for column in results.columns)]
     wide = []
     for variant in (*results.variants, *results.controls):
-        means = [cell_mean(results, column, variant) for column in results.columns]
-        wide.append([variant, *map(_text, (average(results, variant), *means))])
+        cells = [
+            _text(cell_mean(results, column, variant)) + _half_width(known.get((column.name, variant)))
+            for column in results.columns
+        ]
+        wide.append([variant, _text(average(results, variant)), *cells])
         if variant in paper.TABLE_5:
             numbers = [paper.score(variant, column.task) for column in results.columns]
             wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
     rows = (*results.variants, *results.controls)
-    known = intervals or {}
     long = [_entry(results, column, variant, known) for column in results.columns for variant in rows]
     return Table(head, wide, long, _notes(results))
 
@@ -99,6 +112,7 @@ def _entry(results: Results, column: Column, variant: str, intervals: Intervals)
         _text(one),
         f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else MISSING,
         str(one.seeds if one else 0),
+        f"{one.error:.1f}" if one and one.error is not None else MISSING,
         duration(one.seconds) if one else MISSING,
     ]
     printed = _text(paper.score(variant, column.task))
@@ -123,7 +137,7 @@ def progress(results: Results) -> str:
 def _notes(results: Results) -> list[str]:
     names = ", ".join(column.title for column in averaged(results))
     notes = [
-        "Points (x 100), mean ± standard error over seeds (one run has no ±). "
+        "Points (x 100), mean over seeds ± half of the 95 % interval (no ±: without answers to each example). "
         f"{MISSING}: not there (yet). The metric of each task is the paper's, as listed below the table.",
         f"avg is the mean over {names}, for every seed that has them all.",
         f"The 95 % interval joins seeds and examples (gpt1_ds/tasks/comparison.py). {_SPLITS[results.split]}",
@@ -147,3 +161,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _text(value: Mean | float | None) -> str:
     return MISSING if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _half_width(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.1f}"

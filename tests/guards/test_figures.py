@@ -34,6 +34,15 @@ def test_a_figure_stands_on_its_page_and_can_be_made_again(row: dict[str, str]) 
         assert row["recorded"] or row["command"].startswith(("pytest ", "gpt1-ds plan ")), "the same at any time"
 
 
+@pytest.mark.parametrize("row", [row for row in FIGURES if row["table"].endswith(("comparisons.csv", "probes.csv"))])
+def test_a_figure_of_scores_is_in_its_table(row: dict[str, str]) -> None:
+    with (ROOT / row["table"]).open(newline="") as file:
+        cells = [cell for line in csv.reader(file) for cell in line if re.fullmatch(r"-?\d+\.\d+", cell)]
+    scale = 100 if row["table"].endswith("probes.csv") else 1
+    measured = {f"{scale * float(cell):.1f}" for cell in cells}
+    assert set(re.findall(r"-?\d+\.\d\b", row["figure"])) <= measured
+
+
 def test_every_number_that_the_readme_calls_measured_has_a_row() -> None:
     proven = (ROOT / "README.md").read_text().partition("## What is proven")[2].partition("\n## ")[0]
     measured = [line.split("|")[2] for line in proven.splitlines() if line.startswith("|")]
@@ -95,6 +104,13 @@ def test_claims_are_told_as_measured() -> None:
     for row in deciding:
         difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
         assert re.search(rf"\{difference:+.1f}\D* \({low:.1f} to {high:.1f}\)", told), row
+    tables = " ".join(file.read_text() for file in results.glob("*/table.md"))
+    for score in re.findall(r"\d+\.\d ± \d+\.\d", told):
+        assert score in tables
+    for file in results.glob("zeroshot/ends.csv"):
+        for row in csv.DictReader(file.read_text().splitlines()):
+            score, low, high = (float(row[name]) for name in ("last", "low", "high"))
+            assert f"{score:.1f} ({low:.1f} to {high:.1f})" in told, row
     with (results / "rates.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             assert f"{float(row['held-out loss']):.2f}" in told.partition("## B.")[2].partition("\n## ")[0], row
