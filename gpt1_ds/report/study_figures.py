@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDEST = 4  # panels beside one another
+GREY = "0.4"  # of controls
 CAPTIONS = {
     "rows": (
         "Each row of the table: mean over seeds, 95 % interval over seeds and examples (without answers to each "
-        "example: standard error over seeds), each run as a dot. Hollow grey squares are controls without "
-        "pre-training, with the interval over examples; the dashed line is the best of them. What does not exceed it "
-        "shows no knowledge of language."
+        "example: standard error over seeds), each run as a dot. Grey are controls: rows that the study names so, and "
+        "as hollow squares those without a network, with the interval over examples; the dashed line is the best of "
+        "these. What does not exceed it shows no knowledge of language."
     ),
     "compared": (
         "First minus second, paired by seed and example, with the 95 % interval over both; of several tasks their "
@@ -32,7 +33,7 @@ CAPTIONS = {
     ),
     "learning": (
         "Score against the number of training examples: mean over seeds, 95 % interval over seeds and examples. "
-        "Grey broken lines are controls without pre-training, fitted on the same examples."
+        "Grey are controls; broken lines are those without a network, fitted on the same examples."
     ),
     "layer_transfer": (
         "Dev score against the number of blocks taken from the checkpoint; the rest is drawn anew, and everything "
@@ -63,7 +64,21 @@ def rows(results: Results, intervals: Intervals) -> Any | None:
             _rows_panel(axes, results, column, intervals)
     panels[0, 0].set_yticks(range(len(names)), names)
     panels[0, 0].set_ylim(len(names) - 0.5, -0.5)  # the first row on top
+    _name_the_kinds(figure, results)
     return figure
+
+
+def _name_the_kinds(figure: Any, results: Results) -> None:
+    """A legend of what is drawn in `rows`."""
+    from matplotlib.lines import Line2D
+
+    kinds = {"model": Line2D([], [], color="C0", marker="o", ms=4)}
+    if results.control_rows:
+        kinds["control that is fine-tuned, too"] = Line2D([], [], color=GREY, marker="o", ms=4)
+    if results.controls:
+        kinds["control without a network"] = Line2D([], [], color=GREY, marker="s", mfc="none", ms=5, linewidth=1)
+        kinds["the best of these"] = Line2D([], [], color=GREY, linestyle="--", linewidth=1)
+    figure.legend(kinds.values(), kinds.keys(), loc="outside lower center", ncols=2, fontsize=8)
 
 
 def _rows_panel(axes: Axes, results: Results, column: Column, intervals: Intervals) -> None:
@@ -73,16 +88,17 @@ def _rows_panel(axes: Axes, results: Results, column: Column, intervals: Interva
             error = one.error or 0.0
             low, high = intervals.get((column.name, name), (one.mean - error, one.mean + error))
             ends = [[max(0.0, one.mean - low)], [max(0.0, high - one.mean)]]
-            axes.errorbar([one.mean], [height], xerr=ends, color="C0", marker="o", ms=4, capsize=2)
-            axes.plot(runs, [height] * len(runs), ".", color="C0", alpha=0.35, ms=4)
+            colour = GREY if name in results.control_rows else "C0"
+            axes.errorbar([one.mean], [height], xerr=ends, color=colour, marker="o", ms=4, capsize=2)
+            axes.plot(runs, [height] * len(runs), ".", color=colour, alpha=0.35, ms=4)
     controls = {name: one.mean for name in results.controls if (one := cell_mean(results, column, name)) is not None}
     for height, name in enumerate(results.controls, len(results.variants)):
         if name in controls:
-            axes.plot([controls[name]], [height], "s", color="0.4", mfc="none", ms=5)
+            axes.plot([controls[name]], [height], "s", color=GREY, mfc="none", ms=5)
             low, high = intervals.get((column.name, name), (controls[name], controls[name]))
-            axes.plot([low, high], [height, height], color="0.4", linewidth=1)
+            axes.plot([low, high], [height, height], color=GREY, linewidth=1)
     if controls:
-        axes.axvline(max(controls.values()), color="0.4", linestyle="--", linewidth=1)
+        axes.axvline(max(controls.values()), color=GREY, linestyle="--", linewidth=1)
     axes.set_title(column.title, fontsize=10)
     split = " and ".join(results.splits[column.name]).replace(HALF, "half of dev")
     axes.set_xlabel(f"{split}: {paper.METRICS[column.metric]} x 100")
@@ -142,9 +158,10 @@ def learning(results: Results, intervals: Intervals) -> Any | None:
     figure = Figure(figsize=(1.5 + 3.4 * len(panels), 3.6), layout="constrained")
     for axes, (task, columns) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for number, name in enumerate(results.variants):
-            _learning_line(axes, results, columns, intervals, name, {"color": f"C{number}"})
+            colour = GREY if name in results.control_rows else f"C{number}"
+            _learning_line(axes, results, columns, intervals, name, {"color": colour})
         for name, style in zip(results.controls, itertools.cycle((":", "--", "-."))):
-            _learning_line(axes, results, columns, intervals, name, {"color": "0.4", "linestyle": style, "mfc": "none"})
+            _learning_line(axes, results, columns, intervals, name, {"color": GREY, "linestyle": style, "mfc": "none"})
         axes.set_xscale("log")
         axes.set_title(paper.TITLES.get(task, task), fontsize=10)
         axes.set_xlabel("training examples")

@@ -71,6 +71,7 @@ class Results:
     failed: dict[str, str]  # cell's folder -> why it failed the last time
     split: str = "dev"  # that the table shows
     compare: tuple[dict[str, Any], ...] = ()  # as the study's file has it
+    control_rows: tuple[str, ...] = ()  # of the variants
 
     @property
     def columns(self) -> list[Column]:
@@ -142,6 +143,7 @@ def read_study(folder: Path) -> Results:
         failed=_failed(RunDir(folder)),
         split=told.get("split", "dev"),
         compare=tuple(told.get("compare", ())),
+        control_rows=tuple(told.get("controls", ())),
     )
 
 

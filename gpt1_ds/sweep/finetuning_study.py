@@ -90,6 +90,7 @@ class Study(StudySettings):
     pretrain: list[PretrainedModel] = field(default_factory=list)  # models that are trained first, with every seed
     models: str = ""  # the study whose folder holds them, for several studies of the same models; empty: this one
     variants: dict[str, list[str]] = field(default_factory=dict)  # rows: name -> key=value; empty: full, or pretrain's
+    controls: list[str] = field(default_factory=list)  # rows that are drawn in grey: what the others are judged by
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])  # runs of each cell of the table, and of pretrain
     split: Literal["dev", "test", "unseen"] = "dev"  # that the table shows; the best epoch is always chosen on dev
     choose: dict[str, list[str]] = field(default_factory=dict)  # key -> values that every cell tries; dev chooses one
@@ -155,6 +156,9 @@ class Study(StudySettings):
                 yield f"{kind}: {names[folders.index('')]!r} cannot name a folder; use letters and digits"
             for folder in sorted({folder for folder in folders if folder and folders.count(folder) > 1}):
                 yield f"{kind}: two of them would lie in the folder {folder}; give one another name"
+        for name in self.controls:
+            if name not in self.rows:
+                yield f"controls: {name!r} is no row; choose from {', '.join(self.rows)}"
 
     def _override_problems(self) -> Iterator[str]:
         if LSTM in self.variants and not named_last(SOURCE, self.variants[LSTM]):

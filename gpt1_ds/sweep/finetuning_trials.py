@@ -89,6 +89,7 @@ class FinetuningSweep(Sweep):
                 for name, section in tasks.items()
             ],
             "variants": list(self.study.rows),
+            "controls": list(self.study.controls),
             "seeds": list(self.study.seeds),
             "split": self.study.split,
             "compare": [asdict(one) for one in self.study.compare],

@@ -129,6 +129,13 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
     assert [[0.0, 2.0]] in lines, "the control, on the last row"
     assert [[0.0, 0.0], [0.0, 1.0]] in lines, "the best control, from bottom to top"
     assert [[30.0, 0.0], [50.0, 0.0]] in lines, "the first row's runs"
+    told = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**told, "controls": ["mine"]}))
+    figure = rows(read_study(folder), {})
+    runs = {line.get_ydata()[0]: line.get_color() for line in figure.axes[0].lines if line.get_marker() == "."}
+    assert runs == {0: "C0", 1: "0.4"}, "a row that is named a control is grey"
+    kinds = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert kinds == ["model", "control that is fine-tuned, too", "control without a network", "the best of these"]
 
 
 def test_a_table_of_test_splits(folder: Path) -> None:

@@ -195,6 +195,7 @@ def test_comparisons_and_choices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("controls: [nothing]", "controls: 'nothing' is no row; choose from full"),
         ("compare: [{first: ful, second: majority}]", "compare[0].first='ful' is no row or control; choose full"),
         ("compare: [{first: full, second: full}]", "compare[0]: 'full' is compared with itself"),
         ("compare: [{first: full, second: majority, tasks: [rte]}]", "compare[0].tasks: rte is no column; choose cola"),
