@@ -46,7 +46,7 @@ zeroshot() { # twelve checkpoints of each model, evenly on a log scale of steps
     [ -d "$run" ] || continue
     gpt1 evaluate --checkpoint "$run" -c evaluate/claims --every --points 12 --nproc 2
   done
-  gpt1 report "runs/claims_labels$part"/pretrained/{GPT-1,LSTM}/seed-* --out report
+  "$root/.venv/bin/python" "$root/tools/probe_curves.py" "runs/claims_labels$part"/pretrained/{GPT-1,LSTM}/seed-* --out zeroshot
 }
 
 for claim in "$@"; do
