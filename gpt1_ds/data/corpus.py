@@ -46,6 +46,7 @@ def find_inputs(words: Sequence[str | Path], text_key: str = TEXT_KEY) -> list[I
 
 
 def _find(word: str, text_key: str) -> Input:
+    _check_name(word)
     if word == EMBEDDED:
         return Input(word, (SourceFile(word, python_docs.identity(), EMBEDDED, "", 0, 0),))
     if word.startswith(hub_datasets.PREFIX):
@@ -58,6 +59,8 @@ def _find(word: str, text_key: str) -> Input:
     if path.is_dir():
         below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child.name) and child.is_file())
         seen = [name for name in below if not any(part.startswith(".") for part in name.parts)]
+        for name in seen:
+            _check_name(name.as_posix())
         if not seen:
             raise DataError(f"{word}: no usable file in this folder; it needs {_USABLE}")
         return Input(path.resolve().name, tuple(_source(path / name, name.as_posix(), text_key) for name in seen))
@@ -66,6 +69,12 @@ def _find(word: str, text_key: str) -> Input:
     if not _kind(path.name):
         raise DataError(f"{word}: of no known kind; rename it to end in {_USABLE}")
     return Input(path.name, (_source(path, path.name, text_key),))
+
+
+def _check_name(name: str) -> None:
+    """Raise DataError for one that is no UTF-8: Python has halves of surrogate pairs in their place."""
+    if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise DataError(f"{name!a}: the name is no UTF-8 and cannot be written down; rename it")
 
 
 def _find_remote(word: str, text_key: str) -> Input:

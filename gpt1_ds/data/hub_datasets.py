@@ -26,12 +26,14 @@ def find(word: str, text_key: str) -> Input:
     one line that names the way out.
     """
     name, config, split = _parts(word)
+    if Path(name).is_dir():  # whose changes nothing would notice
+        raise DataError(f"{word}: {name} is a folder here; give its path without {PREFIX}, or go to another folder")
     datasets = _library(word)
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
     with _Explained(word):
         builder = datasets.load_dataset_builder(name, config)
-        revision = None if Path(name).is_dir() else builder.hash
+        revision = builder.hash
         stream = _stream(datasets, name, config, split, revision)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)

@@ -29,8 +29,11 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
         else:
             found, root = system.find(place), place.rstrip("/")
         details = {path: system.info(path) for path in found}  # more than what lists some of them
+        for path, info in details.items():
+            if info["size"] is None:
+                raise DataError(f"{without_secrets(path)}: the server does not say how long it is; download it first")
         return sorted(
-            (system.unstrip_protocol(path), path.removeprefix(root).lstrip("/"), int(info["size"] or 0), _changed(info))
+            (system.unstrip_protocol(path), path.removeprefix(root).lstrip("/"), int(info["size"]), _changed(info))
             for path, info in details.items()
         )
 
@@ -48,7 +51,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
         system, place = _system(file.path)
         system.invalidate_cache()
         info = system.info(place)
-        _check(file, int(info["size"] or 0), _changed(info))
+        _check(file, -1 if info["size"] is None else int(info["size"]), _changed(info))
         with system.open(place, "rb") as stream:
             yield stream
 

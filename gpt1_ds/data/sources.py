@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config
 from gpt1_ds.config.data import EMBEDDED
@@ -151,7 +152,12 @@ def with_embedded_corpus(config: Config, make: bool = True) -> Config:
 
 def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER) -> None:
     """Tokenize the documentation inside CPython and build it as the dataset `folder`, once."""
-    if not (folder / DESCRIPTION).exists():
+    if (folder / DESCRIPTION).exists():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(folder.parent):
+        if (folder / DESCRIPTION).exists():  # another run has made it meanwhile
+            return
         from gpt1_ds.data.tokenizers.train import train
 
         say(f"{folder}: building the embedded corpus, once")

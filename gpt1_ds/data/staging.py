@@ -9,6 +9,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.data.dataset import DESCRIPTION
 
 VARIABLE = "GPT1_DS_STAGE"  # the folder on this node that holds the copies; set by launch/life.sh
@@ -42,13 +43,20 @@ def stage(sources: Sequence[str], place: Path) -> None:
         copy.mkdir(mode=0o700, exist_ok=True)
         if not _is_ours(copy):
             raise PermissionError(f"{copy}: is not yours alone to write; remove it, or choose another slurm.stage_to")
-        (copy / _COMPLETE).unlink(missing_ok=True)
-        for file in sorted(path for path in Path(source).rglob("*") if path.is_file()):
-            target = copy / file.relative_to(source)
-            if not target.exists() or target.stat().st_size != file.stat().st_size:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-        (copy / _COMPLETE).touch()
+        with one_at_a_time(copy):  # two jobs of one node may want the same
+            _fill(copy, Path(source))
+
+
+def _fill(copy: Path, source: Path) -> None:
+    (copy / _COMPLETE).unlink(missing_ok=True)
+    for file in sorted(path for path in source.rglob("*") if path.is_file()):
+        target = copy / file.relative_to(source)
+        if not target.exists() or target.stat().st_size != file.stat().st_size:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            written = target.with_name(f".{target.name}.copied")
+            shutil.copyfile(file, written)
+            os.replace(written, target)
+    (copy / _COMPLETE).touch()
 
 
 def _is_ours(folder: Path) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.probes import frame_of
 
 MASK = "<mask>"
 
@@ -34,16 +35,16 @@ def fill(loaded: Loaded, text: str, top: int) -> list[Filling]:
         )
     if MASK not in text:
         raise ConfigError(f"--text {text!r:.60} has no {MASK}; write {MASK} where a token is missing")
-    mask, cls, separator = (special.require(role, "fill") for role in ("mask", "cls", "separator"))
+    mask, frame = special.require("mask", "fill"), frame_of(loaded)
     parts = text.split(MASK)
-    ids, places = [cls], []
+    ids, places = [*frame.first], []
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
         ids += loaded.tokenizer.encode(part if last else part.rstrip(" ")).tolist()  # the token brings its space
         if not last:
             places.append(len(ids))
             ids.append(mask)
-    ids.append(separator)
+    ids += frame.last
     if len(ids) > model.context:
         raise ConfigError(f"--text has {len(ids)} tokens, the model sees model.context={model.context}; shorten it")
     device = next(loaded.model.parameters()).device

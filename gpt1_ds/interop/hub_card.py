@@ -119,4 +119,6 @@ def _training(facts: dict[str, Any], config: Config, curves: bool) -> str:
 
 
 def _is_private(key: str, value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_is_private(key, one) for one in value)
     return value is None or key in _PRIVATE or isinstance(value, Path) or (isinstance(value, str) and "/" in value)

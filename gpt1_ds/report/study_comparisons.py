@@ -16,6 +16,7 @@ from gpt1_ds.report.study_table import Intervals
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
 from gpt1_ds.tasks.metrics import Numbers
+from gpt1_ds.tasks.sentences import STS
 from gpt1_ds.tasks.submission import file_name, read_submission
 
 AVERAGE, TREND = "average", "per doubling"
@@ -82,8 +83,10 @@ class StudyAnswers:
         if name in known["controls"]:
             return np.array(known["controls"][name])
         place = self.results.cells.get((column.name, name, seed))
-        file = place / "predictions" / file_name(column.task, split) if place else None
-        if file is None or not file.is_file():
+        # Sentence vectors are judged by scored pairs, whatever task they are trained on
+        named = (file_name(task, split) for task in (column.task, STS))
+        file = next((file for one in named if place and (file := place / "predictions" / one).is_file()), None)
+        if file is None:
             return None
         told, labels = self._predictions(file), self.known[column.name]["labels"]
         if not known["ids"] or any(one not in told for one in known["ids"]):

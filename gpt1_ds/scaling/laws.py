@@ -7,7 +7,7 @@ unique tokens U are (P,) or one for all points. Compute is C = k N D, with k = 6
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,6 +17,7 @@ from gpt1_ds.scaling.points import Floats
 from gpt1_ds.scaling.repeated import repeated_loss
 
 Values: TypeAlias = Mapping[str, ArrayLike]
+MOST_TOKENS = 1e30  # as many as any: where a model that never reaches a loss ends
 
 
 def predicted_loss(form: str, values: Values, n: ArrayLike, d: ArrayLike, u: ArrayLike) -> Floats:
@@ -54,14 +55,32 @@ def has_frontier(values: Values) -> bool:
     return {"A", "B"} <= set(values)
 
 
-def tokens_for(values: Values, n: float, target: float) -> Floats:
+def tokens_for(form: str, values: Values, n: float, target: float) -> Floats:
     """Fresh tokens D at which a model of `n` parameters reaches `target` nats per token; inf where none suffice."""
+    if form == "repeated":
+        return _repeated_tokens_for(values, n, target)
     E, B, beta = (np.asarray(values[name], dtype=np.float64) for name in ("E", "B", "beta"))
     left = target - E
     if "A" in values:
         left = left - np.asarray(values["A"]) * n ** -np.asarray(values["alpha"])
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return np.where(left > 0, (B / np.where(left > 0, left, 1.0)) ** (1 / beta), np.inf)
+
+
+def _repeated_tokens_for(values: Values, n: float, target: float) -> Floats:
+    """By halving log D: few tokens make a part of the model useless, too, so that there is no formula."""
+    draws = {name: _many(value)[:, None] for name, value in values.items()}
+
+    def is_above(tokens: Floats) -> Any:
+        return repeated_loss(draws, _many(n), tokens, tokens) > target
+
+    low, high = np.zeros_like(draws["E"]), np.full_like(draws["E"], np.log(MOST_TOKENS))
+    unreachable = is_above(np.exp(high))
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = is_above(np.exp(middle))
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(unreachable, np.inf, np.exp(high)).reshape(np.shape(values["E"]))
 
 
 def _many(value: ArrayLike) -> Floats:

@@ -14,7 +14,7 @@ import numpy as np
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.scaling import checks
 from gpt1_ds.scaling.bootstrap import interval
-from gpt1_ds.scaling.laws import compute_optimal, frontier, predicted_loss, tokens_for
+from gpt1_ds.scaling.laws import MOST_TOKENS, compute_optimal, frontier, predicted_loss, tokens_for
 from gpt1_ds.scaling.points import FRESH_EPOCHS, Floats
 
 NAMES = ("alpha", "beta", "E", "A", "B", "R_D", "R_N")
@@ -104,6 +104,8 @@ def _check(fit: Fit, question: Question) -> None:
     if not any(wanted <= has for wanted in enough):
         forms = " or ".join(" with ".join(sorted(options[name] for name in wanted)) for wanted in enough)
         problems.append(f"nothing to predict with form {fit.form}: give {forms}")
+    elif "target" in has and "n" not in has and both:
+        problems.append("--target-loss: give --params, the size of the model that is to reach it")
     if {"n", "d", "flops"} <= has:
         problems.append("--flops: follows from --params and --tokens (C = 6ND); leave one of the three out")
     if {"flops"} <= has and not both:
@@ -141,10 +143,10 @@ def _optimal(fit: Fit, flops: float) -> dict[str, Any]:
 
 def _target(fit: Fit, n: float, target: float, warnings: list[str]) -> dict[str, Any]:
     """Fresh tokens to the target; None stands for more than any number of them."""
-    found = _figure(fit, lambda v: tokens_for(v, n, target))
+    found = _figure(fit, lambda v: tokens_for(fit.form, v, n, target))
     low, high = found["interval"] or (found["value"], found["value"])
     if math.isinf(found["value"]):
-        floor = _figure(fit, lambda v: predicted_loss(fit.form, v, n, 1e30, 1e30)[:, 0])["value"]
+        floor = _figure(fit, lambda v: predicted_loss(fit.form, v, n, MOST_TOKENS, MOST_TOKENS)[:, 0])["value"]
         warnings.append(f"a loss of {target:.4g} is out of reach of N = {n:.4g}: endless data ends at {floor:.4g}")
     elif math.isinf(high):
         warnings.append("the interval of the tokens has no upper end: some draws never reach this loss")

@@ -74,7 +74,7 @@ def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, a
     weights = bootstrap.run_weights(draws, len(points), seed)
     if at:
         base = {name: np.array([at[name]]) for name in BASE}
-        samples = {name: np.full(draws, at[name]) for name in BASE}
+        samples = {name: np.full(draws, at[name]) for name in BASE} if draws else {}
         fitted = Solution(dict(at), {}, 0.0)
     else:
         fresh = np.array([point.epochs <= 1 for point in points])

@@ -122,6 +122,8 @@ def read_table(file: Path, needed: Sequence[str]) -> list[Row]:
         raise DataError(f"{file}: is not here; {wanted}") from None
     except (IsADirectoryError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: is not a CSV of text ({error}); {wanted}") from None
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise DataError(f"{file}: two columns are named {', '.join(twice)} (in small letters); rename one of them")
     missing = [name for name in needed if name not in names]
     if missing:
         found = ", ".join(names) or "nothing"

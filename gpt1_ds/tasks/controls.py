@@ -87,10 +87,11 @@ def _cosines(data: TaskData) -> Iterator[ControlAnswers]:
     """Words are weighted by how rare they are in train; no label is read."""
     features = Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
     for split, examples in data.splits.items():
-        if split != "train":
-            gold = np.array([example.score for example in examples], dtype=np.float64)
-            cosines = features.cosines([(example.texts[0], example.texts[1]) for example in examples])
-            yield ControlAnswers(COSINE, split, tuple(example.id for example in examples), gold, cosines)
+        scored = [example for example in examples if example.score is not None]
+        if split != "train" and scored:
+            gold = np.array([example.score for example in scored], dtype=np.float64)
+            cosines = features.cosines([(example.texts[0], example.texts[1]) for example in scored])
+            yield ControlAnswers(COSINE, split, tuple(example.id for example in scored), gold, cosines)
 
 
 def _majority(task: Task, train: Sequence[Example]) -> Predict:

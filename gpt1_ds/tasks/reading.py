@@ -287,5 +287,5 @@ def _classes(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> 
         raise DataError(
             f"{config.path} train: every label is {brief(names[0])}; a classifier needs two classes or more"
         )
-    numbers = all(name.lstrip("-").isdecimal() for name in names)
+    numbers = all(name.removeprefix("-").isdecimal() for name in names)
     return spec.labels or tuple(sorted(names, key=int) if numbers else names)

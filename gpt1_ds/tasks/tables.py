@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import DataError
 
 ENDINGS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 LONGEST_SHOWN = 40  # letters
+LONGEST_CELL = 1 << 30  # letters; a book may be one
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -130,6 +131,7 @@ def _plain(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _quoted(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """(line the record begins on, cells)."""
     with open_text(path, newline="") as stream:
+        csv.field_size_limit(LONGEST_CELL)
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
         while True:
             line = reader.line_num + 1

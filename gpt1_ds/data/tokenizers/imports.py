@@ -114,8 +114,8 @@ def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = (
         raise DataError(f"--role {role_words[0]}: {folder} has no {WHOLE}; leave it out")
     if (folder / t5_unigram.PUBLISHED).exists():
         config = _json(folder / CONFIG) if (folder / CONFIG).exists() else {}
-        sentinels = config.get("extra_ids", t5_unigram.SENTINELS)
-        if type(sentinels) is not int:
+        sentinels = config.get("extra_ids")  # None: as many as a model like this has
+        if sentinels is not None and type(sentinels) is not int:
             raise DataError(f"{folder / CONFIG}: extra_ids is {sentinels!r:.40}; it must be a number")
         return import_sentencepiece(folder / t5_unigram.PUBLISHED, out, sentinels)
     if (folder / WHOLE).exists():

@@ -124,6 +124,8 @@ def test_data_for_a_target(study: Path, capsys: pytest.CaptureFixture[str]) -> N
     told = predict(study, capsys, "--params", "100M", "--target-loss", "1.5")
     assert told["tokens_for_target"]["value"] is None
     assert any("out of reach of N = 1e+08" in line for line in told["warnings"])
+    assert main(["scaling", "predict", str(study), "--flops", "1e19", "--target-loss", "3"]) == 2
+    assert "--target-loss: give --params" in capsys.readouterr().err
 
 
 def test_a_form_without_tokens_has_no_data_for_a_target(

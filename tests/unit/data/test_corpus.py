@@ -45,6 +45,12 @@ def test_every_bad_input_is_named_at_once(tmp_path: Path) -> None:
     assert "nowhere.txt: no such file or folder" in missing
     assert "letter.pdf: of no known kind; rename it to end in .txt or .jsonl" in kind
     assert "empty: no usable file in this folder" in folder
+    odd = tmp_path / "caf\udce9.txt"  # as a listing of Latin-1 names has them
+    odd.write_bytes(b"x")
+    for word in (odd, fill(tmp_path / "folder", {"a.txt": b"x"})):
+        (tmp_path / "folder" / odd.name).write_bytes(b"x")
+        with pytest.raises(DataError, match=r"caf\\udce9\.txt': the name is no UTF-8"):
+            find_inputs([word])
 
 
 def test_no_input() -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.build import build
+from gpt1_ds.data.hub_datasets import find
 from tests.helpers.folder_hub import SHA, HubServer, serve
 from tests.unit.data.formats import DOCUMENTS, write_jsonl, write_parquet
 
@@ -94,6 +96,8 @@ def test_what_cannot_be_read_is_said_in_one_line(hub: HubServer, run: Build) -> 
         "hf:org/books --text-key n": "column 'n' is int64, not text",
         "hf:a:b:c:d": "not of the form hf:NAME[:CONFIG][:SPLIT]",
     }
+    with pytest.raises(DataError, match="is a folder here; give its path without hf:"):
+        find(f"hf:{hub.root}", "text")
     for done, message in zip(run(*said), said.values(), strict=True):
         assert message in one_line(done)
     hub.gated.add("org/books")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,29 @@ def test_a_copy_that_is_described_otherwise_is_not_read(
     described = staged(str(tiny_data)) / "dataset.json"
     described.write_text(described.read_text().replace('"tokens"', '"tokenz"'))
     assert staged(str(tiny_data)) == tiny_data
+
+
+def test_two_jobs_of_a_node_copy_one_after_the_other(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    copying, begun, told = shutil.copyfile, threading.Event(), []
+
+    def slowly(source: Path, target: Path) -> None:
+        begun.set()
+        time.sleep(0.02)
+        told.append(threading.current_thread().name)
+        copying(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", slowly)
+    jobs = [threading.Thread(target=stage, args=([str(tiny_data)], tmp_path), name=name) for name in "ab"]
+    jobs[0].start()
+    begun.wait(10)
+    jobs[1].start()
+    for job in jobs:
+        job.join(60)
+    assert set(told) == {"a"}, "the second finds all files there"
+    copy = staged(str(tiny_data))
+    files = sorted(path.relative_to(tiny_data) for path in tiny_data.rglob("*") if path.is_file())
+    assert sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file()) == [Path(".complete"), *files]
+    assert all((copy / file).read_bytes() == (tiny_data / file).read_bytes() for file in files)

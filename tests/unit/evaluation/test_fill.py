@@ -70,3 +70,15 @@ def test_a_causal_model_is_refused(loaded: Loaded) -> None:
     config = replace(loaded.config, model=replace(loaded.config.model, mask="causal"))
     with pytest.raises(ConfigError, match="use gpt1-ds sample"):
         fill(replace(loaded, config=config), "a <mask>", 1)
+
+
+def test_a_model_of_windows_has_seen_no_symbols_around_texts(loaded: Loaded) -> None:
+    windows = replace(loaded, config=replace(loaded.config, data=replace(loaded.config.data, text="windows")))
+    tokens = loaded.tokenizer.encode("The").tolist()
+    mask = loaded.tokenizer.special_ids.require("mask", "a test")
+    logits_V = loaded.model.logits(torch.tensor([*tokens, mask]).unsqueeze(1))[-1, 0].float()
+    logits_V[[*loaded.tokenizer.special_ids.present().values()]] = -torch.inf
+    likeliest = int(logits_V[: loaded.tokenizer.vocab_size].argmax())
+    (found,) = fill(windows, "The<mask>", 1)
+    assert found.token == loaded.tokenizer.decode([likeliest])
+    assert found.probability != fill(loaded, "The<mask>", 1)[0].probability

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpt1_ds.scaling.laws import compute_optimal, frontier, has_frontier, predicted_loss
+from gpt1_ds.scaling.laws import compute_optimal, frontier, has_frontier, predicted_loss, tokens_for
 from tests.helpers.laws import TRUTH, law
 from tests.helpers.scaling_study import LAW, R_D, predicted
 
@@ -44,3 +44,16 @@ def test_a_form_of_one_axis_has_no_frontier() -> None:
     assert not has_frontier(one)
     assert has_frontier(TRUTH)
     assert predicted_loss("power_n", one, 1e6, 1e9, 1e9)[0, 0] == pytest.approx(2 + 100 / 1e6**0.3)
+
+
+@pytest.mark.parametrize("n", [1e6, 1e9])
+def test_tokens_for_a_target_give_the_target(n: float) -> None:
+    """Also where few tokens make a part of a large model useless."""
+    repeated = {**LAW, "R_D": R_D, "R_N": 5.0}
+    for form, values in (("repeated", repeated), ("chinchilla", LAW)):
+        for tokens in (1e7, 1e9, 1e11):
+            target = float(predicted_loss(form, values, n, tokens, tokens)[0, 0])
+            assert float(tokens_for(form, values, n, target)) == pytest.approx(tokens, rel=1e-3)
+        assert float(tokens_for(form, values, n, LAW["E"])) == np.inf
+    draws = {name: np.array([value, value]) for name, value in repeated.items()}
+    assert tokens_for("repeated", draws, n, 4.0) == pytest.approx([float(tokens_for("repeated", repeated, n, 4.0))] * 2)

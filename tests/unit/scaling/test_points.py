@@ -126,3 +126,7 @@ def test_many_problems_are_told_and_then_counted(tmp_path: Path) -> None:
         read_points(file)
     assert len(refused.value.problems) == 6
     assert refused.value.problems[-1] == f"{file}: and 3 more problems like these"
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    assert_refused(tmp_path, "N,D,loss,n\n1e6,1e8,3.5,2e6\n", "two columns are named n (in small letters); rename one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,8 @@ def test_sentences_are_compared_by_their_words() -> None:
     task = Task("nli", "sentences", "sentences", ("entailment",), ("spearman",), loss="nli")
     (found,) = control_scores(TaskData(task, {"train": train, "dev": dev}, ()))
     assert (found.control, found.split, found.value) == (COSINE, "dev", 1.0)
+    hidden = tuple(replace(example, score=None) for example in dev)  # GLUE's test split
+    assert len(list(control_scores(TaskData(task, {"train": train, "dev": dev, "test": hidden}, ())))) == 1
 
 
 def test_scores_and_choices() -> None:

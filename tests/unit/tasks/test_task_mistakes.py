@@ -47,6 +47,11 @@ def test_ids_that_are_not_unique_are_refused_before_training(tmp_path: Path) -> 
     assert [one.id for one in named.splits["dev"]] == ["0", "1", "2"]
 
 
+def test_labels_that_only_look_like_numbers_are_words(tmp_path: Path) -> None:
+    rows = "text,label\nx,1\nz,--1\n"
+    assert read(tmp_path, *TABLE, train_csv=rows, dev_csv=rows).task.labels == ("--1", "1")
+
+
 def test_rows_of_several_files_are_numbered_through(tmp_path: Path) -> None:
     """Also the rows that are left out, so that no two have one number."""
     rows = "sentence1\tsentence2\tgold_label\n{}\ta\tneutral\n{}\tb\t-\n"

@@ -158,3 +158,8 @@ def test_copa_items_that_are_not_whole(tmp_path: Path) -> None:
     (tmp_path / "x.xml").write_text("<c><item id='7' asks-for='cause'><p>x</p><a1>y</a1></item></c>")
     (row,) = copa_xml(tmp_path / "x.xml").rows
     assert (row.place, row.problem) == ("item 7", "needs one <p>, one <a1> and one <a2>")
+
+
+def test_a_cell_may_be_a_book(tmp_path: Path) -> None:
+    book = "word, " * 50_000
+    assert values(table(tmp_path / "x.csv", f'text,label\n"{book}",1\n')) == [[book, "1"]]

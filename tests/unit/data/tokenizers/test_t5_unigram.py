@@ -87,6 +87,10 @@ def test_what_was_exported_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> N
     assert back.fingerprint == tokenizer.fingerprint
     (tmp_path / PUBLISHED).write_bytes(spiece_model())  # the published file has precedence, with its own sentinels
     assert import_hf(tmp_path, tmp_path / "published")[0].vocab_size == 220
+    other = tmp_path / "xlnet"  # whose file has other symbols, and no sentinels after it
+    other.mkdir()
+    (other / PUBLISHED).write_bytes(spiece_model(bos_id=3))
+    assert import_hf(other, tmp_path / "other")[0].vocab_size == 120
     (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 20}')
     assert import_hf(tmp_path, tmp_path / "sized")[0].fingerprint == tokenizer.fingerprint
 
