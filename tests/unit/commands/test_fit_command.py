@@ -206,3 +206,16 @@ def test_one_axis_is_predicted_alone(study: Path, tmp_path: Path, capsys: pytest
     assert reached["tokens_for_target"]["value"] == pytest.approx(5e9)
     assert main(["scaling", "predict", out, "--flops", "1e19", "--tokens", "1B"]) == 2
     assert "one axis" in capsys.readouterr().err
+
+
+def test_returns_of_repetition_without_intervals(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ",".join(f"{name}={value}" for name, value in TRUTH.items())
+    rows = (study / "results.csv").read_text()
+    (tmp_path / "held_out.csv").write_text("n,d,loss,held_out\n1e8,1e9,3.5,1\n")
+    (tmp_path / "some.csv").write_text(rows)
+    words = ["--form", "repeated", "--draws", "0", "--at", at, "--out", str(tmp_path / "fit")]
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words]) == 0
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "held_out.csv"), *words]) == 2
+    assert "no row is left to judge the law by" in capsys.readouterr().err
