@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# GPT-1 and a RoBERTa of 10 million parameters on one shelf of novels: bash tools/books_10m.sh FOLDER_OF_NOVELS TASKS OUT [gpt1] [roberta] [probes] [tasks]
-# Without names all of it: the two models (hours on two cores), zero-shot scores of twelve checkpoints of each, and GPT-1 fine-tuned on
-# tasks of the paper's tables, beside controls. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
+# GPT-1 and a RoBERTa of 10 million parameters on one shelf of novels: bash tools/books_10m.sh FOLDER_OF_NOVELS TASKS OUT [gpt1] [roberta] [probes] [tasks] [remedies]
+# Without names all of it: the two models (hours on two cores), zero-shot scores of their checkpoints, GPT-1 fine-tuned on tasks of the
+# paper's tables beside controls, and remedies for tasks of two texts. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
 # and configs/finetune/study/books_10m.yaml name.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
-[ $# -gt 0 ] || set -- gpt1 roberta probes tasks
+[ $# -gt 0 ] || set -- gpt1 roberta probes tasks remedies
 
 shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
@@ -26,7 +26,7 @@ for step in "$@"; do
   case $step in
     gpt1) train gpt1_10m bpe 14745600 ;;
     roberta)
-      train roberta_10m bytes 24576000
+      train roberta_10m bytes 12288000
       gpt1 evaluate --checkpoint runs/roberta_10m -c evaluate/claims --nproc 2
       ;;
     probes)
@@ -34,6 +34,7 @@ for step in "$@"; do
       "$root/.venv/bin/python" "$root/tools/probe_curves.py" runs/gpt1_10m --out report
       ;;
     tasks) study books_10m ;;
-    *) echo "$step: no such part; choose gpt1, roberta, probes or tasks" >&2; exit 2 ;;
+    remedies) study two_texts ;;
+    *) echo "$step: no such part; choose gpt1, roberta, probes, tasks or remedies" >&2; exit 2 ;;
   esac
 done
