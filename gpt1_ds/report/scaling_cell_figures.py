@@ -83,11 +83,18 @@ def downstream(study: Study, sizes: Sizes) -> Drawing:
             cell = cells.get(score.cell)
             colour, held_out = (sizes(cell.n), cell.held_out) if cell else ("0.5", False)
             plots.point(axes, score.flops, score.value, colour, held_out)
+            if score.control is not None:
+                axes.plot(score.flops, score.control, "x", color="0.5", markersize=4)
+        for chance in {score.chance for score in scores if score.chance is not None}:
+            axes.axhline(chance, color="C3", linewidth=1)
         plots.log_axis(axes.xaxis, plots.power)
         plots.finish(axes, plots.FLOPS, metric, task)
     known = [cells[score.cell] for score in study.downstream if score.cell in cells]
     sizes.legend(figure, known)
-    return Drawing(figure, "Scores on tasks against the compute of pre-training, a panel per task.", known)
+    text = "Scores on tasks against the compute of pre-training, a panel per task."
+    if any(score.control is not None or score.chance is not None for score in study.downstream):
+        text += " Grey crosses are controls, a red line is chance."
+    return Drawing(figure, text, known)
 
 
 def _finite(value: Any) -> bool:

@@ -84,6 +84,8 @@ class Score:
     metric: str
     flops: float  # of pre-training
     value: float
+    control: float | None = None
+    chance: float | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,8 @@ def _score(row: Row) -> Score | None:
     flops, value = row.number("flops"), row.number("value")
     if value is None or not flops or flops <= 0:
         return None
-    return Score(row.name, row.text("task"), row.text("metric"), flops, value)
+    beside = row.number("control"), row.number("chance")
+    return Score(row.name, row.text("task"), row.text("metric"), flops, value, *beside)
 
 
 def _is_stale(fit: Mapping[str, Any], results: Path) -> bool:

@@ -16,7 +16,7 @@ from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.entries import CONTROL, Entry, of_models, read_entries
 
 Rows = list[dict[str, Any]]
 
@@ -46,19 +46,37 @@ def rows(trials: Sequence[ScalingTrial], ranks: int) -> Rows:
 
 def downstream(trials: Sequence[ScalingTrial]) -> Rows:
     """Rows with tables.DOWNSTREAM: what `evaluate` (zero-shot probes) and fine-tuning runs below a trial's folder wrote
-    to an eval.json; of each task the first metric, on every split that was not trained on, at the last step.
+    to an eval.json; of each task the first metric, on every split that was not trained on, at the last step, beside its
+    control (of fine-tuning the best one) and chance, where they are known.
     """
     found = []
     for trial in trials:
-        last: dict[tuple[str, str], dict[str, Any]] = {}
+        last: dict[str, dict[str, Any]] = {}
         for file in sorted(trial.run_dir.path.glob("**/eval.json")):
-            for entry in of_models(read_entries(file)):
+            entries = read_entries(file)
+            for entry in of_models(entries):
                 if entry["split"] != "train" and entry["metrics"]:
-                    last[f"{entry['task']}/{entry['split']}", next(iter(entry["metrics"]))] = entry
-        for (task, metric), entry in last.items():
-            place = {"cell": trial.name, "n": trial.parameters, "d": trial.tokens, "flops": trial.flops}
-            found.append({**place, "task": task, "metric": metric, "value": entry["metrics"][metric]})
+                    metric = next(iter(entry["metrics"]))
+                    told = {
+                        "task": f"{entry['task']}/{entry['split']}",
+                        "metric": metric,
+                        "value": entry["metrics"][metric],
+                    }
+                    last[told["task"]] = {**told, **_judged_by(entry, metric, entries)}
+        place = {"cell": trial.name, "n": trial.parameters, "d": trial.tokens, "flops": trial.flops}
+        found += [{**place, **told} for told in last.values()]
     return found
+
+
+def _judged_by(entry: Entry, metric: str, entries: Sequence[Entry]) -> dict[str, float | None]:
+    controls = [
+        other["metrics"].get(metric)
+        for other in entries
+        if other["task"].startswith(CONTROL)
+        and (other["task"].rpartition("/")[2], other["split"]) == (entry["task"], entry["split"])
+    ]
+    best = max((value for value in controls if value is not None), default=None)
+    return {"control": entry["metrics"].get("control", best), "chance": entry["metrics"].get("chance")}
 
 
 def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:

@@ -228,6 +228,6 @@ def write_downstream(folder: Path, cells: list[Cell], chance: random.Random) -> 
         if cell["arm"] == "ladder" and cell["loss"]:
             for task, metric, scale in (("zero-shot/sst2", "accuracy", 0.08), ("zero-shot/cola", "matthews", 0.05)):
                 value = 0.5 + scale * (3.9 - cell["loss"]) + chance.gauss(0, 0.008)
-                told = {"task": task, "metric": metric, "value": round(value, 4)}
+                told = {"task": task, "metric": metric, "value": round(value, 4), "control": 0.51, "chance": 0.5}
                 rows.append({**{key: cell[key] for key in ("cell", "n", "d", "flops")}, **told})
     write_table(folder / "downstream.csv", rows[0], rows)

@@ -148,16 +148,13 @@ def test_scores_of_tasks_stand_beside_their_compute(
     tasks = tmp_path / "runs" / "small" / "l2w32-1K-seed1" / "tasks" / "sst2"
     tasks.mkdir(parents=True)
     entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
-    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}]))
+    words = {**entry, "task": "control/bag of words/sst2", "step": 0, "metrics": {"accuracy": 0.7}}
+    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}, words]))
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
     with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
         (row,) = csv.DictReader(file)
-    assert (row["cell"], row["task"], row["metric"], row["value"]) == (
-        "l2w32-1K-seed1",
-        "sst2/dev",
-        "accuracy",
-        "0.75",
-    )
+    named = ("cell", "task", "metric", "value", "control", "chance")
+    assert [row[name] for name in named] == ["l2w32-1K-seed1", "sst2/dev", "accuracy", "0.75", "0.7", ""]
 
 
 @pytest.mark.parametrize(
