@@ -40,8 +40,12 @@ meet() { # where ranks find each other: only scontrol knows, and containers do n
 }
 
 limit() { # when ranks hand over by themselves, in seconds since 1970, should the warning not come
-  local end=${SLURM_JOB_END_TIME:-}
-  [ -n "$end" ] || end=$(date +%s -d "$(scontrol show job "$task" | sed -n 's/.*EndTime=\([^ ]*\).*/\1/p')") || return 0
+  local end=${SLURM_JOB_END_TIME:-} told
+  if [ -z "$end" ]; then
+    told=$(scontrol show job "$task" | sed -n 's/.*EndTime=\([^ ]*\).*/\1/p') || return 0
+    [ -n "$told" ] || return 0 # `date -d ""` is last midnight
+    end=$(date +%s -d "$told") || return 0
+  fi
   export GPT1_DS_DEADLINE=$((end - warning / 2))
 } 2>/dev/null
 

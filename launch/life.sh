@@ -5,7 +5,7 @@
 check() { # FOLDER: a minute on every node before hours on all of them; says which hosts are bad
   rm -f -- "$1"/health-*.json
   meet
-  timeout 180 srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" "${step_options[@]}" "${program[@]}" \
+  timeout 180 srun --ntasks-per-node="${SLURM_NTASKS_PER_NODE:-1}" ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} "${step_options[@]}" "${program[@]}" \
     slurm node --ranks "$ranks_per_node" slurm health "$1" >&2 || true
   local hosts
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")

@@ -62,7 +62,10 @@ pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "
 pip_install() { pip install --no-compile "$@"; } # pip compiles on one core; below, all do
 
 # another build of the same version would satisfy the pin
-ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1 || pip uninstall --yes torch >/dev/null 2>&1
+if ! ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1; then
+  rm -f .venv/.gpt1-ds-* # what is cut short from here on is not whole
+  pip uninstall --yes torch >/dev/null 2>&1
+fi
 # torch first, by its pin: deepspeed's own build and a plain `torch` would both pull gigabytes of CUDA libraries
 torch=$(grep '^torch==' tools/constraints.txt)
 if [ -n "${TORCH_INDEX_URL:-}" ]; then

@@ -74,9 +74,9 @@ def _check(options: argparse.Namespace) -> int:
     config = load(options.config, options.overrides)
     if shutil.which("salloc") is None:
         raise LaunchError("salloc is not here; check from a host of the cluster")
-    wanted = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "account", "partition", "qos", "exclude")
+    ours = ("job-name", "output", "time", "signal", "dependency", "open-mode", "requeue", "export")  # of a batch job
     asked = sbatch_options(config, RunDir(Path(config.run.dir)))
-    passed = [option for option in asked if option.lstrip("-").partition("=")[0] in wanted]
+    passed = [option for option in asked if option.lstrip("-").partition("=")[0] not in ours]
     minutes = MINUTES[config.slurm.gpus_per_node > 0]
     with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
         place = Path(scratch).resolve()

@@ -62,7 +62,7 @@ class RunLock:
         self._stop.set()
         if self._thread:
             self._thread.join(timeout=HEARTBEAT_SECONDS)
-        with self._guarded():
+        with contextlib.suppress(OSError), self._guarded():  # the folder may be gone
             holder = self._read()
             if holder and holder.get("token") == self.token:
                 self.path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FEWEST_STEPS = 20  # before anything is judged
+LONGEST = 1e8  # seconds: three years
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,5 +32,5 @@ class GuardConfig:
         if self.window < FEWEST_STEPS:
             yield f"guard.window={self.window} is too short to say what is usual; use at least {FEWEST_STEPS}"
         for key in ("step_timeout", "save_timeout", "init_timeout", "lock_timeout"):
-            if not getattr(self, key) > 0:
-                yield f"guard.{key}={getattr(self, key)} must be above 0 seconds"
+            if not 0 < getattr(self, key) <= LONGEST:
+                yield f"guard.{key}={getattr(self, key)} must be above 0 seconds, and at most {LONGEST:g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gpt1_ds.config import probes
@@ -18,8 +19,18 @@ CHOICES = (
 INHERITED = (*SHAPE, *CHOICES)  # of the model whose weights are taken over
 
 
+def _endless(config: Config) -> Iterator[str]:
+    for name, section in vars(config).items():
+        for key, value in getattr(section, "__dict__", {}).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"{name}.{key}={value} is not finite; give a number"
+
+
 def problems(config: Config) -> Iterator[str]:
     """One line per problem that holds for every number of ranks: the key, its value, the way out."""
+    if endless := list(_endless(config)):
+        yield from endless
+        return
     for section in vars(config).values():
         if hasattr(section, "problems"):
             yield from section.problems()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,14 @@ def distributed_session(config: Config) -> Iterator[ProcessGroups]:
         end()
         raise
     end()  # after any other error it would wait for what the other ranks do not do any more
+
+
+def with_common_micro_batch(config: Config, groups: ProcessGroups) -> Config:
+    """`config` with the smallest micro-batch of all ranks: train.micro_batch=auto asks each for its host's memory, and
+    ranks of unlike hosts would not meet in their collectives.
+    """
+    smallest = min(groups.gather(config.train.micro_batch))
+    return replace(config, train=replace(config.train, micro_batch=smallest))
 
 
 def _disconnect() -> None:

@@ -64,15 +64,16 @@ def keep(tensors: Sequence[Tensor]) -> Arrival:
 
     The copies are in the computing stream itself. In another one the next update would have to wait for them.
     """
-    on_device = any(tensor.is_cuda for tensor in tensors)
-    copies = list(views(pack(tensors, pinned=on_device), tensors))
-    if not on_device:
+    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
+    copies = list(views(pack(tensors, pinned=device is not None), tensors))
+    if device is None:
         return lambda: copies
     copied = torch.cuda.Event()
     copied.record()
 
     def arrival() -> list[Tensor]:
-        copied.synchronize()
+        with torch.cuda.device(device):  # another thread is on GPU 0, where every rank would take memory
+            copied.synchronize()
         return copies
 
     return arrival

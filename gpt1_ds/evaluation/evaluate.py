@@ -17,7 +17,7 @@ from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.measures import mask_deviation
@@ -38,6 +38,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
     with distributed_session(config) as groups:
+        config = with_common_micro_batch(config, groups)
         there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = there if missing else []
         if config.probes:

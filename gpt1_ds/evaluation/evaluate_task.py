@@ -19,7 +19,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
@@ -36,6 +36,7 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
     what `out` has already of a checkpoint.
     """
     with distributed_session(config) as groups:
+        config = with_common_micro_batch(config, groups)
         data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
         config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()

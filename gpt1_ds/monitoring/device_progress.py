@@ -27,10 +27,10 @@ class Event(Protocol):
 
 
 class DeviceProgress:
-    """`begin` is for the main thread, `reached` for the watching one."""
+    """`begin` is for the main thread, `reached` for the watching one, which calls `enter` before."""
 
-    def __init__(self, new_event: Callable[[], Event]) -> None:
-        self._new_event = new_event
+    def __init__(self, new_event: Callable[[], Event], enter: Callable[[], None] = lambda: None) -> None:
+        self._new_event, self.enter = new_event, enter
         self._pending: deque[tuple[int, Event]] = deque(maxlen=MOST)
         self._recorded = self._reached = 0
 
@@ -58,7 +58,10 @@ class DeviceProgress:
 
 def of_this_rank() -> DeviceProgress | None:
     """None where ranks do not meet on GPUs."""
-    return DeviceProgress(torch.cuda.Event) if dist.get_backend() == "nccl" else None
+    if dist.get_backend() != "nccl":
+        return None
+    device = torch.cuda.current_device()  # a new thread begins on GPU 0, where every rank would take memory
+    return DeviceProgress(torch.cuda.Event, lambda: torch.cuda.set_device(device))
 
 
 def recorded_collectives() -> str | None:

@@ -123,6 +123,8 @@ class HangWatchdog:
     def _look_after(self) -> None:
         """The thread: write, look whether the alarm was raised, look at the next rank."""
         last = time.monotonic()
+        if self.device is not None:
+            self.device.enter()
         while not self._end.wait(self.poll):
             now = time.monotonic()
             if now - last > 4 * self.poll + 1:  # this process was stopped (Ctrl-Z, a sleeping laptop): start over

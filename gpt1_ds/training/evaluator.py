@@ -39,8 +39,8 @@ class Evaluator:
                 state = self._judged(state, record.loss)
         score = self.workload.score(records)
         if score is not None and (state.best is None or score > state.best.score):
-            state = replace(state, best=Best(state.step, score))
-            self.saver.save_best(state)
+            best = replace(state, best=Best(state.step, score))
+            state = best if self.saver.save_best(best) else state  # in the end a run looks for its best on the disk
         return state
 
     def _judged(self, state: TrainingState, loss: float) -> TrainingState:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,13 @@ import torch
 from gpt1_ds.checkpoint.folders import remove_unfinished, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
-from gpt1_ds.common.files import write_atomic, write_json
+from gpt1_ds.common.files import read_json, write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.session import distributed_session
+from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
@@ -48,6 +48,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         locked_run_dir(run_dir, config, groups),
         HangWatchdog(run_dir, groups, config.guard) as watchdog,
     ):
+        config = with_common_micro_batch(config, groups)
         requests = Requests(run_dir, groups)
         workload = open_workload(config, groups, partial(watchdog.beat, SET_UP))
         groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
@@ -69,7 +70,8 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             _record(groups, run_dir, "failed", trainer.state.step, reason=str(failure))
             if _job() and groups.rank == 0 and not failure.passes:
                 status = {"code": EXIT_FAILURE, "reason": str(failure), "step": trainer.state.step}
-                write_json(run_dir.outcome(_job()), status)
+                with suppress(OSError):  # what ended the run is what is said
+                    write_json(run_dir.outcome(_job()), status)
             raise
         finally:
             trainer.log.finish()
@@ -91,7 +93,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     write_atomic(run_dir.config, to_yaml(config))
     environment = provenance.environment(compiles(config))
     if run_dir.environment.exists():
-        changed = provenance.differences(json.loads(run_dir.environment.read_text()), environment)
+        changed = provenance.differences(read_json(run_dir.environment), environment)
         if changed:
             words = ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items())
             log.say(f"since the last segment of this run changed: {words}; results may differ in the last bits")

@@ -59,8 +59,7 @@ class Saver:
     def finish(self) -> None:
         """Publish the save that is under way, if there is one; waits for whatever is still to be written."""
         self.engine.progress(SAVE)
-        folder = self.manager.finish()
-        if folder is None:
+        if (folder := self.manager.finish()) is None:
             return
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.groups.rank == 0:
@@ -74,10 +73,10 @@ class Saver:
         text = f"{self.run_dir.path}: its last state could not be saved: {why}; run the same command again"
         return UnsavedError(text) if why is not None and why.passes else TrainingError(text)
 
-    def save_best(self, state: TrainingState) -> None:
-        """Save a state that is the best so far, and name it so."""
+    def save_best(self, state: TrainingState) -> bool:
+        """Save a state that is the best so far, and name it so. False where the disk did not take it."""
         self.save(state, background=False, again=True)  # one of this step that is there does not know that it is best
-        self.groups.on_rank_0(lambda: self._name_best(state))
+        return self.groups.on_rank_0(lambda: self._name_best(state))
 
     def compare_replicas(self, step: int) -> None:
         """Raise TrainingError, after an event, when ranks differ in what they hold in common."""
@@ -98,9 +97,10 @@ class Saver:
         self.groups.on_rank_0(lambda: self._name_best(state))
         self._saved_step = state.step if folder.parent == self.run_dir.checkpoints else -1
 
-    def _name_best(self, state: TrainingState) -> None:
-        if state.best is not None and self.run_dir.checkpoint(state.best.step).is_dir():
-            write_atomic(self.run_dir.best, f"{self.run_dir.checkpoint(state.best.step).name}\n")
+    def _name_best(self, state: TrainingState) -> bool:
+        if is_there := state.best is not None and (best := self.run_dir.checkpoint(state.best.step)).is_dir():
+            write_atomic(self.run_dir.best, f"{best.name}\n")
+        return is_there
 
     def _metadata(self, state: TrainingState) -> dict[str, Any]:
         layout, parallel, workload = self.groups.layout, self.config.parallel, self.workload

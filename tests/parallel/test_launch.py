@@ -147,3 +147,17 @@ def test_what_one_rank_alone_meets_is_not_kept_to_itself(monkeypatch: pytest.Mon
         launch.start(f"{HERE}:refuse", (False,), None)
     with pytest.raises(SystemExit, match="2"):  # rank 0 says it
         launch.start(f"{HERE}:refuse", (True,), None)
+
+
+def micro_batch_of_unlike_hosts() -> int:
+    from gpt1_ds.config import load
+    from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
+
+    size = 4 if os.environ["RANK"] == "0" else 2
+    config = load([], [f"train.micro_batch={size}", "train.global_batch=16"])
+    with distributed_session(config) as groups:
+        return with_common_micro_batch(config, groups).train.micro_batch
+
+
+def test_ranks_of_unlike_hosts_agree_on_the_smaller_micro_batch() -> None:
+    assert launch.run(f"{HERE}:micro_batch_of_unlike_hosts", (), 2) == [2, 2]

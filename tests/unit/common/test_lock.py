@@ -3,6 +3,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -205,3 +206,9 @@ def test_only_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
     for process in processes:
         process.join()
     assert inside.qsize() == 1
+
+
+def test_a_folder_that_is_gone_is_no_error_of_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with RunLock(tmp_path / "run" / ".lock"):
+        shutil.rmtree(tmp_path / "run")

@@ -111,6 +111,9 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
     queue = Queue()
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(torch.cuda, "Event", queue.event)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    entered: list[int] = []  # by the watching thread, which would begin on GPU 0
+    monkeypatch.setattr(torch.cuda, "set_device", entered.append)
     groups = SimpleNamespace(rank=0, world=1, pipeline_rank=0, on_rank_0=lambda action: action(), gather=lambda x: [x])
     with HangWatchdog(RunDir(tmp_path), groups, GuardConfig(step_timeout=1)) as watchdog:  # type: ignore[arg-type]
         for step in (1, 2):
@@ -128,6 +131,7 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
         )
         watchdog._keep_collectives()
     assert (watchdog.folder / "collectives-0.json").read_text() == '{"entries": []}'
+    assert entered == [3]
 
 
 def test_ranks_on_cpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,3 +163,29 @@ def test_the_script_of_the_check(gpus: str, bad: str, code: int, steps: list[str
     if "prove" in steps:
         folder = f"{tmp_path} --gpus-per-node=8 train.compile=auto"
         assert lines[-1] == f"-m gpt1_ds slurm node --ranks 8 slurm prove {folder}"
+
+
+@pytest.mark.parametrize(
+    ("said", "deadline"),
+    [("EndTime=2026-11-26T12:00:00 Deadline=N/A", True), ("", False), ("EndTime=Unknown", False)],
+)
+def test_a_job_whose_end_is_not_told_has_no_deadline(said: str, deadline: bool, tmp_path: Path) -> None:
+    (tmp_path / "scontrol").write_text(f"#!/usr/bin/env bash\necho {said!r}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    environment.pop("SLURM_JOB_END_TIME", None)
+    script = f". {shipped('launch') / 'env.sh'}; limit; echo ${{GPT1_DS_DEADLINE:-none}}"
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip() != "none") == deadline
+
+
+@pytest.mark.parametrize(("driver", "ranks"), [("echo GPU 0; echo GPU 1", "2"), ("exit 9", None)])
+def test_ranks_of_this_machine(driver: str, ranks: str | None, tmp_path: Path) -> None:
+    """nvidia-smi may be there without a driver."""
+    for name, text in {"nvidia-smi": driver, "gpt1-ds": 'echo "$@"', "nproc": "echo 6"}.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", str(shipped("launch") / "local.sh"), "pretrain", "train.steps=1"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"pretrain train.steps=1 --nproc {ranks or 3}"), done.stderr
