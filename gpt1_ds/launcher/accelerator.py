@@ -100,12 +100,31 @@ def fitted(config: Config, world: int) -> Config:
 
 def gpu_gib() -> float | None:
     """Memory of the smallest GPU of this host, GiB; None where no driver answers."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # MiB
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        return min(float(line) for line in done.stdout.splitlines()) / 1024
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return min(map(float, _nvidia_smi("memory.total"))) / 1024  # MiB
+    except ValueError:
         return None
+
+
+def shares(config: Config, ranks: int, jobs: int) -> list[str]:
+    """Of each of `jobs` runs at a time, each of `ranks` ranks: the GPUs that it sees, as CUDA_VISIBLE_DEVICES names
+    them. Runs share GPUs where there are too few; none are named where runs compute on CPUs.
+    """
+    if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus_per_node, os.environ):
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    found = _nvidia_smi("index") if visible is None else visible.split(",")
+    parts = [",".join(found[at : at + ranks]) for at in range(0, len(found) - ranks + 1, ranks)]
+    return [parts[number % len(parts)] for number in range(jobs)] if parts else []
+
+
+def _nvidia_smi(what: str) -> list[str]:
+    """Of each GPU of this host; nothing where no driver answers."""
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return []
 
 
 def has_cuda_build() -> bool:

@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
 from typing import Any
 
 from gpt1_ds.common import log, progress, stop_signals
@@ -57,8 +58,10 @@ def threads(ranks: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
-def run_trial(target: str, config: Config, log_file: str) -> int:
-    """On a rank: `target(config)`, with what it would print added to `log_file`."""
+def run_trial(target: str, config: Config, log_file: str, devices: str | None = None) -> int:
+    """On a rank: `target(config)` on the GPUs `devices`, with what it would print added to `log_file`."""
+    if devices is not None:  # CUDA reads it when it is first used, which is later
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
     with open(log_file, "a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -78,6 +81,10 @@ class _Runner:
         self.tries: Counter[Trial] = Counter()
         self.failed: dict[Trial, str] = {}
         self.begun: dict[Trial, float] = {}  # of what runs now
+        shares = accelerator.shares(sweep.trials[0].config, sweep.study.nproc, jobs)
+        self.devices: SimpleQueue[str | None] = SimpleQueue()  # of the jobs that do not run now
+        for number in range(jobs):
+            self.devices.put(shares[number] if shares else None)
         self.spent = sum(event.get("seconds", 0.0) for event in read_jsonl(self.folder.events))
 
     def note_signal(self, number: int, _: Any) -> None:
@@ -136,8 +143,12 @@ class _Runner:
 
     def _run_trial(self, trial: Trial) -> None:
         """In a thread."""
-        arguments = (self.sweep.target, trial.config, str(self.log_file))
-        launch.start(f"{__name__}:run_trial", arguments, self.sweep.study.nproc)
+        devices = self.devices.get()
+        try:
+            arguments = (self.sweep.target, trial.config, str(self.log_file), devices)
+            launch.start(f"{__name__}:run_trial", arguments, self.sweep.study.nproc)
+        finally:
+            self.devices.put(devices)
 
     def _settle(self, trial: Trial, future: Future[None]) -> None:
         error = future.exception()

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config import load
-from gpt1_ds.launcher import accelerator
+from gpt1_ds.config import Config, load
+from gpt1_ds.launcher import accelerator, launch
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +164,37 @@ def test_kernels_that_repeat(gpus: list[object]) -> None:
 
 def test_the_build_is_told_without_importing_torch() -> None:
     assert accelerator.has_cuda_build() is (torch.version.cuda is not None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "jobs", "expected"),
+    [
+        ("0,1,2,3", 1, 4, ["0", "1", "2", "3"]),
+        ("4,5,6,7", 2, 2, ["4,5", "6,7"]),
+        ("0,1", 1, 3, ["0", "1", "0"]),
+        ("0,1,2", 2, 2, ["0,1", "0,1"]),
+        ("0", 2, 1, []),
+        (None, 1, 2, ["0", "1"]),
+    ],
+)
+def test_runs_at_a_time_have_gpus_of_their_own(
+    visible: str | None, ranks: int, jobs: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia-smi").write_text('#!/bin/sh\n[ "$1" = --query-gpu=index ] && printf "0\\n1\\n"\n')
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert accelerator.shares(load([], ["train.device=cuda"]), ranks, jobs) == expected
+    assert accelerator.shares(load([], ["train.device=cpu"]), ranks, jobs) == []
+
+
+def test_a_run_sees_the_gpus_of_its_place(tmp_path: Path) -> None:
+    target = f"{__name__}:visible_devices"
+    arguments = (target, load([], []), str(tmp_path / "log"), "5")
+    assert launch.run("gpt1_ds.sweep.runner:run_trial", arguments, 1) == [5]
+    assert launch.run("gpt1_ds.sweep.runner:run_trial", arguments[:3], 1) == [-1]
+
+
+def visible_devices(config: Config) -> int:
+    return int(os.environ.get("CUDA_VISIBLE_DEVICES", "-1"))
