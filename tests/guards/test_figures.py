@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.config import load
+from gpt1_ds.plan.cost import cost
+from gpt1_ds.plan.machine import PRESETS
+from gpt1_ds.plan.memory import memory
 from gpt1_ds.scaling.tables import read_table
 from tools.paper_tables import COLUMNS, tables
 
 ROOT = Path(__file__).parents[2]
+VOCABULARY = 40482  # GPT-1's, with four rows for control symbols
 with (ROOT / "tools/results/figures.csv").open(newline="") as file:
     FIGURES = list(csv.DictReader(file))
 
@@ -82,6 +87,35 @@ def test_the_table_of_tasks_is_told_as_measured() -> None:
     assert set(rows) <= set(measured)
     faithful = (ROOT / "configs/FAITHFUL.md").read_text()
     assert tables(read_table(results / "results.csv", COLUMNS)) in faithful, "python tools/paper_tables.py RESULTS.csv"
+
+
+def test_the_large_model_is_told_as_planned() -> None:
+    """Every row of the guide's table, and Muon's share of a step."""
+    guide = (ROOT / "gpt1_ds/guides/large-models.md").read_text()
+    (command,) = re.findall(
+        r"^gpt1-ds plan (.*?) --world 512 --machine h100 --search$", guide, re.MULTILINE | re.DOTALL
+    )
+    shape = [word for word in command.replace("\\\n", " ").split() if "=" in word]
+    rows = re.findall(r"^\| \**([^|*]*\bdata \d+[^|*]*)\** \| (\d) \| (\d+)[^|]* \| (.*) \|$", guide, re.MULTILINE)
+    assert len(rows) == 6
+    for layout, zero, micro_batch, told in rows:
+        sizes = dict(re.findall(r"(tensor|pipeline) (\d)", layout))
+        keys = [f"parallel.{name}={size}" for name, size in sizes.items()]
+        keys += [f"parallel.zero={zero}", f"train.micro_batch={micro_batch}", "train.compile=on"]
+        config = load(["pretrain/gpt1_117m"], [*shape, *keys, f"parallel.sequence={str('sequence' in layout).lower()}"])
+        costs, ranks = cost(config, 512, VOCABULARY, PRESETS["h100"]), memory(config, 512, VOCABULARY, "cuda")
+        peak, host = (max(getattr(rank, name) for rank in ranks) / 2**30 for name in ("peak", "host"))
+        planned = f"{costs.step:.2f} s | {100 * costs.mfu:.1f} % | {peak:.1f} GiB | {host:.1f} GiB a rank"
+        assert told == f"{planned}, {8 * host:.0f} a node", layout
+    muon = [
+        load(["pretrain/gpt1_117m"], ["optimizer.name=muon", f"train.micro_batch={64 // world}"]) for world in (1, 8)
+    ]
+    alone, eight = (
+        cost(config, world, VOCABULARY, PRESETS["h100"]) for config, world in zip(muon, (1, 8), strict=True)
+    )
+    told = words((ROOT / "gpt1_ds/guides/pretraining.md").read_text())
+    shares = [f"{1000 * one.update:.0f} of {1000 * one.step:.0f} ms" for one in (alone, eight)]
+    assert f"the update is {shares[0]}, on eight {shares[1]}" in told
 
 
 def test_zero_shot_scores_are_told_as_measured() -> None:
