@@ -36,8 +36,8 @@ from gpt1_ds.common.files import explain
 from gpt1_ds.common.text import shown
 from gpt1_ds.slurm import faults
 
-ABOUT = """Train GPT-1 from raw text, fine-tune it on tasks, and use it: the same commands on two CPU cores and on a GPU
-cluster, and the same losses however the model is split over processes."""
+ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it on tasks, and use it: the same commands
+on two CPU cores and on a GPU cluster, and the same losses however the model is split over processes."""
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),

@@ -71,5 +71,5 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    "pretrain", "train on next-token prediction; resumes by itself in its run folder", _run, shared.training
+    "pretrain", "train a model on text; resumes by itself in its run folder", _run, shared.training
 )

@@ -33,7 +33,7 @@ COMMANDS = list(commands(cli.parser(), set()))
 
 def test_help_opens_with_what_the_program_does_and_lists_every_command_once() -> None:
     text = cli.parser().format_help()
-    assert text.split("\n\n")[1].startswith("Train GPT-1 from raw text")
+    assert text.split("\n\n")[1].startswith("Pre-train GPT-1, GPT-2")
     assert "torch" not in text.split("\n\n")[1], "no note to developers"
     named = [member.name for members in cli.GROUPS.values() for member in members]
     assert sorted(named) == sorted(kinds(cli.parser()))
