@@ -147,6 +147,8 @@ def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         found += named.values()
         for one, other in combinations(named.values(), 2):
+            if one["tokens"] != other["tokens"]:  # one is not evaluated to its end
+                continue
             halves = [max(row["high"] - row["last"], row["last"] - row["low"]) for row in (one, other)]
             difference, half = one["last"] - other["last"], math.hypot(*halves)
             pair = {"model": f"{one['model']} minus {other['model']}", "probe": probe, "tokens": one["tokens"]}

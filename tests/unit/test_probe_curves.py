@@ -59,3 +59,4 @@ def test_the_ends_of_curves_and_how_models_differ() -> None:
     assert difference["model"] == "GPT-1 minus LSTM"
     half = (10**2 + 15**2) ** 0.5
     assert [difference[key] for key in ("last", "low", "high")] == pytest.approx([5, 5 - half, 5 + half])
+    assert len(ends(rows[:-1])) == 2, "after another number of tokens they are not compared"
