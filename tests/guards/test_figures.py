@@ -145,6 +145,11 @@ def test_claims_are_told_as_measured() -> None:
         for row in csv.DictReader(file.read_text().splitlines()):
             score, low, high = (float(row[name]) for name in ("last", "low", "high"))
             assert f"{score:.1f} ({low:.1f} to {high:.1f})" in told, row
+    with (results / "zeroshot/probes.csv").open(newline="") as file:
+        losses = [row for row in csv.DictReader(file) if row["probe"] == "held_out"]
+    for model in ("GPT-1", "LSTM"):
+        last = {row["run"]: f"{float(row['score']):.2f}" for row in losses if row["model"] == model}
+        assert f"| {model} | {', '.join(last.values())} |" in told
     with (results / "rates.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             assert f"{float(row['held-out loss']):.2f}" in told.partition("## B.")[2].partition("\n## ")[0], row
