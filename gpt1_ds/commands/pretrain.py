@@ -70,6 +70,4 @@ def _sweep(options: argparse.Namespace) -> int:
     return key_sweep.run(options, configure, check)
 
 
-COMMAND = Command(
-    "pretrain", "train a model on text; resumes by itself in its run folder", _run, shared.training
-)
+COMMAND = Command("pretrain", "train a model on text; resumes by itself in its run folder", _run, shared.training)
