@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common import lock
-from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.errors import LaunchError, TrainingError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.lock import RunLock
 
@@ -208,7 +208,11 @@ def test_only_one_of_many_takes_a_stale_lock(tmp_path: Path) -> None:
     assert inside.qsize() == 1
 
 
-def test_a_folder_that_is_gone_is_no_error_of_the_lock(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with RunLock(tmp_path / "run" / ".lock"):
-        shutil.rmtree(tmp_path / "run")
+def test_a_folder_that_is_gone_hides_no_error(tmp_path: Path) -> None:
+    """What ended the run is said, not that its lock could not be removed."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(TrainingError, match="the run folder is gone"), RunLock(folder / ".lock"):
+        shutil.rmtree(folder)
+        raise TrainingError("the run folder is gone")
+    assert not folder.exists(), "and nothing is made there again"
