@@ -45,6 +45,8 @@ def _fit(options: argparse.Namespace) -> int:
         raise ConfigError("scaling fit: name either a study or --from-csv FILE")
     if options.from_csv is not None and options.out is None:
         raise ConfigError("--from-csv: say with --out DIR where fit.json goes")
+    if options.seed < 0:
+        raise ConfigError(f"--seed={options.seed}: must be 0 or more")
     file = Path(options.from_csv) if options.from_csv else study_folder(options.study) / "results.csv"
     if not options.from_csv and not file.exists():
         raise DataError(f"{file}: is not here; make it with gpt1-ds scaling run, or with scaling collect")

@@ -19,17 +19,10 @@ CHOICES = (
 INHERITED = (*SHAPE, *CHOICES)  # of the model whose weights are taken over
 
 
-def _endless(config: Config) -> Iterator[str]:
-    for name, section in vars(config).items():
-        for key, value in getattr(section, "__dict__", {}).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                yield f"{name}.{key}={value} is not finite; give a number"
-
-
 def problems(config: Config) -> Iterator[str]:
     """One line per problem that holds for every number of ranks: the key, its value, the way out."""
-    if endless := list(_endless(config)):
-        yield from endless
+    if not_finite := list(_not_finite(config)):  # what follows computes with them
+        yield from not_finite
         return
     for section in vars(config).values():
         if hasattr(section, "problems"):
@@ -75,6 +68,13 @@ def problems(config: Config) -> Iterator[str]:
         )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def _not_finite(config: Config) -> Iterator[str]:
+    for name, section in vars(config).items():
+        for key, value in getattr(section, "__dict__", {}).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"{name}.{key}={value} is not finite; give a number"
 
 
 def _sentence_problems(config: Config, task: TaskConfig) -> Iterator[str]:

@@ -219,3 +219,5 @@ def test_returns_of_repetition_without_intervals(
     assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words]) == 0
     assert main(["scaling", "fit", "--from-csv", str(tmp_path / "held_out.csv"), *words]) == 2
     assert "no row is left to judge the law by" in capsys.readouterr().err
+    assert main(["scaling", "fit", "--from-csv", str(tmp_path / "some.csv"), *words, "--seed", "-1"]) == 2
+    assert "--seed=-1: must be 0 or more" in capsys.readouterr().err

@@ -212,7 +212,12 @@ def test_a_folder_that_is_gone_hides_no_error(tmp_path: Path) -> None:
     """What ended the run is said, not that its lock could not be removed."""
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(TrainingError, match="the run folder is gone"), RunLock(folder / ".lock"):
-        shutil.rmtree(folder)
-        raise TrainingError("the run folder is gone")
+
+    def run() -> None:
+        with RunLock(folder / ".lock"):
+            shutil.rmtree(folder)
+            raise TrainingError("the run folder is gone")
+
+    with pytest.raises(TrainingError, match="the run folder is gone"):
+        run()
     assert not folder.exists(), "and nothing is made there again"
