@@ -26,7 +26,8 @@ from gpt1_ds.report.runs import RunStory
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.comparison import half_over_seeds
 
-COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", "low", "high", "control", "chance", "examples")
+BOUNDS = ("low", "high", "control", "control_low", "control_high", "chance")
+COLUMNS = ("model", "run", "probe", "metric", "step", "tokens", "score", *BOUNDS, "examples")
 ENDS = ("model", "probe", "seeds", "tokens", "first", "first_control", "last", "low", "high", "control")
 CONTROLS = ("--", ":", "-.")  # of the first model, the second, ...
 LOSS = "held-out loss, nats per token"
@@ -53,7 +54,7 @@ def table(stories: Sequence[RunStory]) -> list[dict[str, Any]]:
             rows.append({**named, "probe": "held_out", "metric": "loss", **place, "score": one["loss"]})
         for probe, (_, prefix) in PANELS.items():
             metric = prefix or "accuracy"
-            keys = {key: f"{prefix}_{key}" if prefix else key for key in ("low", "high", "control", "chance")}
+            keys = {key: f"{prefix}_{key}" if prefix else key for key in BOUNDS}
             for one in story.probes.get(probe, []):
                 values = {name: one.get(key) for name, key in keys.items()}
                 place = {"step": one["step"], "tokens": one["step"] * tokens}
@@ -92,9 +93,10 @@ def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
     tokens = [one["tokens"] for one in steps]
     axes.plot(tokens, [scale * one["score"] for one in steps], "o-", ms=3, label=rows[0]["model"], **style)
     if scale == 100:
-        axes.fill_between(
-            tokens, *([scale * one[key] for one in steps] for key in ("low", "high")), alpha=0.15, lw=0, **style
-        )
+        for of, shade in (("", style), ("control_", {"color": "0.45"})):
+            if all(one.get(f"{of}low") is not None for one in steps):
+                bounds = ([scale * one[f"{of}{end}"] for one in steps] for end in ("low", "high"))
+                axes.fill_between(tokens, *bounds, alpha=0.15, lw=0, **shade)
         axes.plot(tokens, [scale * one["control"] for one in steps], label=f"control of {rows[0]['model']}", **control)
     runs = list(dict.fromkeys(row["run"] for row in rows))
     for run in runs if len(runs) > 1 else ():
@@ -105,8 +107,8 @@ def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of one model and probe, each step that all of its seeds have: means, and a 95 % interval that joins examples (the
-    same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
+    """Of one model and probe, each step that all of its seeds have: means of scores and controls, and 95 % intervals
+    that join examples (the same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
     """
     runs = {row["run"] for row in rows}
     found = []
@@ -114,14 +116,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         here = [row for row in rows if row["step"] == step]
         if len(here) < len(runs):
             continue
-        one = here[0] | {key: fmean(row[key] for row in here) for key in ("score", "control") if key in here[0]}
-        if "low" in one:
-            means = [fmean(row[key] for row in here) for key in ("low", "high")]
-            by_seeds = half_over_seeds([row["score"] for row in here])
-            one["low"] = one["score"] - math.hypot(one["score"] - means[0], by_seeds)
-            one["high"] = one["score"] + math.hypot(means[1] - one["score"], by_seeds)
+        one = dict(here[0])
+        for key, low, high in (("score", "low", "high"), ("control", "control_low", "control_high")):
+            one |= _joined(here, key, low, high) if key in one else {}
         found.append(one)
     return found
+
+
+def _joined(rows: Sequence[dict[str, Any]], key: str, low: str, high: str) -> dict[str, float]:
+    """The mean over seeds, with its interval where rows have one: older programs wrote none for controls."""
+    mean = fmean(row[key] for row in rows)
+    if any(row.get(low) is None for row in rows):
+        return {key: mean}
+    by_seeds = half_over_seeds([row[key] for row in rows])
+    below, above = (abs(fmean(row[end] for row in rows) - mean) for end in (low, high))
+    return {key: mean, low: mean - math.hypot(below, by_seeds), high: mean + math.hypot(above, by_seeds)}
 
 
 def ends(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

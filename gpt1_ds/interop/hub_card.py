@@ -21,8 +21,9 @@ LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 _SECTIONS = ("model", "objective", "task", "train", "optimizer", "schedule")
 _PRIVATE = ("path", "sts", "tokenizer")  # places on the machine that trained
 _COUNTS = (  # metrics that are no result
-    *("examples", "fitted", "paradigms", "threshold", "shots", "tokens", "chance", "control", "low", "high"),
-    *("auc_chance", "auc_control", "auc_low", "auc_high", "perplexity_control"),
+    *("examples", "fitted", "paradigms", "threshold", "shots", "tokens", "perplexity_control"),
+    *(f"{area}{name}" for area in ("", "auc_") for name in ("chance", "control", "control_low", "control_high")),
+    *("low", "high", "auc_low", "auc_high"),
 )
 
 _TRAINING = """

@@ -92,9 +92,8 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
         rows.append((f"{GRAMS[baseline['order']]} baseline", f"{nats:.4f} nats per token, {bits:.4f} bits per byte"))
     for name, scores in story.probes.items():
         score, metric = scores[-1], SCALES[name].metric
-        interval = f" ({score['low']:.3f} to {score['high']:.3f})" if "low" in score else ""
-        control = f", control {score['control']:.3f}" if "control" in score else ""
-        text = f"{metric} {score[metric]:.3f}{interval} of {score['examples']} questions"
+        control = f", control {score['control']:.3f}{_interval(score, 'control_')}" if "control" in score else ""
+        text = f"{metric} {score[metric]:.3f}{_interval(score)} of {score['examples']} questions"
         text += f"{control}, chance {score['chance']:.3f}"
         rows.append((f"zero-shot {name}", f"{text}, after {score['step']:,} steps"))
     rows.append(("speed (median)", f"{_speed(story)} tokens per second"))
@@ -102,6 +101,12 @@ def summary(story: RunStory) -> list[tuple[str, str]]:
     if seconds := wall_clock(story.events):
         rows.append(("wall-clock time", duration(seconds)))
     return rows
+
+
+def _interval(score: Mapping[str, float], of: str = "") -> str:
+    """Nothing where an older program wrote none."""
+    low, high = f"{of}low", f"{of}high"
+    return f" ({score[low]:.3f} to {score[high]:.3f})" if low in score else ""
 
 
 def _counted(story: RunStory) -> str:

@@ -65,10 +65,16 @@ def _of_run(story: RunStory) -> list[Line]:
     record: Mapping[str, Any] = story.probes.get("blimp", [{}])[-1]
     if not record.keys() >= PHENOMENA.keys():
         return []
-    mean = f"{100 * record['accuracy']:.1f} ({100 * record['low']:.1f} to {100 * record['high']:.1f})"
     name = f"{story.name}, step {record['step']:,}"
-    line = Line(name, mean, _texts([100 * record[key] for key in PHENOMENA]))
-    return [line, *([Line("its control", f"{100 * record['control']:.1f}", _nothing())] if "control" in record else [])]
+    line = Line(name, _mean(record, "accuracy"), _texts([100 * record[key] for key in PHENOMENA]))
+    control = [Line("its control", _mean(record, "control", "control_"), _nothing())] if "control" in record else []
+    return [line, *control]
+
+
+def _mean(record: Mapping[str, Any], key: str, of: str = "") -> str:
+    """With its interval; an older program wrote none for controls."""
+    ends = [100 * record[end] for end in (f"{of}low", f"{of}high") if end in record]
+    return f"{100 * record[key]:.1f}" + (" ({:.1f} to {:.1f})".format(*ends) if ends else "")
 
 
 def _texts(points: Sequence[float]) -> list[str]:

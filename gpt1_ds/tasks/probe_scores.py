@@ -46,13 +46,14 @@ def score(
 
 def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> dict[str, float]:
     """The metrics of a probe with those of its control (zeroshot.py): before each chance, what the control has of the
-    same metric, and lambada's other metric.
+    same metric and its interval, and lambada's other metric.
     """
     merged: dict[str, float] = {}
     for key, value in found.items():
         if key.endswith("chance"):
-            metric = next(iter(found)) if key == "chance" else "auc"
-            merged[key.replace("chance", "control")] = control[metric]
+            before = key.removesuffix("chance")  # of the area under the curve, or nothing
+            merged[f"{before}control"] = control[before.removesuffix("_") or next(iter(found))]
+            merged |= {f"{before}control_{end}": control[before + end] for end in ("low", "high")}
         merged[key] = value
         if key == "perplexity":
             merged["perplexity_control"] = control[key]
@@ -60,8 +61,9 @@ def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> di
 
 
 def shown(found: Mapping[str, float]) -> str:
-    """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502, chance 0.5, examples 67000`."""
-    ends = {next(iter(found)): ("low", "high"), "auc": ("auc_low", "auc_high")}
+    """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5`."""
+    ends = {key: (f"{key}_low", f"{key}_high") for key in ("auc", "control", "auc_control")}
+    ends[next(iter(found))] = ("low", "high")
     parts = []
     for key, value in found.items():
         if key.endswith(("low", "high")):

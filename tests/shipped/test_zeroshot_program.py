@@ -23,6 +23,7 @@ from tools.runs import configuration
 TWO = ModelConfig(kind="encoder_decoder", norm="pre", layers=1, width=32, heads=2, context=64, positions="relative")
 TEXT_MODELS = {"t5": TWO, "prefix": replace(TWO, kind="gpt", mask="prefix", positions="learned")}
 SCHEMA = "The cup fell on Bob since [MASK] is frail .\n[MASK]\nThe cup, Bob\nThe cup\n\n"
+KEYS = {"accuracy", "low", "high", "control", "control_low", "control_high", "chance", "examples"}
 Gpt1 = Callable[..., tuple[int, list[str]]]
 
 
@@ -121,8 +122,7 @@ def test_a_masked_model_and_minimal_pairs(gpt1: Gpt1, folder: Path, sentence_dat
     for key, metrics in one.items():
         assert two[key] == pytest.approx(metrics, rel=1e-5)
     pairs = one["zero-shot/blimp", 0]
-    keys = {"accuracy", "low", "high", "control", "chance", "examples", "paradigms", "binding", "ellipsis"}
-    assert set(pairs) == keys
+    assert pairs.keys() == {*KEYS, "paradigms", "binding", "ellipsis"}
     assert pairs["control"] in (0, 1)
     assert pairs["paradigms"] == 1
     assert pairs["accuracy"] == pairs["binding"] == pairs["ellipsis"] in (0, 1), "three times the same pair"
@@ -144,7 +144,7 @@ def test_models_that_see_their_source(name: str, gpt1: Gpt1, folder: Path, span_
     assert set(one) == {(f"zero-shot/{name}", 0) for name in ("cola", "pdp", "cola-template", "other", "next_sentence")}
     for key, metrics in one.items():
         assert two[key] == pytest.approx(metrics, rel=1e-5)
-    assert one["zero-shot/other", 0].keys() == {"accuracy", "low", "high", "control", "chance", "examples"}
+    assert one["zero-shot/other", 0].keys() == KEYS
     assert one["zero-shot/other", 0]["control"] == 0.5, "one answer whatever the text is, right for every second one"
     assert (one["zero-shot/other", 0]["examples"], one["zero-shot/other", 0]["chance"]) == (30, 0.5)
 

@@ -12,8 +12,9 @@ from tests.unit.report.test_zero_shot_chart import add, entry
 from tools.probe_curves import draw, ends, summary, table
 
 run = plain_run
-BOUNDS = {"low": 0.5, "high": 0.7, "control": 0.48}
+BOUNDS = {"low": 0.5, "high": 0.7, "control": 0.48, "control_low": 0.47, "control_high": 0.49}
 AUC = {"auc": 0.57, "auc_low": 0.53, "auc_high": 0.61, "auc_control": 0.44, "auc_chance": 0.5}
+AUC |= {"auc_control_low": 0.4, "auc_control_high": 0.48}
 
 
 def test_each_checkpoint_has_a_row_with_its_control(run: Path, tmp_path: Path) -> None:
@@ -25,9 +26,10 @@ def test_each_checkpoint_has_a_row_with_its_control(run: Path, tmp_path: Path) -
         ("blimp", "accuracy", 0.6, 10 * step),
         ("cola", "auc", 0.57, 10 * step),
     ]
-    assert [(row["low"], row["high"], row["control"], row["chance"]) for row in rows] == [
-        (0.5, 0.7, 0.48, 0.5),
-        (0.53, 0.61, 0.44, 0.5),
+    keys = ("low", "high", "control", "control_low", "control_high", "chance")
+    assert [[row[key] for key in keys] for row in rows] == [
+        [0.5, 0.7, 0.48, 0.47, 0.49, 0.5],
+        [0.53, 0.61, 0.44, 0.4, 0.48, 0.5],
     ]
     draw(table([story]), tmp_path / "probes.png")
     assert (tmp_path / "probes.png").stat().st_size > 5000
@@ -35,12 +37,15 @@ def test_each_checkpoint_has_a_row_with_its_control(run: Path, tmp_path: Path) -
 
 def test_seeds_are_one_curve_with_an_interval_over_seeds_and_examples() -> None:
     row = {"model": "GPT-1", "probe": "blimp", "step": 10, "tokens": 100, "low": 0.5, "high": 0.7, "control": 0.5}
+    row |= {"control_low": 0.46, "control_high": 0.54}
     rows = [{**row, "run": f"seed-{number}", "score": score} for number, score in enumerate((0.59, 0.60, 0.61))]
     late = {**rows[0], "step": 20}
     (one,) = summary([*rows, late])
     assert one["score"] == pytest.approx(0.6)
     half = ((0.1) ** 2 + (4.3027 * 0.01 / 3**0.5) ** 2) ** 0.5
     assert (one["low"], one["high"]) == pytest.approx((0.6 - half, 0.6 + half), abs=1e-5)
+    control = (one["control"], one["control_low"], one["control_high"])
+    assert control == pytest.approx((0.5, 0.46, 0.54)), "its examples alone: all seeds say the same"
     (alone,) = summary(rows[:1])
     assert (alone["low"], alone["high"]) == pytest.approx((0.5, 0.7)), "of one seed the interval of its examples"
 

@@ -100,24 +100,33 @@ def test_words_that_are_alike_everywhere_share_the_point() -> None:
     assert score(probe("sst2"), asked([(2, 1)] * 7, [1, 0] * 3 + [1]), sums)["accuracy"] == 0.5
 
 
-def test_the_control_stands_before_chance() -> None:
+def test_the_control_stands_before_chance_with_its_own_interval() -> None:
     found = {"accuracy": 0.6, "low": 0.5, "high": 0.7, "chance": 0.25, "examples": 9}
-    merged = with_control(found, {"accuracy": 0.55, "chance": 0.25})
-    assert list(merged) == ["accuracy", "low", "high", "control", "chance", "examples"]
-    assert merged == found | {"control": 0.55}
+    merged = with_control(found, {"accuracy": 0.55, "low": 0.45, "high": 0.65, "chance": 0.25})
+    assert list(merged) == ["accuracy", "low", "high", "control", "control_low", "control_high", "chance", "examples"]
+    assert merged == found | {"control": 0.55, "control_low": 0.45, "control_high": 0.65}
     cola = {"matthews": 0.1, "chance": 0.0, "auc": 0.6, "auc_chance": 0.5}
-    assert with_control(cola, {"matthews": 0.2, "auc": 0.3}) == {**cola, "control": 0.2, "auc_control": 0.3}
-    words = with_control({"accuracy": 0.1, "chance": 0.0, "perplexity": 9.0}, {"accuracy": 0.0, "perplexity": 99.0})
+    control = {"matthews": 0.2, "low": 0.1, "high": 0.3, "auc": 0.4, "auc_low": 0.35, "auc_high": 0.45}
+    assert with_control(cola, control) == {
+        **cola,
+        **{"control": 0.2, "control_low": 0.1, "control_high": 0.3},
+        **{"auc_control": 0.4, "auc_control_low": 0.35, "auc_control_high": 0.45},
+    }
+    control = {"accuracy": 0.0, "low": 0.0, "high": 0.1, "perplexity": 99.0}
+    words = with_control({"accuracy": 0.1, "chance": 0.0, "perplexity": 9.0}, control)
     assert (words["control"], words["perplexity_control"]) == (0.0, 99.0)
 
 
 def test_the_line_for_people() -> None:
     accuracy = {"accuracy": 0.5612, "low": 0.5574, "high": 0.565, "control": 0.5021, "chance": 0.5}
-    line = "accuracy 0.561 (0.557 to 0.565), control 0.502, chance 0.5"
+    accuracy |= {"control_low": 0.498, "control_high": 0.506}
+    line = "accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5"
     assert shown({**accuracy, "examples": 67_000}) == f"{line}, examples 67000"
     cola = {"matthews": 0.05, "low": -0.01, "high": 0.11, "control": 0.0, "chance": 0.0, "auc": 0.53, "auc_low": 0.5,
-            "auc_high": 0.56, "auc_control": 0.49, "auc_chance": 0.5, "threshold": -4.12345}  # fmt: skip
+            "auc_high": 0.56, "auc_control": 0.49, "auc_chance": 0.5, "threshold": -4.12345,
+            "control_low": -0.05, "control_high": 0.05, "auc_control_low": 0.45, "auc_control_high": 0.53}  # fmt: skip
     assert shown(cola) == (
-        "matthews 0.05 (-0.01 to 0.11), control 0, chance 0, auc 0.53 (0.5 to 0.56), auc control 0.49, auc chance 0.5, "
+        "matthews 0.05 (-0.01 to 0.11), control 0 (-0.05 to 0.05), chance 0, auc 0.53 (0.5 to 0.56), "
+        "auc control 0.49 (0.45 to 0.53), auc chance 0.5, "
         "threshold -4.123"
     )
