@@ -4,7 +4,8 @@
 
 Every trial trains with the same FLOPs, so that a larger model sees less text, and is scored by bits per byte
 of the whole held-out text, whatever its tokenizer. A stage keeps its best trial for those that follow.
-Writes OUT/trials.csv and trials.png after each trial. About two hours on two cores; the same command resumes.
+Writes OUT/ngrams.csv, what counting words makes of the same text, then trials.csv and trials.png after each trial.
+About two hours on two cores; the same command resumes.
 """
 
 from __future__ import annotations
@@ -61,6 +62,15 @@ class Search:
     kept: Trial = field(default_factory=lambda: {"data.path": f"data/{VOCABULARIES[0]}"})
     best: float = float("inf")
     rows: list[dict[str, Any]] = field(default_factory=list)
+    ngrams: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self) -> None:
+        """The held-out loss of n-grams, counted in all of the training text, which is more than a trial sees."""
+        dataset = f"data/{VOCABULARIES[0]}"
+        self.call("data", "ngrams", dataset)
+        scores = json.loads((self.out / dataset / "ngrams.json").read_text())
+        self.ngrams = [{"order": score["order"], "bits_per_byte": round(score["bits_per_byte"], 4)} for score in scores]
+        write_table(self.out / "ngrams.csv", self.ngrams[0], self.ngrams)
 
     def stage(self, name: str, trials: list[Trial]) -> None:
         scores = [(self.trial(name, trial), trial) for trial in trials]
@@ -103,7 +113,7 @@ class Search:
 
     def write(self) -> None:
         write_table(self.out / "trials.csv", self.rows[0], self.rows)
-        draw(self.rows, self.out / "trials.png")
+        draw(self.rows, self.ngrams, self.out / "trials.png")
 
     def tokens(self, config: Config) -> int:
         """As many whole batches as the FLOPs allow."""
@@ -115,8 +125,8 @@ class Search:
         subprocess.run([sys.executable, "-m", "gpt1_ds", *words], cwd=self.out, check=True)
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Every trial, stage by stage, beside what it changes; lower is better."""
+def draw(rows: list[dict[str, Any]], ngrams: list[dict[str, Any]], path: Path) -> None:
+    """Every trial, stage by stage, beside what it changes, and counted words as lines; lower is better."""
     from matplotlib.figure import Figure
 
     axes = (figure := Figure(figsize=(7, 0.6 + 0.3 * len(rows)))).subplots()
@@ -124,6 +134,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         score, color = row["bits_per_byte"], f"C{[*STAGES].index(row['stage'])}"
         axes.plot(score, place, "o", color=color, markersize=9 if row["kept"] else 5)
         axes.annotate(f"{score:.3f}", (score, place), (8, 0), textcoords="offset points", va="center", fontsize=8)
+    for one, style in zip(ngrams, (":", "--", "-"), strict=True):
+        name = f"counted {one['order']}-grams {one['bits_per_byte']:.3f}"
+        axes.axvline(one["bits_per_byte"], color="0.45", ls=style, lw=1.2, label=name)
+    axes.legend(loc="lower right", bbox_to_anchor=(0.9, 0.05), fontsize=8)
     labels = [f"{row['stage']}: {changed(row)}" for row in reversed(rows)]
     axes.set_yticks(range(len(rows)), labels, fontsize=8)
     axes.set_xlabel("bits per byte of held-out text (lower is better; large: kept for what follows)")
@@ -173,6 +187,7 @@ def main() -> None:
             )
         make = ("--input", books, "--tokenizer", f"tok/{size}", "--out", f"data/{size}", "--unwrap")
         search.call("data", "build", *make, "--validation", "0.02")
+    search.count()
     for name, trials in STAGES.items():
         search.stage(name, trials)
         print(f"{name}: {search.best:.4f} bits per byte with {search.kept}", flush=True)
