@@ -41,12 +41,14 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
         config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()
         engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
-        for checkpoint in checkpoints:
-            verify(engine, checkpoint)
-            facts = restore(engine, config, checkpoint, weights_only=True)
-            labelled = (split for split in scorer.splits if split != "train" and scorer.has_labels(split))
-            left = [split for split in labelled if (scorer.task_of(split).name, split, facts["step"]) not in done]
-            _score(scorer, left, engine, checkpoint, facts, out)
+        labelled = [split for split in scorer.splits if split != "train" and scorer.has_labels(split)]
+        steps = groups.agree(lambda: [manifest.read(checkpoint)["step"] for checkpoint in checkpoints])
+        for checkpoint, step in zip(checkpoints, steps, strict=True):
+            left = [split for split in labelled if (scorer.task_of(split).name, split, step) not in done]
+            if left:
+                verify(engine, checkpoint)
+                facts = restore(engine, config, checkpoint, weights_only=True)
+                _score(scorer, left, engine, checkpoint, facts, out)
         if groups.rank == 0:
             _control(data, out)
             show_evaluation(config, out)
