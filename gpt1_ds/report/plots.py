@@ -62,11 +62,13 @@ class Sizes:
         return _colour("viridis", nearest / max(len(self._sizes) - 1, 1))
 
     def legend(self, figure: Any, cells: Iterable[Cell]) -> None:
-        """Beside the figure, where no line of it names a size."""
+        """Beside the figure, where no line of it names a size; after them what its panels have labelled."""
         from matplotlib.lines import Line2D
 
         named = spread([n for n, _ in alike(cells, lambda cell: cell.n)], LEGEND_ROWS)
         handles = [Line2D([], [], color=self(n), label=f"N = {count(n)}", **_FITTED) for n in named]
+        labelled = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+        handles += {label: handle for panel in labelled for handle, label in panel}.values()
         figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
 
 

@@ -84,9 +84,9 @@ def downstream(study: Study, sizes: Sizes) -> Drawing:
             colour, held_out = (sizes(cell.n), cell.held_out) if cell else ("0.5", False)
             plots.point(axes, score.flops, score.value, colour, held_out)
             if score.control is not None:
-                axes.plot(score.flops, score.control, "x", color="0.5", markersize=4)
+                axes.plot(score.flops, score.control, "x", color="0.5", markersize=4, label="control")
         for chance in {score.chance for score in scores if score.chance is not None}:
-            axes.axhline(chance, color="C3", linewidth=1)
+            axes.axhline(chance, color="C3", linewidth=1, label="chance")
         plots.log_axis(axes.xaxis, plots.power)
         plots.finish(axes, plots.FLOPS, metric, task)
     known = [cells[score.cell] for score in study.downstream if score.cell in cells]
