@@ -43,6 +43,11 @@ def test_the_best_trial_of_a_stage_is_kept(tmp_path: Path, monkeypatch: pytest.M
         batch = 8 * int(row["model.context"]) * training_flops_per_token(config, 300)
         assert abs(done - FLOPS) <= batch / 2
 
+    with (tmp_path / "out/ngrams.csv").open(newline="") as file:
+        counted = {row["order"]: float(row["bits_per_byte"]) for row in csv.DictReader(file)}
+    assert 0 < counted["3"] < counted["2"] < counted["1"]
+    assert (tmp_path / "out/trials.png").stat().st_size > 5000
+
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("*")}
     recipe.main()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").rglob("*")} == before
