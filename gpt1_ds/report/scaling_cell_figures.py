@@ -93,7 +93,7 @@ def downstream(study: Study, sizes: Sizes) -> Drawing:
     sizes.legend(figure, known)
     text = "Scores on tasks against the compute of pre-training, a panel per task."
     if any(score.control is not None or score.chance is not None for score in study.downstream):
-        text += " Grey crosses are controls, a red line is chance."
+        text += " Grey crosses are controls, a red line is chance, or the most frequent label."
     return Drawing(figure, text, known)
 
 

@@ -106,24 +106,26 @@ def _rows_panel(axes: Axes, results: Results, column: Column, intervals: Interva
 
 
 def forest(compared: Sequence[Compared]) -> Any | None:
-    """A line for each comparison, with what decides it; None of none."""
-    deciding: dict[tuple[str, str, str], Compared] = {}
-    tasks: Counter[tuple[str, str, str]] = Counter()
+    """A line for each comparison: its average or trend, or where it has none, each of its tasks; None of none."""
+    shown: list[Compared] = []
+    tasks: Counter[int] = Counter()  # number of a line -> what its average is of
     for one in compared:
-        pair = (one.claim, one.first, one.second)
-        deciding.setdefault(pair, one)
-        tasks[pair] += one.task not in (AVERAGE, TREND)
-    if not deciding:
+        whole = bool(shown) and shown[-1].task in (AVERAGE, TREND) and one.task not in (AVERAGE, TREND)
+        if whole and _question(one) == _question(shown[-1]):
+            tasks[len(shown) - 1] += 1
+        else:
+            shown.append(one)
+    if not shown:
         return None
     figures.set_up()
     from matplotlib.figure import Figure
 
-    pairs = [(one.first, one.second) for one in deciding.values()]
+    asked = Counter((first, second) for _, first, second in dict.fromkeys(map(_question, shown)))
     labels = [
         f"{one.first} - {one.second}"
-        + (f"\n{one.claim}" if pairs.count((one.first, one.second)) > 1 else "")
-        + f" ({TREND if one.task == TREND else f'mean of {tasks[pair]}' if tasks[pair] > 1 else one.task})"
-        for pair, one in deciding.items()
+        + (f"\n{one.claim}" if asked[one.first, one.second] > 1 else "")
+        + f" ({f'mean of {tasks[number]}' if one.task == AVERAGE and tasks[number] else one.task})"
+        for number, one in enumerate(shown)
     ]
     lines = sum(1 + label.count("\n") for label in labels)
     figure = Figure(figsize=(9.0, 0.9 + 0.15 * (len(labels) + lines)), layout="constrained")
@@ -131,17 +133,21 @@ def forest(compared: Sequence[Compared]) -> Any | None:
     colours = {SUPPORTED: "C0", NOT_SUPPORTED: "C3", "undecided, or nothing was expected": "0.45"}
     for verdict, colour in colours.items():
         axes.plot([], [], color=colour, marker="o", ms=4, label=verdict)
-    for height, one in enumerate(deciding.values()):
+    for height, one in enumerate(shown):
         ends = [[one.difference - one.low], [one.high - one.difference]]
         colour = colours.get(one.verdict, "0.45")
         axes.errorbar([one.difference], [height], xerr=ends, color=colour, marker="o", ms=4, capsize=2)
     axes.axvline(0, color="0.4", linewidth=1)
-    axes.set_yticks(range(len(deciding)), labels)
-    axes.set_ylim(len(deciding) - 0.5, -0.5)
+    axes.set_yticks(range(len(shown)), labels)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlabel("difference, points")
     axes.grid(axis="x", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=len(colours), fontsize=8)
     return figure
+
+
+def _question(one: Compared) -> tuple[str, str, str]:
+    return one.claim, one.first, one.second
 
 
 def learning(results: Results, intervals: Intervals) -> Any | None:

@@ -16,6 +16,7 @@ from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep.outcome import ENDED
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
+from gpt1_ds.tasks.controls import MAJORITY
 from gpt1_ds.tracking.entries import CONTROL, Entry, of_models, read_entries
 
 Rows = list[dict[str, Any]]
@@ -47,7 +48,7 @@ def rows(trials: Sequence[ScalingTrial], ranks: int) -> Rows:
 def downstream(trials: Sequence[ScalingTrial]) -> Rows:
     """Rows with tables.DOWNSTREAM: what `evaluate` (zero-shot probes) and fine-tuning runs below a trial's folder wrote
     to an eval.json; of each task the first metric, on every split that was not trained on, at the last step, beside its
-    control (of fine-tuning the best one) and chance, where they are known.
+    control (of fine-tuning the best one) and chance (of fine-tuning the majority), where they are known.
     """
     found = []
     for trial in trials:
@@ -69,14 +70,15 @@ def downstream(trials: Sequence[ScalingTrial]) -> Rows:
 
 
 def _judged_by(entry: Entry, metric: str, entries: Sequence[Entry]) -> dict[str, float | None]:
-    controls = [
-        other["metrics"].get(metric)
+    controls = {
+        other["task"].removeprefix(CONTROL).rpartition("/")[0]: other["metrics"].get(metric)
         for other in entries
         if other["task"].startswith(CONTROL)
         and (other["task"].rpartition("/")[2], other["split"]) == (entry["task"], entry["split"])
-    ]
-    best = max((value for value in controls if value is not None), default=None)
-    return {"control": entry["metrics"].get("control", best), "chance": entry["metrics"].get("chance")}
+    }
+    best = max((value for value in controls.values() if value is not None), default=None)
+    found = entry["metrics"]
+    return {"control": found.get("control", best), "chance": found.get("chance", controls.get(MAJORITY))}
 
 
 def _row(trial: ScalingTrial, ranks: int) -> dict[str, Any]:

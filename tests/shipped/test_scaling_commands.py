@@ -149,12 +149,13 @@ def test_scores_of_tasks_stand_beside_their_compute(
     tasks.mkdir(parents=True)
     entry = {"task": "sst2", "split": "dev", "step": 3, "metrics": {"accuracy": 0.75}}
     words = {**entry, "task": "control/bag of words/sst2", "step": 0, "metrics": {"accuracy": 0.7}}
-    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}, words]))
+    majority = {**words, "task": "control/majority/sst2", "metrics": {"accuracy": 0.5}}
+    (tasks / "eval.json").write_text(json.dumps([entry, {**entry, "split": "train"}, words, majority]))
     assert main(["scaling", "collect", write(tmp_path, tiny_data)]) == 0
     with open(tmp_path / "runs" / "small" / "downstream.csv", newline="") as file:
         (row,) = csv.DictReader(file)
     named = ("cell", "task", "metric", "value", "control", "chance")
-    assert [row[name] for name in named] == ["l2w32-1K-seed1", "sst2/dev", "accuracy", "0.75", "0.7", ""]
+    assert [row[name] for name in named] == ["l2w32-1K-seed1", "sst2/dev", "accuracy", "0.75", "0.7", "0.5"]
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,13 @@ def test_a_difference_says_of_how_many_tasks_it_is(folder: Path) -> None:
     labels = [text.get_text() for text in forest(found).axes[0].get_yticklabels()]
     pairs = [f"{one.first} - {one.second}" for one in (found[0], found[3])]
     assert labels == [f"{pairs[0]} (mean of 2)", f"{pairs[1]} (rte)"]
+    whole = forest([*found[:3], *found[:3]])
+    assert [text.get_text() for text in whole.axes[0].get_yticklabels()] == [labels[0]] * 2, "two, though of one name"
+    without_average = forest(found[1:]).axes[0]
+    assert [text.get_text() for text in without_average.get_yticklabels()] == [
+        *(f"{pairs[0]} ({task})" for task in ("rte", "stsb")),
+        f"{pairs[1]} (rte)",
+    ]
 
 
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
