@@ -9,10 +9,13 @@ ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
 continuation=requeue # of a script that was given to sbatch by hand, because only SLURM knows its options
 max_tries=100 pause=60 poor_tries=3 warning=300 health_check=0 stage_to=''
 [ ! -x "${SLURM_SUBMIT_DIR:-.}/.venv/bin/python" ] || python=("${SLURM_SUBMIT_DIR:-.}/.venv/bin/python")
-set +u # modules and conda read variables that nobody set
+setup_line() { # STATUS NUMBER, after each line of slurm.setup: training in what is left of an environment helps nobody
+  [ "$1" = 0 ] || { echo "slurm.setup: line $2 ended with status $1; mend it, or add || true where that is fine" >&2; exit 2; }
+}
+set +eu # modules and conda read variables that nobody set, and their own commands may fail
 # shellcheck source=/dev/null
 [ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
-set -u
+set -eu
 program=("${prefix[@]}" "${python[@]}" -m gpt1_ds)
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array

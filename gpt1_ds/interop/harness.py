@@ -26,7 +26,7 @@ from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import ConfigError, DataError, UserError
 
 PREFIX = "lm-eval/"  # of a task's name in eval.json
 MAX_TOKENS = 256  # written by a task that does not say how many; the harness's own default
@@ -102,10 +102,12 @@ def load_tasks(names: Sequence[str]) -> Tasks:
         for name in names:
             if not (Path(name).is_file() if name.endswith(SUFFIXES) else name in manager.task_index):
                 raise ConfigError(f"--lm-eval {name}: {_missing(name, manager)}")
-        for config in _configurations(manager, names):
-            _refuse_code(config)
         try:
+            for config in _configurations(manager, names):
+                _refuse_code(config)
             loaded = manager.load(list(names))
+        except UserError:
+            raise
         except Exception as error:  # of datasets, of the network, of a task's own code: there is no end of kinds
             raise DataError(
                 f"--lm-eval {', '.join(names)}: cannot be loaded: {_first_line(error)}; without a network name a task "
@@ -155,22 +157,20 @@ def _configurations(manager: Any, names: Sequence[str]) -> Iterator[dict[str, An
     left: list[Any] = list(names)
     seen: set[str] = set()
     while left:
-        name = left.pop()
-        if not isinstance(name, str) or name in seen:
-            continue
-        seen.add(name)
-        entry = manager.task_index.get(name)
-        if entry is None:
-            config: dict[str, Any] = load_yaml(Path(name), resolve_func=False) if name.endswith(SUFFIXES) else {}
-        else:
-            config = entry.cfg or {}
-            left += entry.tags if not entry.cfg else ()
-        inner = config.get("task")
-        for one in inner if isinstance(inner, list) else ():
-            if isinstance(one, dict):
-                yield one
-            left.append(one.get("task") if isinstance(one, dict) else one)
-        yield config
+        one = left.pop()
+        config: dict[str, Any] = one if isinstance(one, dict) else {}  # a task or group that stands in its group's list
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, str) and one not in seen:
+            seen.add(one)
+            if (entry := manager.task_index.get(one)) is not None:
+                config = entry.cfg or {}
+                left += entry.tags if not entry.cfg else ()
+            elif one.endswith(SUFFIXES):
+                config = load_yaml(Path(one), resolve_func=False)
+        if config:
+            left += [config.get("task"), config.get("group")]
+            yield config
 
 
 def _refuse_code(config: dict[str, Any]) -> None:

@@ -44,7 +44,8 @@ def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
     """Lines of the file that launch/env.sh reads: assignments whose values are quoted, and the user's own `setup`."""
     slurm = config.slurm
     yield "# Written by `gpt1-ds slurm submit`; read by env.sh beside it."
-    yield from slurm.setup
+    for number, line in enumerate(slurm.setup, 1):
+        yield from (line, f"setup_line $? {number}")
     yield _array("options", options)
     yield _array("python", ["python"] if slurm.setup or slurm.container else [sys.executable])
     yield _array("prefix", _prefix(slurm))

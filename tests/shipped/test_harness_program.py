@@ -25,6 +25,9 @@ def finished(tiny_data: Path, sentence_data: Path, tmp_path_factory: pytest.Temp
     for form in ("blimp", "lambada", "rolling", "generation"):
         write_task(folder, form)
     write_task(folder, "blimp", name="coded", trust_remote_code="true")
+    inner = "[{task: coded_inside, unsafe_code: true}]"
+    (folder / "nested.yaml").write_text(f"group: outer\ntask: [{{group: middle, task: {inner}}}]\n")
+    (folder / "unclosed.yaml").write_text("task: [unclosed\n")
     written = (folder / "local_generation.yaml").read_text()
     (folder / "long.yaml").write_text(written.replace("max_gen_toks: 8", "max_gen_toks: 4096"))
     (folder / "beams.yaml").write_text(written.replace("max_gen_toks: 8", "num_beams: 4\n  max_gen_toks: 8"))
@@ -71,6 +74,8 @@ def test_every_checkpoint_once_into_the_run(gpt1, finished: Path) -> None:  # ty
         ("r", "", [], "--lm-eval: name tasks of the harness"),
         ("r", "nothing.yaml", [], "nothing.yaml: no such task file"),
         ("r", "coded.yaml", [], "runs code from a hub (trust_remote_code), which this program never does"),
+        ("r", "nested.yaml", [], "--lm-eval coded_inside: runs code that the model writes (unsafe_code)"),
+        ("r", "unclosed.yaml", [], "cannot be loaded"),
         ("r", "gone.yaml", [], "cannot be loaded"),
         ("r", "local_blimp.yaml", ["--limit", "0"], "--limit=0: at least 1 example is needed"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import shipped
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load
 from gpt1_ds.slurm.request import job_settings, sbatch_options
@@ -89,6 +92,24 @@ def test_no_value_runs_in_the_script(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", script, "bash", str(settings)], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == [*options, *HOSTILE, "$(touch pwned).sif"]
     assert not (tmp_path / "pwned").exists()
+
+
+def test_a_line_of_setup_that_fails_ends_the_job(tmp_path: Path) -> None:
+    """As the batch scripts read it, where bash forgets `set -e`; a name that nobody set passes."""
+    for name in ("env.sh", "life.sh", "next.sh"):
+        shutil.copy(shipped("launch") / name, tmp_path)
+    script = '. "$1/env.sh" || exit 9; echo "${MADE:-} trains"'
+    for lines, code, says in (
+        (["inner() { false; true; }; inner", ': "$NOBODY"', "export MADE=it"], 0, ""),
+        (["true", "module load cuda/99"], 2, "slurm.setup: line 2 ended with status 127; mend it, or add || true"),
+    ):
+        settings = "\n".join(job_settings(load([], [f"slurm.setup={json.dumps(lines)}"]), []))
+        (tmp_path / "job.sh").write_text(settings + "\n")
+        done = subprocess.run(
+            ["bash", "-c", script, "bash", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stdout) == (code, "" if code else "it trains\n"), done.stderr
+        assert says in done.stderr
 
 
 def test_launchers() -> None:
