@@ -200,7 +200,10 @@ def _line_options(parser: argparse.ArgumentParser) -> None:
 
 def _line(options: argparse.Namespace) -> int:
     """The words of one line of a manifest, each ended by a NUL."""
-    lines = Path(options.manifest).read_text().splitlines()
+    try:
+        lines = Path(options.manifest).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{options.manifest}: cannot be read: {error}") from None
     if not 0 <= options.number < len(lines):
         raise DataError(f"{options.manifest}: has no line {options.number}, only 0 to {len(lines) - 1}")
     try:

@@ -169,9 +169,9 @@ def parse_json(data: bytes, most: int = MOST_JSON) -> Any:
 def published_folder(final: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `final`; when the block succeeds it becomes `final`, else it is removed.
 
-    Raises FileExistsError when `final` is there already: a published folder is never overwritten.
+    Raises FileExistsError when `final` is taken: a published folder is never overwritten.
     """
-    if final.exists():
+    if is_taken(final):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final))
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir(parents=True)
@@ -186,10 +186,12 @@ def published_folder(final: Path) -> Iterator[Path]:
 
 
 def is_taken(out: Path) -> bool:
-    """Whether something is at `out` already; an empty folder there is removed."""
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
-    return out.exists()
+    """Whether something is at `out` that a new folder cannot take the place of. It can take an empty one's, unless that
+    is where the program runs, a mount or a link.
+    """
+    if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
+        return out.samefile(".") or os.path.ismount(out)
+    return out.exists() or out.is_symlink()
 
 
 def sha256_file(path: Path) -> str:

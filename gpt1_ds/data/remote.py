@@ -25,7 +25,7 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
             return None
         if system.isfile(place):
             found = [place]
-            root = place.rpartition("/")[0]
+            root = _without_query(place).rpartition("/")[0]
         else:
             found, root = system.find(place), place.rstrip("/")
         details = {path: system.info(path) for path in found}  # more than what lists some of them
@@ -33,9 +33,19 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
             if info["size"] is None:
                 raise DataError(f"{without_secrets(path)}: the server does not say how long it is; download it first")
         return sorted(
-            (system.unstrip_protocol(path), path.removeprefix(root).lstrip("/"), int(info["size"]), _changed(info))
+            (
+                system.unstrip_protocol(path),
+                _without_query(path).removeprefix(root).lstrip("/"),
+                int(info["size"]),
+                _changed(info),
+            )
             for path, info in details.items()
         )
+
+
+def _without_query(address: str) -> str:
+    """Of a web address, which a signature may follow; elsewhere a question mark is part of a name."""
+    return address.partition("?")[0] if address.startswith(("http://", "https://")) else address
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 TEXT_KEY = "text"  # of a JSON line, or the column of a table, that holds a document
-_SECRET = re.compile(r"(?<=://)[^/@]*@|\?.*")  # who asks, and what signs a remote address
+_SECRET = re.compile(r"(?<=://)[^/]*@|\?.*")  # who asks, and what signs a remote address
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,12 @@ def _fill(copy: Path, source: Path) -> None:
         if not target.exists() or target.stat().st_size != file.stat().st_size:
             target.parent.mkdir(parents=True, exist_ok=True)
             written = target.with_name(f".{target.name}.copied")
-            shutil.copyfile(file, written)
-            os.replace(written, target)
+            try:
+                shutil.copyfile(file, written)
+                os.replace(written, target)
+            except BaseException:
+                written.unlink(missing_ok=True)  # the disk that is full is the whole node's
+                raise
     (copy / _COMPLETE).touch()
 
 

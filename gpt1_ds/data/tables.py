@@ -65,7 +65,8 @@ def _arrow_batches(table: Any, segment: Segment) -> Iterator[Any]:
 
 def _group_offsets(table: Any) -> list[int]:
     columns = (table.metadata.row_group(number).column(0) for number in range(table.num_row_groups))
-    return [min(filter(None, (one.dictionary_page_offset, one.data_page_offset))) for one in columns]
+    offsets = ((one.dictionary_page_offset, one.data_page_offset) for one in columns)
+    return [min(filter(None, both), default=0) for both in offsets]  # a group without rows may have no page
 
 
 def _batches(table: Any) -> Iterator[tuple[int, Any]]:

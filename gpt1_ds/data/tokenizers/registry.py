@@ -54,12 +54,17 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     return kind(folder, metadata)
 
 
+def check_free(out: Path) -> None:
+    """Raise DataError when `out` is there and not an empty folder that a tokenizer can take the place of."""
+    if is_taken(out):
+        raise DataError(f"{out}: is there already; choose another --out or remove it")
+
+
 def publish_tokenizer(
     out: Path, kind: str, vocab_size: int, special_ids: SpecialIds, files: Mapping[str, bytes]
 ) -> Tokenizer:
     """Write a tokenizer folder in one step and load it. Raises DataError when `out` is there and not empty."""
-    if is_taken(out):
-        raise DataError(f"{out}: is there already; choose another --out or remove it")
+    check_free(out)
     with published_folder(out) as folder:
         for name, content in files.items():
             (folder / name).write_bytes(content)

@@ -82,7 +82,9 @@ def check_charsmap(charsmap: bytes) -> None:
 
 
 def _piece(values: dict[int, int | bytes]) -> Piece:
-    (score,) = struct.unpack("<f", _bytes(values.get(_SCORE, bytes(4))))
+    if len(score_bytes := _bytes(values.get(_SCORE, bytes(4)))) != 4:
+        raise ValueError("has a piece whose score is no number")
+    (score,) = struct.unpack("<f", score_bytes)
     return Piece(_bytes(values.get(_TEXT, b"")).decode(), score, _integer(values.get(_TYPE, NORMAL)))
 
 

@@ -16,7 +16,7 @@ from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.segments import TEXT_KEY
 from gpt1_ds.data.tokenizers import byte_level_train, sentencepiece_bpe, sentencepiece_train, wordpiece_train
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
-from gpt1_ds.data.tokenizers.registry import publish_tokenizer
+from gpt1_ds.data.tokenizers.registry import check_free, publish_tokenizer
 
 Model: TypeAlias = Literal["bpe", "unigram", "gpt2-bpe", "wordpiece"]
 SAMPLE = 1_000_000  # pieces of lines to learn from; training holds about 7 bytes of memory per byte of them
@@ -53,6 +53,7 @@ def train(
         raise DataError(f"--sentinels {sentinels} is for --model unigram or bpe; leave it out with --model {model}")
     if not 0 <= sentinels < vocab_size:
         raise DataError(f"--sentinels {sentinels} must be at least 0 and less than --vocab-size {vocab_size}")
+    check_free(Path(out))  # before what takes minutes
     lines = reservoir(_cut_lines(_read(inputs, unwrap, show, text_key)), sample)
     if not lines:
         raise DataError("--input holds no text to learn a vocabulary from; name files with text in them")

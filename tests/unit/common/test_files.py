@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import LockedError, NodeError, UserError, WorldError
-from gpt1_ds.common.files import append, discard, explain, published_folder, sha256_file, write_atomic, write_json
+from gpt1_ds.common.files import (
+    append,
+    discard,
+    explain,
+    is_taken,
+    published_folder,
+    sha256_file,
+    write_atomic,
+    write_json,
+)
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 
 
@@ -36,6 +45,25 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a").read_text() == "1"
     with pytest.raises(FileExistsError):
         fill(fail=False)
+
+
+def test_an_empty_folder_is_replaced_but_for_the_one_we_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, here, link = (tmp_path / name for name in ("empty", "here", "link"))
+    empty.mkdir()
+    here.mkdir()
+    link.symlink_to(empty)
+    monkeypatch.chdir(here)
+    assert [is_taken(place) for place in (empty, Path(), link, tmp_path, tmp_path / "new")] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert empty.is_dir(), "to ask changes nothing"
+    with published_folder(empty) as folder:
+        (folder / "a").write_text("1")
+    assert (empty / "a").read_text() == "1"
 
 
 def test_json_and_hashes(tmp_path: Path) -> None:

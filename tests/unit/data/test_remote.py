@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -62,6 +65,20 @@ def test_addresses_that_cannot_be_read(address: str, message: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_signed_address_is_read_by_its_name(tmp_path: Path) -> None:
+    """A name is what stands before the signature, in which there may be a slash."""
+    (tmp_path / "a.txt").write_text("signed text")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (found,) = find_inputs([f"http://127.0.0.1:{server.server_port}/a.txt?X-Sig=ab/cd"])
+        (unit,) = plan_units([found])
+        assert [file.name for file in found.files] == ["a.txt"]
+        assert [piece.text for piece in read_unit(unit)] == ["signed text"]
+        server.shutdown()
+
+
 def test_secrets_are_not_shown() -> None:
+    assert without_secrets("sftp://user:pa@ss@host/x@y.txt") == "sftp://host/x@y.txt"
     assert without_secrets("s3://key:secret@bucket/a.txt?token=x") == "s3://bucket/a.txt"
     assert without_secrets("/local/what?.txt") == "/local/what?.txt"

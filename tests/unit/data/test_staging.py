@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 import time
@@ -111,3 +112,14 @@ def test_two_jobs_of_a_node_copy_one_after_the_other(
     files = sorted(path.relative_to(tiny_data) for path in tiny_data.rglob("*") if path.is_file())
     assert sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file()) == [Path(".complete"), *files]
     assert all((copy / file).read_bytes() == (tiny_data / file).read_bytes() for file in files)
+
+
+def test_a_full_disk_keeps_no_half_of_a_file(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:7])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        stage([str(tiny_data)], tmp_path)
+    assert not list(tmp_path.rglob("*.copied"))

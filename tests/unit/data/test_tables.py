@@ -75,6 +75,12 @@ def test_rows_without_a_value_hold_no_document(tmp_path: Path) -> None:
     assert [piece.text for piece in read_unit(unit)] == ["a", "b"]
 
 
+def test_a_table_without_rows_holds_no_document(tmp_path: Path) -> None:
+    empty = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
+    pyarrow.parquet.write_table(empty, tmp_path / "a.parquet", use_dictionary=False)
+    assert [piece for unit in plan_units(find_inputs([tmp_path / "a.parquet"])) for piece in read_unit(unit)] == []
+
+
 def test_a_saved_dataset_of_several_splits(tmp_path: Path) -> None:
     one = datasets.Dataset.from_dict({"text": ["a"]})
     datasets.DatasetDict({"train": one, "test": one}).save_to_disk(tmp_path / "both")

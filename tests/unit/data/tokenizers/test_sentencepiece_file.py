@@ -47,6 +47,7 @@ def test_files_that_are_cut_off() -> None:
         (b"\x0a", "ends within a number"),
         (b"\x0a\x05a", "ends within a field"),
         (b"\x0b", "begins no field"),
+        (b"\x0a\x06\x0a\x01a\x12\x01b", "score is no number"),
         (b"\x08\x01", "a number where bytes belong"),
         (b"\x0a" + b"\xff" * 11, "begins no number"),
         (b"\x0a\x03\x0a\x01\xff", "invalid start byte"),

@@ -58,6 +58,8 @@ def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> No
     with pytest.raises(DataError, match="is there already"):
         train([text], out, 500)
     assert load_tokenizer(out).fingerprint == before
+    with pytest.raises(DataError, match="is there already"):
+        train([tmp_path / "gone.txt"], out, 500)  # said before anything is read
 
 
 def test_corpora_that_spell_control_symbols() -> None:
