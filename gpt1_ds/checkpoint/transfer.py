@@ -41,7 +41,8 @@ def has_pooler(reader: StateReader) -> bool:
 
 
 def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> None:
-    """Fill the engine's weights from the checkpoint in `folder` and from `seed`; every rank calls this.
+    """Fill this rank's master weights from the checkpoint in `folder` and from `seed`. They are in the model after
+    master_weights.publish, where ranks meet.
 
     Token rows that the checkpoint does not have, and those of the ids `fresh_rows`, are drawn. Raises CheckpointError
     when a parameter has another shape there.
@@ -58,7 +59,6 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
         else:
             values = reader.read("master", info, fragment.offset, count)
         fragment.master.copy_(values)
-    master_weights.publish(engine)
 
 
 def _token_rows(reader: StateReader, info: ParameterInfo, fresh_rows: Collection[int], seed: int) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+PROBE_POSITIONS = 64  # of a checkpoint's probe, at most; enough to pass through every parameter of every block
 FURTHER = ("ffn", "vocab_multiple", "units")
 LARGEST = {  # what a machine could hold; a number far above it would only keep the arithmetic busy
     **{"layers": 1 << 10, "decoder_layers": 1 << 10, "width": 1 << 17, "heads": 1 << 12, "head_width": 1 << 12},
@@ -109,6 +110,8 @@ class ModelConfig:
             yield f"model.shared=true needs model.decoder_layers={self.layers}, as many as model.layers; leave it out"
         if two and (self.mask, self.segments, self.head) != ("causal", 0, "plain"):
             yield "model.kind=encoder_decoder has no model.mask, model.segments or model.head; leave them out"
+        if self.segments and self.mask == "causal" and not two:
+            yield f"model.segments={self.segments}: model.mask=causal has one segment; use model.mask=bidirectional"
         if (two or relative) and self.norm == "post":
             what = "model.kind=encoder_decoder" if two else "model.positions=relative"
             yield f"{what} is built with the norms of T5; use model.norm=pre"

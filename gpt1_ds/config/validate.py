@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gpt1_ds.config import probes
-from gpt1_ds.config.model import ModelConfig
+from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.task import SENTENCES, TaskConfig
@@ -57,6 +57,11 @@ def problems(config: Config) -> Iterator[str]:
             f"parallel.sequence=true cuts model.context={model.context} over parallel.tensor={parallel.tensor} "
             "ranks; use a context that is a multiple of it"
         )
+    elif parallel.sequence and min(model.context, PROBE_POSITIONS) % parallel.tensor:
+        yield (
+            f"parallel.sequence=true cuts the {min(model.context, PROBE_POSITIONS)} positions of a checkpoint's "
+            f"probe over parallel.tensor={parallel.tensor} ranks; use a divisor, or parallel.sequence=false"
+        )
     if parallel.sequence and (model.stacks, config.objective.kind) == (2, "spans") and WHOLE % parallel.tensor:
         yield (
             f"parallel.sequence=true cuts targets, whose positions are a multiple of {WHOLE}, over "
@@ -103,6 +108,11 @@ def _objective_problems(config: Config) -> Iterator[str]:
     yield from _visibility_problems(model, objective)
     if objective.kind != "masked" and data.text != "windows":
         yield f"data.text={data.text} needs objective.kind=masked; use data.text=windows"
+    if objective.probability > 0.5 and data.text != "windows":
+        yield (
+            f"objective.probability={objective.probability} is above 0.5, but symbols of data.text={data.text} are "
+            "never predicted; use 0.5 or less, or data.text=windows"
+        )
     if objective.next_sentence and (model.segments != 2 or data.text != "pairs"):
         yield (
             "objective.next_sentence=true needs model.segments=2, data.text=pairs and a dataset with sentences; build "

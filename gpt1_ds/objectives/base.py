@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND, UNTIL
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.config import ModelConfig
+from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.data.windows import Int64s, mix
 
 Arrays = tuple[NDArray[Any], ...]
 UInt64s = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-PROBE_POSITIONS = 64  # at most; enough to pass through every parameter of every block
 
 
 @dataclass(frozen=True)

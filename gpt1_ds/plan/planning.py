@@ -41,7 +41,7 @@ class Planning:
         self.vocab_size, self.data_tokens = vocab_size, tokens
         self.vocabulary = vocab_size or ASSUMED_VOCABULARY
         tokens_per_step = config.train.global_batch * config.row.fed
-        self.tokens = (total_steps(config, tokens_per_step, tokens) or 0) * tokens_per_step
+        self.tokens = (total_steps(config, tokens) or 0) * tokens_per_step
 
     def plan(self, as_json: bool) -> int:
         """The configuration as it is; the exit code. Raises ConfigError where it cannot run on these ranks."""

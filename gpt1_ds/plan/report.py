@@ -38,7 +38,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     half = f", {count(megatron)} (Megatron, causal)" if megatron < palm else ""  # of the scores
     yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
     tokens_per_step = train.global_batch * config.row.fed
-    steps = total_steps(config, tokens_per_step, data_tokens)
+    steps = total_steps(config, data_tokens)
     yield (
         f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
         + (
@@ -64,17 +64,17 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
             yield "model.shared=true: a stage of each stack has a copy of the same block, so a pipeline saves no memory"
 
 
-def total_steps(config: Config, tokens_per_step: int, data_tokens: int | None) -> int | None:
-    """Of the whole run; None where that depends on data that is not there yet."""
-    train = config.train
+def total_steps(config: Config, data_tokens: int | None) -> int | None:
+    """Of the whole run, as training/schedule.py counts; None where that depends on data that is not there yet."""
+    train, row = config.train, config.row
     if train.steps is not None:
         return train.steps
     if train.tokens is not None:
-        return math.ceil(train.tokens / tokens_per_step)
+        return math.ceil(train.tokens / (train.global_batch * row.fed))
     if data_tokens is None:
         return None
     used = min(data_tokens, config.data.unique_tokens or data_tokens)
-    return math.ceil((1.0 if train.epochs is None else train.epochs) * used / tokens_per_step)
+    return math.ceil((1.0 if train.epochs is None else train.epochs) * used / (train.global_batch * row.text))
 
 
 def machine_line(machine: Machine) -> str:

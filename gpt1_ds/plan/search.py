@@ -172,7 +172,7 @@ def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
         if tensor > machine.ranks_per_node or tensor > config.model.heads:
             continue
         for pipeline in divisors(world // tensor):
-            if pipeline > config.model.layers:
+            if pipeline > sum(config.model.blocks):
                 continue
             data = world // (tensor * pipeline)
             for micro_batch in divisors(max(1, config.train.global_batch // data)):

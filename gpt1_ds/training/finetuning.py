@@ -16,6 +16,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.data.windows import fingerprint
+from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.text_scores import make_scorer
@@ -84,6 +85,7 @@ class Finetuning(Workload):
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
         self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        master_weights.publish(engine)  # ranks meet: not where one of them may fail alone
         is_pooled = self.scorer.objective.head.kind == "pooled"
         if self.groups.rank == 0 and is_pooled and layers is None and not has_pooler(StateReader(folder)):
             log.say(f"{folder}: has no pooler: that of the task's head is drawn anew")

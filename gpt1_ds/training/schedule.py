@@ -58,8 +58,9 @@ def total_steps(train: TrainConfig, data: DataConfig, row: RowLengths, tokens_pe
         steps = math.ceil(train.tokens / (train.global_batch * row.fed))
     else:
         steps = math.ceil((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
-    epochs = steps * tokens_per_step / tokens_per_epoch
-    if data.epochs_limit is not None and epochs > data.epochs_limit:
+    in_epochs = tokens_per_epoch / tokens_per_step  # steps of one; the last may end in the next
+    if data.epochs_limit is not None and steps > math.ceil(data.epochs_limit * in_epochs):
+        epochs = steps * tokens_per_step / tokens_per_epoch
         raise ConfigError(
             f"data.epochs_limit={data.epochs_limit}: {steps} steps pass {epochs:.2f} times over the "
             f"{tokens_per_epoch} training tokens; train shorter, add data or raise the limit"

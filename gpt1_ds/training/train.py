@@ -55,7 +55,7 @@ def train(config: Settings = (), **overrides: Any) -> Path:
 
 def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """As on the command line: files, and key=value overrides."""
-    keys = {**config, **overrides} if isinstance(config, Mapping) else dict(overrides)
+    mapping = dict(config) if isinstance(config, Mapping) else {}
     files = [] if isinstance(config, Mapping) else [config] if isinstance(config, (str, Path)) else config
     if not isinstance(files, Sequence) or not all(isinstance(name, (str, Path)) for name in files):
         raise ConfigError(f"gpt1_ds.train: {config!r:.80} is no configuration; give a preset, a file or a mapping")
@@ -64,7 +64,7 @@ def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], l
         for key, value in overrides.items()
         if "." not in key and not isinstance(value, Mapping)
     )
-    return [str(name) for name in files], as_overrides(keys)
+    return [str(name) for name in files], [*as_overrides(mapping), *as_overrides(dict(overrides))]
 
 
 def _train(files: Sequence[str], words: Sequence[str]) -> Path:

@@ -34,6 +34,12 @@ REFUSED = [
     (["parallel.zero=4"], "is not a ZeRO stage"),
     (["parallel.sequence=true"], "needs parallel.tensor above 1"),
     (["parallel.sequence=true", "parallel.tensor=4", "model.context=130"], "a context that is a multiple"),
+    (
+        ["parallel.sequence=true", "parallel.tensor=3", "model.heads=3", "model.width=96", "model.context=96"],
+        "cuts the 64 positions of a checkpoint's probe over parallel.tensor=3 ranks",
+    ),
+    (["model.segments=2"], "model.segments=2: model.mask=causal has one segment; use model.mask=bidirectional"),
+    ([*MASKED, "objective.probability=0.6", "data.text=full_sentences"], "is above 0.5, but symbols of data.text="),
     (["parallel.assembly=dense", "parallel.pipeline=2"], "assembly=dense cannot run"),
     (["train.recompute=block", "model.attention=fused"], "use model.attention=exact"),
     (["parallel.deepspeed.bf16={enabled: true}"], "parallel.deepspeed.bf16 is set by train.precision"),

@@ -118,6 +118,11 @@ def test_micro_batch_and_recomputation_follow_the_memory() -> None:
     assert any(line.startswith("micro_batch ") for line in lines)
 
 
+def test_a_pipeline_may_have_a_stage_for_each_block_of_both_stacks() -> None:
+    six = load([], ["model.kind=encoder_decoder", "model.norm=pre", "model.layers=6", "objective.kind=spans"])
+    assert {one.parallel.pipeline for one in layouts(six, 8, H100)} == {1, 2, 4, 8}
+
+
 def test_a_thousand_gpus_are_a_bounded_number_of_layouts() -> None:
     result = found(1024, "train.global_batch=4096")
     assert 100 < result.seen < 1000, "it is counted, not timed: each takes about 0.3 ms"

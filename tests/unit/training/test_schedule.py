@@ -62,5 +62,7 @@ def test_length_in_steps_tokens_and_epochs() -> None:
     assert total_steps(TrainConfig(global_batch=4, tokens=65), DataConfig(), fed, 1000) == 2
     assert total_steps(TrainConfig(global_batch=4, epochs=2.0), DataConfig(), fed, 1000) == 63
     assert (steps(steps=7), steps(tokens=65), steps(epochs=2.0), steps()) == (7, 3, 63, math.ceil(1000 / 32))
+    once = TrainConfig(global_batch=4, epochs=1.0)
+    assert total_steps(once, DataConfig(epochs_limit=1.0), ROW, 1000) == 32, "its last step ends in the next epoch"
     with pytest.raises(ConfigError, match=r"data.epochs_limit=1.5: 63 steps pass 2.02 times"):
         total_steps(TrainConfig(global_batch=4, epochs=2.0), DataConfig(epochs_limit=1.5), ROW, 1000)

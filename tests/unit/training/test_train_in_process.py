@@ -14,7 +14,9 @@ import pytest
 
 import gpt1_ds
 from gpt1_ds.common.errors import LaunchError, UserError
+from gpt1_ds.config import load
 from gpt1_ds.launcher import launch
+from gpt1_ds.training.train import _words
 from tests.helpers.tasks import DEV, ROWS
 from tools import runs
 
@@ -149,3 +151,12 @@ def test_another_thread_is_refused() -> None:
     thread.join()
     assert isinstance(found[0], LaunchError)
     assert "main thread" in str(found[0])
+
+
+def test_keys_are_layered_one_by_one() -> None:
+    """A section that is given twice keeps what the first says and the second does not."""
+    given = {"train": {"steps": 100, "micro_batch": 2}, "optimizer.lr": 1e-4}
+    _, words = _words(given, {"train": {"micro_batch": 4}, "optimizer": {"name": "muon"}})
+    config = load([], words)
+    assert (config.train.steps, config.train.micro_batch) == (100, 4)
+    assert (config.optimizer.lr, config.optimizer.name) == (1e-4, "muon")
