@@ -9,6 +9,7 @@ set -euo pipefail
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
 [ $# -gt 0 ] || set -- gpt1 roberta probes tasks remedies
+among "gpt1 roberta probes tasks remedies" "$@"
 
 shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
@@ -37,6 +38,5 @@ for step in "$@"; do
       ;;
     tasks) study books_10m ;;
     remedies) study two_texts ;;
-    *) echo "$step: no such part; choose gpt1, roberta, probes, tasks or remedies" >&2; exit 2 ;;
   esac
 done

@@ -8,6 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
 [ $# -gt 0 ] || set -- labels auxiliary layers lstm zeroshot
+among "rates labels auxiliary layers lstm zeroshot" "$@"
 
 shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
@@ -55,6 +56,5 @@ for claim in "$@"; do
     rates) rates ;;
     layers) shuffled; study claims_layers ;;
     labels | auxiliary | lstm) study "claims_$claim" ;;
-    *) echo "$claim: no such claim; choose labels, auxiliary, layers, lstm, zeroshot or rates" >&2; exit 2 ;;
   esac
 done

@@ -101,4 +101,5 @@ if __name__ == "__main__":
     try:
         print(tables(read_table(parser.parse_args().results, COLUMNS)))
     except UserError as error:
-        sys.exit(f"paper_tables: {error}")
+        print(f"paper_tables: {error}", file=sys.stderr)
+        sys.exit(2)

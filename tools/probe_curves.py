@@ -184,4 +184,5 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        sys.exit(f"probe_curves: {error}")
+        print(f"probe_curves: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -197,6 +197,7 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        sys.exit(f"recipe: {error}")
+        print(f"recipe: {error}", file=sys.stderr)
+        sys.exit(2)
     except subprocess.CalledProcessError as error:  # the command has said why
         sys.exit(error.returncode)

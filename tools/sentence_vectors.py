@@ -160,4 +160,5 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        sys.exit(f"{error}")
+        print(f"{error}", file=sys.stderr)
+        sys.exit(2)
