@@ -134,6 +134,19 @@ def test_zero_shot_scores_are_told_as_measured(table: str, probes: tuple[str, ..
         assert f"| {' | '.join(cells)} |" in told
 
 
+def test_remedies_are_told_as_measured() -> None:
+    results = ROOT / "tools/results/books_10m"
+    told = (results / "README.md").read_text().partition("## Two remedies")[2].partition("\n## ")[0]
+    with (results / "two_texts/comparisons.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            difference, low, high = (float(row[name]) for name in ("difference", "low", "high"))
+            assert f"{difference:+.1f} ({low:.1f} to {high:.1f})" in told, row
+    table = (results / "two_texts/table.md").read_text()
+    scores = re.findall(r"\d+\.\d ± \d+\.\d", told)
+    assert len(scores) == 4
+    assert all(score in table for score in scores)
+
+
 def test_claims_are_told_as_measured() -> None:
     results = ROOT / "tools/results/claims"
     told = (results / "README.md").read_text()
