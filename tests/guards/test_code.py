@@ -151,7 +151,7 @@ def test_libraries_are_imported_in_their_places(path: Path) -> None:
 )
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
-    assert text.count("\n") <= 300, f"{path} has {text.count(chr(10))} lines"
+    assert text.count("\n") <= 500, f"{path} has {text.count(chr(10))} lines"
     assert path.name != "utils.py"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
