@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES
-from gpt1_ds.model import dropout
+from gpt1_ds.model import dropout, products
 
 
 def forward(
@@ -30,7 +30,7 @@ def forward(
         weights_GRT = _probabilities(q, k, until_G, bias_NST, causal, factor, heads, rows, keys)
         if key_G is not None and second_G is not None:
             weights_GRT.mul_(_keep(key_G, second_G, heads, rows, keys, pairs, limit))
-        _product(weights_GRT.to(v.dtype), v[heads, keys], scale, out_GSH[heads, rows])
+        products.batched(weights_GRT.to(v.dtype), v[heads, keys], scale, out_GSH[heads, rows])
     return out_GSH, q.new_empty(0, dtype=torch.float32)
 
 
@@ -53,19 +53,21 @@ def backward(
     write = Tensor.add_ if many else Tensor.copy_
     for heads, rows, keys in blocks:
         probability_GRT = _probabilities(q, k, until_G, bias_NST, causal, factor, heads, rows, keys)
-        grad_GRT = _product(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
+        grad_GRT = products.batched(grad_GSH[heads, rows], v[heads, keys].transpose(1, 2), scale).float()
         weights_GRT = probability_GRT
         if key_G is not None and second_G is not None:
             keep_GRT = _keep(key_G, second_G, heads, rows, keys, pairs, limit)
             weights_GRT = probability_GRT * keep_GRT
             grad_GRT.mul_(keep_GRT)
-        write(grad_v[heads, keys], _product(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale))
+        write(
+            grad_v[heads, keys], products.batched(weights_GRT.to(v.dtype).transpose(1, 2), grad_GSH[heads, rows], scale)
+        )
         grad_GRT = torch._softmax_backward_data(grad_GRT, probability_GRT, -1, torch.float32)
         if bias_NST is not None:
             grad_bias[:, rows, keys].index_add_(0, _heads(heads, bias_NST), grad_GRT)
         grad_scores_GRT = grad_GRT.to(q.dtype)
-        _product(grad_scores_GRT, k[heads, keys], factor, grad_q[heads, rows])
-        write(grad_k[heads, keys], _product(grad_scores_GRT.transpose(1, 2), q[heads, rows], factor))
+        products.batched(grad_scores_GRT, k[heads, keys], factor, grad_q[heads, rows])
+        write(grad_k[heads, keys], products.batched(grad_scores_GRT.transpose(1, 2), q[heads, rows], factor))
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_bias
 
 
@@ -91,7 +93,7 @@ def _probabilities(
     """fp32 [g, R, T]: the softmax of the scores of visible keys. (torch's softmax is one pass over memory; maximum,
     difference, exponential, sum and quotient apart are five, and twice as slow.)
     """
-    scores_GRT = _product(q[heads, rows], k[heads, keys].transpose(1, 2), factor).float()
+    scores_GRT = products.batched(q[heads, rows], k[heads, keys].transpose(1, 2), factor).float()
     if bias_NST is not None:
         scores_GRT += bias_NST[:, rows, keys][_heads(heads, bias_NST)]
     if until_G is None:
@@ -109,13 +111,6 @@ def _probabilities(
 def _heads(groups: slice, bias_NST: Tensor) -> Tensor:
     """Which head each of these (row, head) pairs is."""
     return torch.arange(groups.start, groups.stop, device=bias_NST.device) % len(bias_NST)
-
-
-def _product(a_GMK: Tensor, b_GKN: Tensor, factor: float, out_GMN: Tensor | None = None) -> Tensor:
-    """factor x a b, into `out` if it is given: a factor costs nothing before the sums are rounded, a pass after it."""
-    if out_GMN is None:
-        out_GMN = a_GMK.new_empty(len(a_GMK), a_GMK.shape[1], b_GKN.shape[2])
-    return torch.baddbmm(out_GMN, a_GMK, b_GKN, beta=0, alpha=factor, out=out_GMN)
 
 
 @lru_cache(maxsize=16)

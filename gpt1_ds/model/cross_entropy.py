@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpt1_ds.architecture.blocking import LOSS_LOGITS, chunk_tokens
-from gpt1_ds.model import kernels
+from gpt1_ds.model import kernels, products
 from gpt1_ds.model.layers import TensorParallel
 
 HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
@@ -49,18 +49,22 @@ class _HeadLoss(torch.autograd.Function):
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
         grad_weight_VD = None
         grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
-        for tokens, logits_CV in chunk_logits(hidden_TD, weight_VD, bias_V):
+        factor_VD = products.wide(weight_VD)
+        for tokens, logits_CV in chunk_logits(hidden_TD, factor_VD, bias_V):
             unit = ctx.unit if differentiate else None
             loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
             if grad_hidden_TD is None:
                 continue
-            torch.mm(logits_CV, weight_VD, out=grad_hidden_TD[tokens])
+            products.product(logits_CV, factor_VD, grad_hidden_TD[tokens])
             if grad_bias_V is not None:
                 grad_bias_V += logits_CV.sum(0)
+            rows_VC, columns_CD = products.wide(logits_CV).t(), products.wide(hidden_TD[tokens])
             if grad_weight_VD is None:
-                grad_weight_VD = torch.mm(logits_CV.t(), hidden_TD[tokens])
+                grad_weight_VD = rows_VC @ columns_CD
             else:
-                grad_weight_VD.addmm_(logits_CV.t(), hidden_TD[tokens])
+                grad_weight_VD.addmm_(rows_VC, columns_CD)
+        if grad_weight_VD is not None:
+            grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
         ctx.gradients = (grad_hidden_TD, grad_weight_VD, grad_bias_V)
         return loss
 
@@ -141,17 +145,14 @@ class _Softmax:
 
 
 def chunk_logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """(tokens, their logits [C, V], in memory that the next chunk takes over)."""
-    count = len(hidden_TD)
-    length = chunk_tokens(count, len(weight_VD) * weight_VD.element_size(), weight_VD.device.type)
+    """(tokens, their logits [C, V] of the type of the states, in memory that the next chunk takes over)."""
+    count, weight_VD = len(hidden_TD), products.wide(weight_VD)
+    length = chunk_tokens(count, len(weight_VD) * hidden_TD.element_size(), weight_VD.device.type)
     memory_CV = hidden_TD.new_empty(length, len(weight_VD))
     for first in range(0, count, length):
         tokens = slice(first, min(first + length, count))
         logits_CV = memory_CV[: tokens.stop - first]
-        if bias_V is None:
-            torch.mm(hidden_TD[tokens], weight_VD.t(), out=logits_CV)
-        else:
-            torch.addmm(bias_V, hidden_TD[tokens], weight_VD.t(), out=logits_CV)
+        products.product(hidden_TD[tokens], weight_VD.t(), logits_CV, bias_V)
         yield tokens, logits_CV
 
 

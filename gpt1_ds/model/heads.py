@@ -18,7 +18,7 @@ from gpt1_ds.architecture.facts import KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
-from gpt1_ds.model.layers import TensorParallel, make_norm
+from gpt1_ds.model.layers import ColumnProduct, TensorParallel, make_norm
 from gpt1_ds.model.relative import RelativeTables
 
 EMBEDDING_SITES = 0, (1 << 16) - 1  # dropout of each stack's embeddings; those of blocks lie elsewhere (block.py)
@@ -36,7 +36,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
         names.label(self, layer, tensor)
         self.tensor = tensor
         self.scale = 1.0 if model.logit_scale == "one" else width**-0.5
-        self.output = tensor_parallel.ColumnParallelLinear(
+        self.output = ColumnProduct(
             width,
             rows,
             config=tensor.config,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import products
 from gpt1_ds.model.activation import bias_activation
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "gated_gelu"]
@@ -90,19 +91,29 @@ def cut_parameter(*shape: int, dim: int = 0) -> nn.Parameter:
     return parameter
 
 
-class _ColumnParallel(tensor_parallel.ColumnParallelLinear):
+class Linear(nn.Linear):
+    """x [..., D] -> [..., O], the same on every rank."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return products.linear(x, self.weight, self.bias)
+
+
+class ColumnProduct(tensor_parallel.ColumnParallelLinear):
+    """Megatron's layer: x [S, B, D] -> ([S, B, O], bias that is not added yet)."""
+
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
-        if not torch.compiler.is_compiling():
+        if not (torch.compiler.is_compiling() or products.slow(input)):
             return super()._forward_impl(input, weight, **arguments)
-        # Megatron starts a collective of the backward pass asynchronously, where a compiled graph breaks
+        # Megatron starts a collective of the backward pass asynchronously, where a compiled graph breaks, and
+        # multiplies as torch does
         if arguments["sequence_parallel"]:
             input = tensor_parallel.gather_from_sequence_parallel_region(input, group=self.tp_group)
         elif arguments["allreduce_dgrad"]:
             input = tensor_parallel.copy_to_tensor_model_parallel_region(input, group=self.tp_group)
-        return nn.functional.linear(input, weight, arguments["bias"])
+        return products.linear(input, weight, arguments["bias"])
 
 
-class ColumnParallel(_ColumnParallel):
+class ColumnParallel(ColumnProduct):
     """x [S, B, D] -> [S, B, O]: the outputs are cut over the ranks."""
 
     def __init__(self, inputs: int, outputs: int, tensor: TensorParallel, bias: bool = True) -> None:
@@ -114,7 +125,7 @@ class ColumnParallel(_ColumnParallel):
         return super().forward(x_SBD)[0]  # type: ignore[no-any-return]
 
 
-class ColumnParallelActivation(_ColumnParallel):
+class ColumnParallelActivation(ColumnProduct):
     """x [S, B, D] -> [S, B, O]: ColumnParallel and the activation, which adds the bias itself. A gated one has two
     outputs for each feature, gate and value, next to one another.
     """
@@ -156,8 +167,8 @@ class RowParallel(tensor_parallel.RowParallelLinear):
         self.tensor = tensor
 
     def _forward_impl(self, input, weight, **arguments):  # type: ignore[no-untyped-def]
-        if torch.compiler.is_compiling():
-            return nn.functional.linear(input, weight)
+        if torch.compiler.is_compiling() or products.slow(input):
+            return products.linear(input, weight)
         # Megatron passes tp_group=None here, which warns on rank 0 alone and so compiles other graphs there
         return super()._forward_impl(input, weight, **{**arguments, "tp_group": self.tp_group})
 

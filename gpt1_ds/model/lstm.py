@@ -11,13 +11,14 @@ Shapes: S positions, B rows, D width, U units.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.facts import KEY
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
-from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model.layers import Linear, TensorParallel
 
 INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
 
@@ -29,14 +30,27 @@ class Recurrence:
         self.state: tuple[Tensor, Tensor] | None = None
 
 
+class Cell(nn.LSTM):
+    """x [S, B, D] -> (states [S, B, U], (state, cell) after the last position)."""
+
+    def forward(self, x_SBD, state=None):  # type: ignore[no-untyped-def]
+        if not products.slow(x_SBD):
+            return super().forward(x_SBD, state)
+        zeros_1BU = torch.zeros(1, x_SBD.shape[1], self.hidden_size)
+        before = [zeros_1BU, zeros_1BU] if state is None else [part.float() for part in state]
+        weights = [weight.float() for weight in self.all_weights[0]]
+        states_SBU, *last = torch.lstm(x_SBD.float(), before, weights, True, 1, 0.0, self.training, False, False)
+        return states_SBU.to(x_SBD.dtype), tuple(last)
+
+
 class Lstm(nn.Module):
     """(embeddings [S, B, D], facts) -> (hidden [S, B, D], facts)."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
         assert tensor.size == 1, "validation refuses tensor parallelism"
-        self.cell = nn.LSTM(model.width, model.units)
-        self.out = nn.Linear(model.units, model.width)
+        self.cell = Cell(model.width, model.units)
+        self.out = Linear(model.units, model.width)
         self.probabilities = (model.embedding_dropout, model.residual_dropout)
         names.label(self, layer, tensor)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import names
+from gpt1_ds.model import names, products
 from gpt1_ds.model.layers import ACTIVATIONS, Activation, LayerNorm, TensorParallel, cut_parameter
 
 
@@ -22,7 +21,7 @@ class Dense(nn.Linear):
 
     def forward(self, hidden_SBD: Tensor) -> Tensor:
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
-        return self.activation(linear(hidden_SBD, weight), bias)
+        return self.activation(products.linear(hidden_SBD, weight), bias)
 
 
 class MaskedHead(nn.Module):

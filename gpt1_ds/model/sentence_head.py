@@ -7,13 +7,12 @@ features, K classes.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.facts import UNTIL
 from gpt1_ds.architecture.head import HeadSpec, Pooling
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.model import names
+from gpt1_ds.model import names, products
 from gpt1_ds.model.layers import TensorParallel
 
 
@@ -36,7 +35,7 @@ class SentenceHead(nn.Module):
             return hidden_SBD, vectors_BD
         u_ED, v_ED = vectors_BD.view(-1, 2, vectors_BD.shape[-1]).unbind(1)
         features_EF = torch.cat([u_ED, v_ED, (u_ED - v_ED).abs()], dim=-1)
-        return hidden_SBD, vectors_BD, F.linear(features_EF.to(self.weight.dtype), self.weight, self.bias)
+        return hidden_SBD, vectors_BD, products.linear(features_EF.to(self.weight.dtype), self.weight, self.bias)
 
 
 def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: Pooling, tensor: TensorParallel) -> Tensor:

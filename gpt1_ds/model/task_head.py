@@ -7,14 +7,13 @@ Shapes: S positions, B rows, D width, C sequences of one example (adjacent rows,
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.facts import KEY
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.model import dropout, names
-from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model.layers import Linear, TensorParallel
 
 HEAD_SITE = 1 << 20  # far after the dropout sites of any number of blocks
 
@@ -37,7 +36,7 @@ class TaskHead(nn.Module):
             dropped_SBD = hidden_SBD * _mask(hidden_SBD, facts_B3, self.spec, HEAD_SITE)
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
         added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
-        return hidden_SBD, self.tensor.all_positions(F.linear(dropped_SBD, weight, bias / added))
+        return hidden_SBD, self.tensor.all_positions(products.linear(dropped_SBD, weight, bias / added))
 
 
 class PooledHead(nn.Module):
@@ -49,8 +48,8 @@ class PooledHead(nn.Module):
         super().__init__()
         dense, *_ = layer.parameters
         width = dense.shape[0]
-        self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
-        self.add_module(spec.name, nn.Linear(width, spec.outputs))
+        self.pooler = nn.ModuleDict({"dense": Linear(width, width)})
+        self.add_module(spec.name, Linear(width, spec.outputs))
         self.spec, self.tensor = spec, tensor
         names.label(self, layer, tensor)
 

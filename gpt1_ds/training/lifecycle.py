@@ -21,6 +21,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
+from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
@@ -124,6 +125,8 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         ranks = f"{groups.world} rank{'s' * (groups.world > 1)}"
         log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
+        if note := products.note(config.train.precision, engine.device):
+            log.say(note)
     steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, sinks)
     trainer = Trainer(
         config=config,
