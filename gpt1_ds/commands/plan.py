@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +27,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     best = "with --search: write the best layout there, for -c (default: nothing is written)"
     parser.add_argument("--out", metavar="FILE", help=best)
     parser.add_argument("--calibrate", action="store_true", help="measure this machine first, in a minute or two")
-    machine = "h100, h200, a100, cpu or a file (default: $GPT1_DS_MACHINE, else what --calibrate measured, else h100)"
+    machine = "h100, h200, a100, cpu (this one) or a file (default: $GPT1_DS_MACHINE, else what --calibrate measured, "
+    machine += "else this machine; h100 where GPUs are asked for or the ranks are too many for it)"
     parser.add_argument("--machine", metavar="NAME", help=machine)
     parser.add_argument("--json", action="store_true", help="print one JSON object in the place of text")
 
@@ -39,13 +45,26 @@ def _run(options: argparse.Namespace) -> int:
         _calibrate(options.machine)
         if not options.config and not options.overrides and not options.search and options.world is None:
             return 0
-    found = machine.find(options.machine)
+    found = machine.find(options.machine, _device(config, options.world))
     vocab_size, data_tokens = found_data(config)
     default = found.ranks_per_node if options.search else config.parallel.tensor * config.parallel.pipeline
     world = options.world or default
     limit = usable_bytes(options.memory, found, world)
     planning = Planning(config, world, vocab_size, data_tokens, found, limit)
     return planning.search(options.json, options.out) if options.search else planning.plan(options.json)
+
+
+def _device(config: Config, world: int | None) -> str:
+    """Returns what a plan is for that names no machine: "cuda" where the configuration asks for GPUs, where this
+    machine has one, and where the ranks are more than its cores.
+    """
+    from gpt1_ds.launcher import accelerator
+    from gpt1_ds.plan import machine
+
+    if config.train.device == "cpu":
+        return "cpu"
+    asked = config.slurm.gpus_per_node or accelerator.promised(config.train.device, 0, os.environ)
+    return "cuda" if asked or (world or 1) > machine.PRESETS["cpu"].ranks_per_node else "cpu"
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -23,6 +23,13 @@ from gpt1_ds.plan.cuda import DataSheet
 
 VARIABLE = "GPT1_DS_MACHINE"
 FORMAT = 2  # 1 had no `memory`
+CPU_FACTS = Path("/proc/cpuinfo")
+CORE_TFLOPS = {  # the flag of a CPU's units -> what a core reaches; the fastest first
+    "amx_bf16": {"fp32": 0.11, "bf16": 0.8},
+    "avx512_bf16": {"fp32": 0.11, "bf16": 0.18},
+    "avx512f": {"fp32": 0.11, "bf16": 0.11},
+    "avx2": {"fp32": 0.06, "bf16": 0.06},  # model/products.py: the same products
+}
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,9 @@ def expected(device: str) -> Machine:
 
 
 def find(name: str | None = None, device: str = "cuda") -> Machine:
-    """The machine of this name or file, else of $GPT1_DS_MACHINE, else the one measured here, else an assumed one."""
+    """Returns the machine of this name or file, else of $GPT1_DS_MACHINE, else the one measured here, else what is
+    assumed of one with this device.
+    """
     wanted = name or os.environ.get(VARIABLE)
     if wanted in PRESETS:
         return PRESETS[wanted]
@@ -189,10 +198,14 @@ def _gpu(name: str, sheet: DataSheet) -> Machine:
     )
 
 
-def _cpu() -> Machine:
-    """Assumed of a server's two cores with AMX; `plan --calibrate` measures the real ones."""
+def cpu(cores: int, units: str, memory_gib: float) -> Machine:
+    """Returns what is assumed of a server with so many cores, the best of whose units for products are `units`
+    (CORE_TFLOPS). `plan --calibrate` measures the real ones.
+    """
+    counts = sorted({1, cores, *(2**power for power in range(1, cores.bit_length()) if 2**power < cores)})
     known = {}
-    for precision, product, size in (("fp32", 1.1e11, 4), ("bf16", 8e11, 2)):
+    for precision, size in (("fp32", 4), ("bf16", 2)):
+        product = 1e12 * CORE_TFLOPS[units][precision]
         known[precision] = tuple(
             Speeds(
                 ranks=ranks,
@@ -208,19 +221,30 @@ def _cpu() -> Machine:
                 update=2e8 / slow,
                 launch=6e-6,
             )
-            for ranks, slow in ((1, 0.5), (2, 1.0))
+            for ranks, slow in ((count, count / cores) for count in counts)
         )
     return Machine(
         name="cpu",
-        source="assumed of two cores with AMX",
+        source=f"assumed of {cores} core{'s' * (cores > 1)} with {units.replace('_', ' ').upper()}",
         device="cpu",
-        memory_gib=16.0,
-        ranks_per_node=2,
-        peak_tflops={"fp32": 0.115, "bf16": 1.1},
+        memory_gib=memory_gib,
+        ranks_per_node=cores,
+        peak_tflops=CORE_TFLOPS[units],
         speeds=known,
         node=Link(1e-4, 1e9),
         network=Link(2e-4, 1e9),
     )
 
 
-PRESETS = {**{name: _gpu(name, sheet) for name, sheet in cuda.DATA_SHEETS.items()}, "cpu": _cpu()}
+def here() -> Machine:
+    """Returns this machine's CPU, as its flags let one assume."""
+    try:
+        words = set(CPU_FACTS.read_text().split())
+    except OSError:
+        words = set()
+    units = next((name for name in CORE_TFLOPS if name in words), "avx2")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return cpu(len(os.sched_getaffinity(0)), units, memory)
+
+
+PRESETS = {**{name: _gpu(name, sheet) for name, sheet in cuda.DATA_SHEETS.items()}, "cpu": here()}

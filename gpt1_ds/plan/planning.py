@@ -52,6 +52,8 @@ class Planning:
         if as_json:
             print(json.dumps({**self._head(), **self._numbers(config)}))
             return 0
+        if planned:
+            print(report.machine_line(self.machine))
         print(*describe(config, self.world, self.vocab_size, self.data_tokens), sep="\n")
         if planned:
             self._print(config)
@@ -83,7 +85,6 @@ class Planning:
     def _print(self, config: Config) -> None:
         costs, ranks = cost(config, self.world, self.vocabulary, self.machine), self._memory(config)
         print(*report.memory_lines(ranks, self.limit, self.world, self.machine), sep="\n")
-        print(report.machine_line(self.machine))
         print(*report.cost_lines(costs, config, self.world, self.machine, self.tokens), sep="\n")
         if costs.graphs:
             without = replace(config, train=replace(config.train, cuda_graphs="off"))

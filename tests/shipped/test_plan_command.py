@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -96,3 +97,18 @@ def test_mistakes_are_one_line(program: Program, words: list[str], say: str) -> 
     lines = [line for line in done.stderr.splitlines() if "not there yet" not in line]
     assert (done.returncode, len(lines)) == (2, 1), done.stderr
     assert say in lines[0]
+
+
+def test_a_plan_is_for_the_machine_that_it_runs_on(program: Program) -> None:
+    """And says which in its first line. GPUs are planned for where a key asks for them or this machine is too small."""
+    cores = len(os.sched_getaffinity(0))
+    for words, machine in (
+        ((), f"machine: cpu, assumed of {cores} core"),
+        (("--world", str(cores + 1), f"train.global_batch={8 * (cores + 1)}"), "machine: h100, "),
+        (("slurm.gpus_per_node=8",), "machine: h100, "),
+        (("train.device=cuda",), "machine: h100, "),
+        (("train.device=cpu", "--world", str(2 * cores), f"train.global_batch={16 * cores}"), "machine: cpu, "),
+    ):
+        done = program("plan", *words, CUDA_VISIBLE_DEVICES="")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(machine), (words, done.stdout)

@@ -66,3 +66,28 @@ def test_a_file_that_is_no_machine_is_refused_in_one_line(tmp_path: Path) -> Non
 def test_a_precision_without_speeds_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.precision=fp16.*fp32, bf16"):
         PRESETS["cpu"].speeds_with("fp16", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "units", "bf16_gains"),
+    [
+        ("avx2", "AVX2", 1.0),
+        ("avx2 avx512f", "AVX512F", 1.0),
+        ("avx2 avx512f avx512_bf16", "AVX512 BF16", 1.6),
+        ("avx2 avx512f avx512_bf16 amx_bf16", "AMX BF16", 7.0),
+        ("fpu", "AVX2", 1.0),
+    ],
+)
+def test_this_cpu_is_assumed_by_its_flags(
+    flags: str, units: str, bf16_gains: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "cpuinfo"
+    facts.write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(machine, "CPU_FACTS", facts)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    found = machine.here()
+    assert found.source == f"assumed of 6 cores with {units}"
+    fp32, bf16 = (found.speeds_with(precision, 6).product(1e9) for precision in ("fp32", "bf16"))
+    assert fp32 / bf16 >= bf16_gains
+    assert [speeds.ranks for speeds in found.speeds["fp32"]] == [1, 2, 4, 6]
+    assert found.speeds_with("fp32", 1).product(1e9) == pytest.approx(found.speeds_with("fp32", 6).product(1e9) / 6)
