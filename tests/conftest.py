@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.ByFile:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return schedule.scheduler(config, log)
 
 

@@ -1,6 +1,6 @@
 """Examples per second of full-size fine-tuning beside a plain transformers loop, in one interleaved run.
 
-    python tools/bench_finetune.py --tokenizer DIR --data DIR [--task cola] [--rounds 5] [--steps 6]
+    python tools/bench_finetune.py --tokenizer DIR --data DIR [--task cola] [--rounds 5] [--steps 6] [--device cuda]
 
 Both train GPT-1 (12 layers, 768 wide) from the same random weights on the same examples with the same batch size,
 dropout, threads, objective (L2 + 0.5 L1), update count and clipping, bf16 on fp32 masters. The peer is what people
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -34,18 +35,20 @@ class Ours:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.engine.build import build_engine
         from gpt1_ds.engine.heap import keep_freed_blocks
-        from gpt1_ds.engine.process_groups import ProcessGroups, connect
+        from gpt1_ds.engine.process_groups import ProcessGroups
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.finetune_config import finetune_config
         from gpt1_ds.training.finetuning import Finetuning
         from gpt1_ds.training.state import TrainingState
+        from tools.bench.ours import connect
 
+        self.device = options.device
         keep_freed_blocks()
         words = ["train.precision=bf16", f"train.micro_batch={BATCH}", f"run.dir={place}", f"task.path={options.data}"]
-        words.append(f"task.tokenizer={options.tokenizer}")
+        words += [f"task.tokenizer={options.tokenizer}", *options.words]
         self.config = finetune_config(["model/gpt1", f"finetune/{options.task}"], words)
-        connect(600)
+        connect(options.device)
         groups = ProcessGroups(self.config)
         self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), groups)
         config = self.workload.config
@@ -80,8 +83,9 @@ class Plain:
             n_layer=model.layers,
             n_head=model.heads,
         )
-        self.body = OpenAIGPTModel(self.config)
-        self.head = torch.nn.Linear(model.width, ours.workload.objective.head.outputs)
+        self.device = ours.device
+        self.body = OpenAIGPTModel(self.config).to(self.device)
+        self.head = torch.nn.Linear(model.width, ours.workload.objective.head.outputs, device=self.device)
         self.drop = torch.nn.Dropout(ours.workload.objective.head.dropout)
         self._copy(ours)
         parameters = [*self.body.parameters(), *self.head.parameters()]
@@ -120,17 +124,20 @@ class Plain:
         import torch.nn.functional as F
 
         longest = max(len(tokens) for tokens, _ in batch)
-        ids_BT = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in batch])
-        lengths_B = torch.tensor([len(tokens) for tokens, _ in batch])
-        real_BT = torch.arange(longest) < lengths_B[:, None]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows = [tokens + [0] * (longest - len(tokens)) for tokens, _ in batch]
+        ids_BT = torch.tensor(rows, device=self.device)
+        lengths_B = torch.tensor([len(tokens) for tokens, _ in batch], device=self.device)
+        labels_B = torch.tensor([label for _, label in batch], device=self.device)
+        places_B = torch.arange(len(batch), device=self.device)
+        real_BT = torch.arange(longest, device=self.device) < lengths_B[:, None]
+        with torch.autocast(self.device, dtype=torch.bfloat16):
             hidden_BTD = self.body(ids_BT, attention_mask=real_BT.long()).last_hidden_state
             logits_BTV = hidden_BTD @ self.body.tokens_embed.weight.T
-            scores_BO = self.head(self.drop(hidden_BTD[torch.arange(len(batch)), lengths_B - 1]))
+            scores_BO = self.head(self.drop(hidden_BTD[places_B, lengths_B - 1]))
         labels_BT = ids_BT.masked_fill(~real_BT, -100)[:, 1:]
         nats_BT = F.cross_entropy(logits_BTV[:, :-1].float().transpose(1, 2), labels_BT, reduction="none")
         language = (nats_BT.sum(1) / (lengths_B - 1)).mean()
-        return F.cross_entropy(scores_BO.float(), torch.tensor([label for _, label in batch])) + 0.5 * language
+        return F.cross_entropy(scores_BO.float(), labels_B) + 0.5 * language
 
     def train(self, steps: int) -> int:
         import torch
@@ -171,7 +178,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.set_defaults(words=[])
     options = parser.parse_args()
+    if options.device == "cpu":  # DeepSpeed would take a GPU that it sees
+        os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu")
     from gpt1_ds.launcher import libraries
 
     libraries.load()

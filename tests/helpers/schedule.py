@@ -12,7 +12,6 @@ import os
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 ORDER = (
     *("tests/guards/", "tests/slurm/test_jobs", "tests/unit/", "tests/slurm/test_failures", "tests/parallel/"),
@@ -49,18 +48,19 @@ LONG = {  # file::function -> why
 }
 
 
-class ByFile(LoadScopeScheduling):
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return nodeid if file in APART else file
-
-
 def in_order(items: list[pytest.Item]) -> None:
     """Sort *items* by their place in ORDER, keeping the order within."""
     items.sort(key=lambda item: next(place for place, start in enumerate(ORDER) if item.nodeid.startswith(start)))
 
 
-def scheduler(config: pytest.Config, log: Any) -> ByFile:
+def scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling  # a machine that has pytest alone runs tests one by one
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file in APART else file
+
     config.option.loadscopereorder = False
     return ByFile(config, log)
 

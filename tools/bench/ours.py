@@ -50,11 +50,12 @@ def connect(device: str) -> None:
 def initial_weights(config: Config) -> dict[str, Any]:
     """Canonical name -> fp32 tensor: the weights that `build_engine` draws."""
     from gpt1_ds.architecture.architecture import architecture
+    from gpt1_ds.architecture.head import pretraining_head
     from gpt1_ds.model.init import initial_value
     from gpt1_ds.model.names import ParameterInfo
 
     assert config.model.vocab_size is not None, "it is known here"
-    parameters = architecture(config.model, config.model.vocab_size).parameters
+    parameters = architecture(config.model, config.model.vocab_size, pretraining_head(config)).parameters
     return {name: initial_value(ParameterInfo.whole(one), config.run.seed) for name, one in parameters.items()}
 
 
@@ -89,9 +90,9 @@ class Text:
 
 
 class Ours:
-    """The engine of a configuration; `text` gives its batches."""
+    """The engine of a configuration; `text.ours` gives the batches of a step, `rate` is the learning rate."""
 
-    def __init__(self, config: Config, text: Text, device: str) -> None:
+    def __init__(self, config: Config, text: Any, device: str, rate: float = LEARNING_RATE) -> None:
         from gpt1_ds.engine.build import build_engine
         from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups
@@ -99,12 +100,12 @@ class Ours:
         connect(device)
         keep_freed_blocks()
         assert config.model.vocab_size is not None, "it is known here"
-        self.config, self.text, self.steps = config, text, 0
+        self.config, self.text, self.rate, self.steps = config, text, rate, 0
         self.engine: Any = build_engine(config, config.model.vocab_size, ProcessGroups(config))
 
     def step(self) -> float:
         """One optimizer step; its loss."""
-        result = self.engine.step(self.text.ours(self.steps), LEARNING_RATE)
+        result = self.engine.step(self.text.ours(self.steps), self.rate)
         assert result.applied, f"step {self.steps} was left out"
         self.steps += 1
         return float(result.loss)

@@ -1,0 +1,119 @@
+"""Asks a GPU everything in one command, most valuable first, within a budget of seconds: tools/gpu/contact.sh.
+
+    bash tools/gpu/contact.sh [BUDGET_S] [PHASE...] [--device cuda|cpu] [--tiny] [--list]
+
+Every phase is a forked child with a limit of its own (tools/gpu/runner.py). Results are written line by line into
+$OUT/results.jsonl (default: ./gpu-contact); the table of them is printed last. The exit code is 0 whatever the phases
+found, and 2 where nothing could be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tools.gpu import kit
+from tools.gpu.phases import PHASES
+from tools.gpu.record import FORMAT, LOG, RESULTS, Contact
+from tools.gpu.runner import run
+
+BUDGET = 600.0  # seconds
+GRACE = 10  # seconds after the budget in which the contact must have ended by itself
+LATE = (  # what phases import, and a fork then has
+    *("torch._dynamo", "torch._inductor.compile_fx", "gpt1_ds.engine.plain", "gpt1_ds.training.pretrain"),
+    *("gpt1_ds.diagnostics.self_proof", "tools.bench.ours", "tools.bench.peers"),
+    *("transformers.models.openai.modeling_openai", "transformers.models.gpt2.modeling_gpt2"),
+)
+
+
+def main() -> int:
+    began = time.time()
+    options = _arguments()
+    if options.list:
+        for phase in PHASES:
+            print(f"{phase.name:24}{phase.limit:4.0f} s{'  needs a GPU' if phase.needs_cuda else ''}")
+        return 0
+    try:
+        contact = Contact(kit.output_folder("gpu-contact"), kit.work_folder(), options.device, options.tiny, began)
+        for name in (RESULTS, LOG):
+            (contact.out / name).write_text("")
+        kit.prepare(contact.work, options.device)
+        stopped = ask(contact, options.budget, options.phases)
+    except kit.KitError as error:
+        print(f"contact.sh: {error}", file=sys.stderr)
+        return 2
+    from tools.gpu.table import render
+
+    print(f"\n{render(contact.out / RESULTS)}\n{contact.out}")
+    return 2 if stopped else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="contact.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("budget", nargs="?", type=float, default=BUDGET, metavar="BUDGET_S")
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help="only these, in their usual order (default: all)")
+    kit.add_options(parser)
+    parser.add_argument("--list", action="store_true", help="name the phases and their limits")
+    options = parser.parse_intermixed_args()
+    if not 0 < options.budget < 1e6:
+        parser.error(f"BUDGET_S={options.budget:g}: give seconds, such as 265")
+    return options
+
+
+def ask(contact: Contact, budget: float, wanted: list[str]) -> str | None:
+    """Runs the `wanted` phases, or all. Returns the phase without which nothing could be asked, if there is one. Raises
+    KitError for a name that is none.
+    """
+    names = [phase.name for phase in PHASES]
+    if unknown := [name for name in wanted if name not in names]:
+        raise kit.KitError(f"{', '.join(unknown)}: no such phase; choose among {', '.join(names)}")
+    signal.setitimer(signal.ITIMER_REAL, contact.began + budget + GRACE - time.time())  # SIGALRM ends what hangs
+    host, date = socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d}"
+    facts = {"format": FORMAT, "host": host, "date": date, "device": contact.device, "tiny": contact.tiny}
+    contact.write("start", **facts, budget=budget)
+    _load_libraries(contact)
+    stopped = run([phase for phase in PHASES if not wanted or phase.name in wanted], contact, budget)
+    contact.write("end", outcome="done", phase_seconds=round(time.time() - contact.began, 1))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return stopped
+
+
+def _load_libraries(contact: Contact) -> None:
+    """Imports what every phase needs, without touching the GPU. What cannot be imported is a line of the results."""
+    began = time.time()
+    try:
+        from gpt1_ds.config import load
+        from gpt1_ds.launcher import accelerator, libraries
+
+        accelerator.prepare(load(["pretrain/gpt1_117m"], [f"train.device={contact.device}"]))
+        libraries.load()
+    except Exception as error:
+        contact.failed(error)
+    for name in LATE:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            contact.failed(error, module=name)
+    gc.collect()
+    gc.freeze()
+    contact.fact("imports, s", round(time.time() - began, 1))
+    if (torch := sys.modules.get("torch")) is not None:
+        contact.fact("the parent has touched the GPU", torch.cuda.is_initialized())
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # libraries have threads and pools that nobody waits for

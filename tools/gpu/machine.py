@@ -1,0 +1,107 @@
+"""What the machine is, how fast its device multiplies and copies, and whether its kernels compute what a CPU does."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tools.gpu.record import Contact
+
+PACKAGES = (
+    *("torch", "triton", "deepspeed", "megatron-core", "omegaconf", "numpy", "transformers", "sentencepiece"),
+    *("tokenizers", "safetensors", "zstandard", "pydantic", "pytest"),
+)
+SMI = "name,memory.total,memory.used,driver_version,clocks.sm,clocks.mem,power.limit,compute_cap"
+PRODUCT, COPIED = 8192, 1 << 31  # rows and columns of a product; bytes of a copy
+REPEATS = 20
+
+
+def environment(contact: Contact) -> None:
+    """Records versions, compilers and the device. Raises RuntimeError where torch sees no GPU that was asked for."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    contact.fact("python", f"{platform.python_version()} at {sys.executable}")
+    contact.fact("versions", found)
+    contact.fact("cores, load", [len(os.sched_getaffinity(0)), os.getloadavg()[0]])
+    contact.fact("compilers", {name: shutil.which(name) for name in ("gcc", "g++", "nvcc")})
+    contact.fact("Python.h", Path(sysconfig.get_paths()["include"], "Python.h").exists())
+    contact.fact("driver file", Path("/proc/driver/nvidia/version").exists())
+    contact.fact("nvidia-smi", _said("nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"))
+    contact.fact("topology", _said("nvidia-smi", "topo", "-m"))
+    from deepspeed.accelerator import get_accelerator
+
+    contact.fact("DeepSpeed's accelerator", get_accelerator().device_name())
+    if contact.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"torch {torch.__version__} sees no GPU here; --device cpu --tiny rehearses without one")
+        properties = torch.cuda.get_device_properties(0)
+        contact.fact("device", torch.cuda.get_device_name(0))
+        contact.fact("capability", [properties.major, properties.minor])
+        contact.fact("memory, GiB", round(properties.total_memory / 2**30, 2))
+        contact.fact("NCCL, cuDNN", [*torch.cuda.nccl.version(), torch.backends.cudnn.version()])
+
+
+def _said(*words: str) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{type(error).__name__}: {error}"
+    return (done.stdout or done.stderr).strip()
+
+
+def ceilings(contact: Contact) -> None:
+    """Measures what no program passes here: bf16 products of large matrices, TFLOP/s; copies in its memory, TB/s."""
+    import torch
+
+    from tools.bench.rows import rate
+
+    width, size = (64, 1 << 16) if contact.tiny else (PRODUCT, COPIED)
+    left, right = (torch.randn(width, width, device=contact.device, dtype=torch.bfloat16) for _ in range(2))
+    source, target = (torch.empty(size, dtype=torch.uint8, device=contact.device) for _ in range(2))
+    works = {
+        "bf16 product": (lambda: torch.mm(left, right), 2 * width**3 / 1e12, "TFLOP/s"),
+        "copy": (lambda: target.copy_(source), 2 * size / 1e12, "TB/s"),
+    }
+    for name, (work, amount, unit) in works.items():
+        measured = rate(work, amount, contact.device, REPEATS)
+        measured()
+        contact.series(name, unit, [measured() for _ in range(3)], width=width, bytes=size)
+
+
+def kernels(contact: Contact, compiled: bool) -> None:
+    """Makes the self-proof's checks of one device, each against the CPU: those of `compiled` blocks, or the others.
+    What one of them raises does not end the others.
+    """
+    import torch
+
+    from gpt1_ds.diagnostics.self_proof import configuration, local_checks
+    from gpt1_ds.engine.process_groups import ProcessGroups
+    from tools.bench.ours import TINY, connect
+
+    connect(contact.device)
+    config = configuration(1, [f"train.device={contact.device}", *(TINY if contact.tiny else [])])
+    device = torch.device(contact.device, 0) if contact.device == "cuda" else torch.device("cpu")
+    for name, check in local_checks(config, ProcessGroups(config), device):
+        if name.endswith("compiled") != compiled:
+            continue
+        began = time.time()
+        try:
+            found = check()
+        except Exception as error:
+            contact.failed(error, name=name)
+        else:
+            contact.check(found.name, found.ok, found.value, found.limit, found.note)
+        contact.fact(f"{name}, s", round(time.time() - began, 2))

@@ -1,0 +1,85 @@
+"""Text for 32 prompts at a time, greedily, with cached keys and values, in bf16.
+
+GPT-2's base shape, because transformers' GPT-1 has no cache; the same random weights and prompts for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt1_ds.config import Config, load
+from gpt1_ds.interop.families.gpt2 import FAMILY
+from gpt1_ds.interop.families.rules import Facts
+from tools.bench.ours import TINY, initial_weights
+from tools.bench.rows import rate
+from tools.gpu.record import Contact
+from tools.gpu.training import used
+
+BATCH, PROMPT, NEW = 32, 32, 128  # rows; tokens of each
+
+
+def configuration(contact: Contact) -> Config:
+    return load(["model/gpt2"], [*TINY, "model.context=64"] if contact.tiny else [])
+
+
+def sizes(contact: Contact) -> tuple[int, int, int]:
+    """(rows, tokens of a prompt, tokens to add)."""
+    return (2, 8, 8) if contact.tiny else (BATCH, PROMPT, NEW)
+
+
+def prompts(contact: Contact, config: Config) -> Tensor:
+    """int64 [B, S] on the device."""
+    rows, prompt, _ = sizes(contact)
+    assert config.model.vocab_size is not None, "the preset names it"
+    generator = torch.Generator().manual_seed(7)
+    return torch.randint(config.model.vocab_size, (rows, prompt), generator=generator).to(contact.device)
+
+
+@torch.no_grad()
+def ours(contact: Contact) -> None:
+    from gpt1_ds.checkpoint.whole import whole_model
+
+    config, (_, _, new) = configuration(contact), sizes(contact)
+    weights = initial_weights(config)
+    model = whole_model(config, lambda info: weights[info.name]).to(contact.device, torch.bfloat16)
+    prompt_BS = prompts(contact, config)
+
+    def write() -> Tensor:
+        caches, pending_SB, written = model.caches(), prompt_BS.T, []
+        for _ in range(new):
+            logits_BV = model.logits(pending_SB, caches=caches)[-1, :, : config.model.vocab_size]
+            pending_SB = logits_BV.argmax(-1)[None]
+            written.append(pending_SB[0])
+        return torch.stack(written, 1)
+
+    _timed(contact, "ours", write)
+
+
+@torch.no_grad()
+def transformers(contact: Contact) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config, (_, _, new) = configuration(contact), sizes(contact)
+    model: Any = GPT2LMHeadModel(GPT2Config(**FAMILY.write_config(config.model, 0), pad_token_id=0))
+    facts, state = Facts(config.model.heads), {}
+    for name, value in initial_weights(config).items():
+        state.update({FAMILY.full(short): part for short, part in FAMILY.to_theirs(name, value, facts).items()})
+    unread = model.load_state_dict(state, strict=False)
+    assert not unread.unexpected_keys, unread
+    model = model.eval().to(contact.device, torch.bfloat16)
+    prompt_BS = prompts(contact, config)
+    settings: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": True}
+    settings["attention_mask"] = torch.ones_like(prompt_BS)
+    _timed(contact, "transformers", lambda: model.generate(prompt_BS, **settings)[:, prompt_BS.shape[1] :])
+
+
+def _timed(contact: Contact, name: str, write: Callable[[], Tensor]) -> None:
+    rows, _, new = sizes(contact)
+    first_BT = write()  # the second one is timed
+    assert first_BT.shape == (rows, new), f"{tuple(first_BT.shape)}"
+    measured = rate(write, rows * new, contact.device)
+    contact.series(name, "tokens/s", [measured() for _ in range(3)], first_tokens=first_BT[0, :8].tolist(), **used())

@@ -1,0 +1,178 @@
+"""Whole optimizer steps of GPT-1 at full size, 64 x 512 tokens with dropout 0.1 in bf16.
+
+Our engine in its variants, and what others write. Each is a process of its own, because it takes tens of gigabytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, get_args, get_type_hints
+
+import torch
+
+from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.config import Config
+from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.plan import memory
+from tools.bench.loop import Loop
+from tools.bench.ours import Ours, Text, gpt1, tokens_per_step
+from tools.bench.peers import Plain, Transformers
+from tools.bench.rows import Options, rate, wait_for
+from tools.gpu.record import Contact
+
+ROWS, TINY_ROWS = 64, 2
+WARM_UP = 6  # steps: two of each kind, its capture and its proof, and one with the graph
+STEPS = 10  # of a series
+TRACE_BYTES = 15 << 20
+MOST_OPERATORS = 45
+
+
+def options(contact: Contact) -> Options:
+    return Options(contact.device, quick=contact.tiny)
+
+
+def rows(contact: Contact) -> int:
+    return TINY_ROWS if contact.tiny else ROWS
+
+
+def graphs() -> list[str]:
+    """Ask for CUDA graphs, whether or not they were proven here before."""
+    kinds = get_args(get_type_hints(TrainConfig)["cuda_graphs"])
+    return ["train.cuda_graphs=on"] if "on" in kinds else []
+
+
+def timed(contact: Contact, name: str, step: Callable[[], Any], tokens: int, warm_up: int, **facts: Any) -> list[float]:
+    """Record three series of `step`, in tokens per second, after the first steps, whose seconds and losses are kept."""
+    firsts, losses = [], []
+    for _ in range(warm_up):
+        began = time.perf_counter()
+        losses.append(float(step()))
+        wait_for(contact.device)
+        firsts.append(round(time.perf_counter() - began, 3))
+    measured = rate(step, tokens, contact.device, 1 if contact.tiny else STEPS)
+    values = [measured() for _ in range(3)]
+    contact.series(name, "tokens/s", values, tokens=tokens, first_steps_s=firsts, losses=losses, **used(), **facts)
+    return values
+
+
+def used() -> dict[str, float]:
+    """Peak memory of this process on the GPU, GiB."""
+    if not torch.cuda.is_available():
+        return {}
+    peaks = {"allocated_gib": torch.cuda.max_memory_allocated(), "reserved_gib": torch.cuda.max_memory_reserved()}
+    return {name: round(size / 2**30, 3) for name, size in peaks.items()}
+
+
+def ours(contact: Contact, *words: str) -> None:
+    """Our engine, with `words` over its usual settings; its memory beside the plan's."""
+    config = gpt1(options(contact), rows(contact), *words)
+    began = time.perf_counter()
+    text = Text(config)
+    engine = Ours(config, text, contact.device)
+    facts = {"build_s": round(time.perf_counter() - began, 1), "first_loss": first_loss(engine, text.ours(0))}
+    timed(contact, "ours", engine.step, tokens_per_step(config), WARM_UP, **facts, **_planned(config))
+    contact.fact("graphs", graph_facts(engine))
+
+
+def graphed(contact: Contact) -> None:
+    """Compiled blocks, each micro-batch as a CUDA graph."""
+    ours(contact, *graphs())
+
+
+def eager_graph(contact: Contact) -> None:
+    """A CUDA graph of blocks that are not compiled."""
+    ours(contact, "train.compile=off", *graphs())
+
+
+def micro_batches(contact: Contact) -> None:
+    """Eight micro-batches a step, each as a CUDA graph."""
+    ours(contact, f"train.micro_batch={max(1, rows(contact) // 8)}", *graphs())
+
+
+def graph_facts(engine: Ours) -> dict[str, Any]:
+    """How many CUDA graphs an engine uses, or why it uses none."""
+    passes = getattr(engine.engine, "graphs", None)
+    return {"count": passes.count, "problem": passes.problem} if passes else {"count": 0, "problem": "none are made"}
+
+
+def first_loss(engine: Ours, batches: Sequence[Any]) -> float:
+    """The loss of a batch without dropout, before training; the memory that it takes is not counted."""
+    with torch.compiler.set_stance("force_eager"):  # graphs for evaluation would never be used again
+        found = float(engine.engine.evaluate(batches))
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    return found
+
+
+def _planned(config: Config) -> dict[str, Any]:
+    assert config.model.vocab_size is not None, "it is known here"
+    found = memory.peak(config, 1, config.model.vocab_size, "cuda")
+    flops = flops_per_token(config.model, config.model.vocab_size)
+    return {"flops_per_token": flops, "planned_gib": round(found.peak / 2**30, 3), "planned_at": found.peak_at}
+
+
+def transformers(contact: Contact) -> None:
+    """OpenAIGPTLMHeadModel in bf16 autocast with fused AdamW, as people run it."""
+    config = gpt1(options(contact), rows(contact))
+    model = Transformers(config)
+    _loop(contact, "transformers", config, model, model, attention=model.attention)
+
+
+def plain(contact: Contact, compiled: bool) -> None:
+    """A hand-written GPT-1 with SDPA and its dropout, in bf16 autocast."""
+    config = gpt1(options(contact), rows(contact))
+    model = Plain(config)
+    backend = "inductor" if contact.device == "cuda" else "eager"  # a CPU shows that it is traced
+    form = torch.compile(model, dynamic=False, backend=backend) if compiled else model
+    _loop(contact, f"plain{', compiled' * compiled}", config, model, form)
+
+
+def _loop(contact: Contact, name: str, config: Config, model: Any, form: Any, **facts: Any) -> None:
+    text = Text(config)
+    loop = Loop(model, config.optimizer, text.plain, contact.device)
+    first = evaluated(model, text.plain(0), contact.device)
+    step = partial(loop.step, form, autocast=True)
+    timed(contact, name, step, tokens_per_step(config), WARM_UP // 2, first_loss=first, **facts)
+
+
+@torch.no_grad()
+def evaluated(model: Any, batches: Any, device: str) -> float:
+    """The loss of a batch without dropout; the model then trains on."""
+    model.eval()
+    with torch.autocast(device, torch.bfloat16):
+        losses = [model(*(part.to(device) for part in batch)) for batch in batches]
+    model.train()
+    return float(torch.stack(losses).mean())
+
+
+def profile(contact: Contact) -> None:
+    """Where a step without graphs spends its time: milliseconds of each operator, and a trace for a browser."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    config = gpt1(options(contact), rows(contact), "train.cuda_graphs=off")
+    engine = Ours(config, Text(config), contact.device)
+    for _ in range(4):
+        engine.step()
+    cuda, steps = contact.device == "cuda", 2
+    with profiler(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as found:
+        for _ in range(steps):
+            engine.step()
+        wait_for(contact.device)
+    key = "self_device_time_total" if cuda else "self_cpu_time_total"
+    operators = sorted(found.key_averages(), key=lambda one: -getattr(one, key))[:MOST_OPERATORS]
+    table = [[one.key[:100], one.count / steps, round(getattr(one, key) / 1e3 / steps, 4)] for one in operators]
+    contact.fact("operators: calls, ms a step", table)
+    trace = contact.work / "trace.json"
+    found.export_chrome_trace(str(trace))
+    packed = contact.out / "trace.json.gz"
+    with trace.open("rb") as source, gzip.open(packed, "wb", 6) as target:
+        shutil.copyfileobj(source, target)
+    trace.unlink()
+    if packed.stat().st_size > TRACE_BYTES:
+        contact.fact("the trace is left out, bytes", packed.stat().st_size)
+        packed.unlink()
