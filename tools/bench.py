@@ -5,7 +5,7 @@
 
 Prints a table and writes FILE.json, .md, .csv and .png; rows that FILE.json has already are replaced. Every row runs
 in a process of its own. A row whose peer's library is missing fails and says which. Only ratios count on a
-CPU that others use, too. With --device cuda the GPU checks that others sent are printed first, wherever it runs.
+CPU that others use, too. With --device cuda what others found on GPUs is printed first, wherever it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.bench import gpu_checks, table
+from tools.bench import gpu_checks, gpu_contacts, table
 from tools.bench.machine import describe
 from tools.bench.rows import Options, Ratio, Row
 
@@ -81,7 +81,7 @@ def _arguments() -> tuple[Options, list[int], Path]:
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)  # a row's own process
     given = parser.parse_args()
     if given.device == "cuda" and given.into is None:
-        print(gpu_checks.table(RESULTS), flush=True)
+        print(gpu_checks.table(RESULTS), gpu_contacts.tables(RESULTS), sep="\n", flush=True)
     if wrong := _mistake(given):
         parser.error(wrong)
     rounds = min(given.rounds, 2) if given.quick else given.rounds

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = [*ROOT.glob("launch/*.sh"), *ROOT.glob("launch/*.sbatch"), *ROOT.glob("tools/*.sh"), ROOT / ".ci" / "run"]
+PATTERNS = ("launch/*.sh", "launch/*.sbatch", "tools/*.sh", "tools/gpu/*.sh", ".ci/run")
+SCRIPTS = [script for pattern in PATTERNS for script in ROOT.glob(pattern)]
 
 
 def test_scripts_parse() -> None:

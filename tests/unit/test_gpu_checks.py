@@ -11,7 +11,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.diagnostics.report import Record, Report, write
-from tools.bench import gpu_checks
+from tools.bench import gpu_checks, gpu_contacts
 
 ROOT = Path(__file__).parents[2]
 TOOLS = {"gpt1_ds": "0.1.0 (code ab)", "device": "NVIDIA H100 80GB HBM3", "torch": "2.13.0", "cuda": "13.0"}
@@ -46,4 +46,5 @@ def test_it_is_printed_where_there_is_no_gpu() -> None:
     words = [sys.executable, str(ROOT / "tools" / "bench.py"), "--device", "cuda", "--row", "15"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2, "row 15 is measured on CPUs"
-    assert done.stdout == gpu_checks.table(ROOT / "tools" / "bench" / "results") + "\n"
+    results = ROOT / "tools" / "bench" / "results"
+    assert done.stdout == f"{gpu_checks.table(results)}\n{gpu_contacts.tables(results)}\n"
