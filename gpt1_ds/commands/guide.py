@@ -21,6 +21,7 @@ NAMES = (  # in the order in which a newcomer reads them
     "scaling-studies",
     "checkpoints-and-huggingface",
     "performance",
+    "gpus",
     "faults",
     "configuration",
     "large-models",

@@ -69,11 +69,11 @@ def main() -> int:
         print(__doc__)
         return 2
     os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu")
-    from gpt1_ds.launcher import libraries
-
-    libraries.load()
     path = Path(name)
     if read(path) is None:
+        from gpt1_ds.launcher import libraries
+
+        libraries.load()
         write_json(path, {"code": code(), "losses": compute()})
     return 0
 
