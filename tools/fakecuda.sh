@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
 # Tests on fake GPUs: whole steps on tensors without values, in an environment of its own that is made once (5 GB).
-#   bash tools/fakecuda.sh              make .venv-fakecuda if it is not there, then run tests/fakecuda
-#   bash tools/fakecuda.sh --made       only say whether it is there
-#   bash tools/fakecuda.sh WORDS...     WORDS go to pytest in the place of tests/fakecuda
+#   bash tools/fakecuda.sh                  make .venv-fakecuda if it is not there, then run tests/fakecuda
+#   bash tools/fakecuda.sh --made           only say whether it is there
+#   bash tools/fakecuda.sh -- COMMAND...    run COMMAND with the environment's python and python3
+#   bash tools/fakecuda.sh WORDS...         WORDS go to pytest in the place of tests/fakecuda
 # Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run. A failure in CI (tools/test.sh).
+# tools/twin.sh makes environments with another torch by FAKECUDA_VENV, _TORCH, _PYTHON, _PINS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv=.venv-fakecuda
-space=8 # GB that must be free: the wheels and what they unpack to
+venv=${FAKECUDA_VENV:-.venv-fakecuda}
+python=${FAKECUDA_PYTHON:-.venv/bin/python}
+pins=${FAKECUDA_PINS:-} # a file of versions: all packages are installed by it; without one, all but torch are .venv's
+space=8                 # GB that must be free: the wheels and what they unpack to
+[ -z "$pins" ] || space=12
 cannot() { echo "tests/fakecuda is not run: $*" >&2; exit 69; }
 
-pin=$(grep '^torch==' tools/constraints.txt)
-stamp=$venv/.gpt1-ds-$(cat tools/constraints.txt tools/fakecuda.sh tools/fakecuda/shim.cpp | sha256sum | cut -c1-16)
+# === is this very version and no local build of it: the +cpu wheel answers to == as well
+cuda=torch===${FAKECUDA_TORCH:-$(sed -n 's/^torch==//p' tools/constraints.txt)}
+stamp=$venv/.gpt1-ds-$(cat tools/constraints.txt ${pins:+"$pins"} tools/fakecuda.sh tools/fakecuda/shim.cpp | sha256sum | cut -c1-16)
 if [ "${1:-}" = --made ]; then
   [ -e "$stamp" ]
   exit
@@ -23,16 +29,20 @@ if [ ! -e "$stamp" ]; then
   free=$(df --output=avail -B1G . | tail -n 1)
   [ "$free" -ge "$space" ] || cannot "$venv needs $space GB of disk, $free GB are free"
   echo "setting up $venv (once)" >&2
-  .venv/bin/python -m venv --clear "$venv" || cannot "no virtual environment could be made"
-  pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@"; }
-  # === is this very version and no local build of it: the +cpu wheel answers to == as well
-  cuda="torch===${pin#torch==}"
+  "$python" -m venv --clear "$venv" || cannot "no virtual environment could be made"
+  pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
   pip install --no-compile ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$cuda" 2>/dev/null ||
     pip install --no-compile "$cuda" --index-url https://download.pytorch.org/whl/cu130 2>/dev/null ||
     cannot "$cuda could not be installed; set TORCH_INDEX_URL to an index that has its CUDA build"
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-  # everything else is .venv's; what lies here comes first
-  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
+  if [ -n "$pins" ]; then
+    pip install --no-compile "setuptools>=77" wheel
+    pip install --no-compile --no-build-isolation --constraint "$pins" --editable '.[all,dev]'
+    # Triton 3.6 cannot interpret kernels with numpy 2.5: tests/helpers/interpreter.py does it with CI's
+    pip install --no-compile --no-deps --target "$venv/interpreter" "$(grep '^numpy==' tools/constraints.txt)"
+  else # what is in the environment itself comes first
+    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
+  fi
   torch=$site/torch
   g++ -std=c++20 -O1 -shared -fPIC -I"$torch/include" tools/fakecuda/shim.cpp \
     -L"$torch/lib" -ltorch_cpu -Wl,-rpath,"$torch/lib" -o "$PWD/$venv/fakecuda.so" ||
@@ -40,6 +50,10 @@ if [ ! -e "$stamp" ]; then
   "$venv/bin/python" -m compileall -q -j 0 "$site" >/dev/null 2>&1 || true # as in setup.sh
   rm -f "$venv"/.gpt1-ds-*
   touch "$stamp"
+fi
+if [ "${1:-}" = -- ]; then
+  export PATH=$PWD/$venv/bin:$PATH
+  exec "${@:2}"
 fi
 cores=$(OMP_NUM_THREADS="" nproc)
 [ $# -gt 0 ] || set -- -n $((cores < 8 ? cores : 8)) --dist loadgroup tests/fakecuda
