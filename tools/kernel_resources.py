@@ -1,10 +1,12 @@
 """Assembles every Triton kernel for every GPU, type and head width, and writes what each takes; needs no GPU.
 
-    python tools/kernel_resources.py [--only TEXT] [--out FILE]
+    python tools/kernel_resources.py [--every] [--only TEXT] [--out FILE]
 
 A line is (registers of a thread, bytes of its stack, where spilled registers go, bytes of shared memory of a program).
---only assembles the lines whose name holds TEXT; without it, --out tools/results/kernels.json renews the table that
-tests/fakecuda/test_assembly.py compares.
+The lines are those of a table in tools/results/kernels, one file for each version of Triton, which
+tests/fakecuda/test_assembly.py compares; --out renews it. With --every they are all that a model can ask for, which
+takes an hour on two cores. --only assembles the lines whose name holds TEXT. Exit code 1: a kernel spills or is too
+large for a GPU.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from triton.compiler import ASTSource
 from gpt1_ds.model.kernels import attention, attention_backward, bias_gelu, cross_entropy, residual_norm
 
 CAPABILITIES = (80, 90, 100)
+REGISTERS = 255  # of a thread at most
 SHARED_BYTES = 101_376  # of a program at most: what 8.6, 8.9 and 12.0 have, the least of all from 8.0 on
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WIDTHS = (32, 64, 128)
@@ -42,8 +45,16 @@ ATTENTION = {
     "key": attention_backward.key_kernel,
     "bias": attention_backward.bias_kernel,
 }
-# GPT-1 in training, and all that a kernel can be asked for
-FEATURES = {"causal dropout": {"ROWS": False, "BIASED": False}, "all features": {"ROWS": True, "BIASED": True}}
+VISIBLE = {
+    "causal": {"CAUSAL": True, "ROWS": False},
+    "prefix": {"CAUSAL": True, "ROWS": True},
+    "rows": {"CAUSAL": False, "ROWS": True},  # encoders, and what a decoder sees of one
+}
+FEATURES = {
+    f"{name}{' bias' if biased else ''}{' dropout' if drop else ''}": visible | {"BIASED": biased, "DROP": drop}
+    for (name, visible), biased, drop in product(VISIBLE.items(), (False, True), (False, True))
+}
+EVERYWHERE = ("causal dropout", "prefix bias dropout")  # GPT-1 in training, and all at once: for each type and width
 POINTERS = (
     dict.fromkeys(("LSE", "DELTA", "SUMS", "WEIGHTS", "STATS", "PARTS"), "fp32")
     | dict.fromkeys(("UNTIL", "KEY", "SECOND"), "i32")
@@ -65,21 +76,24 @@ class Case:
     capability: int
 
 
-def cases() -> list[Case]:
+def cases(every: bool = False) -> list[Case]:
+    """Those of the table, or all."""
     return [
         Case(f"{name}, sm_{capability}", *how, capability)
         for kind in TYPES
         for capability in CAPABILITIES
-        for name, *how in (*attention_cases(kind, capability), *loss_cases(kind), *block_cases(kind))
+        for name, *how in (*attention_cases(kind, capability, every), *loss_cases(kind), *block_cases(kind, every))
     ]
 
 
-def attention_cases(kind: str, capability: int) -> Iterator[tuple[Any, ...]]:
-    for width, (features, flags), (name, kernel) in product(WIDTHS, FEATURES.items(), ATTENTION.items()):
-        if name == "bias" and not flags["BIASED"]:
+def attention_cases(kind: str, capability: int, every: bool) -> Iterator[tuple[Any, ...]]:
+    widths = (*WIDTHS, 16, 96) if every else WIDTHS
+    for width, (features, flags), (name, kernel) in product(widths, FEATURES.items(), ATTENTION.items()):
+        usual = (kind, width, capability) == ("bf16", 64, 90)
+        if (name == "bias" and not flags["BIASED"]) or not (every or usual or features in EVERYWHERE):
             continue
         tile = attention.tile_of(TYPES[kind], width, divmod(capability, 10))
-        constants = {"M": tile.queries, "N": tile.keys, "H": width, "W": width, "CAUSAL": True, "DROP": True}
+        constants = {"M": tile.queries, "N": tile.keys, "H": triton.next_power_of_2(width), "W": width}
         constants |= flags | {"PRECISION": attention.PRECISION[TYPES[kind]]}
         options = {"num_warps": tile.warps, "num_stages": 1 if name == "bias" else tile.stages}
         yield f"attention {name}, {features}, {kind}, width {width}", kernel, kind, constants, options
@@ -92,14 +106,18 @@ def loss_cases(kind: str) -> Iterator[tuple[Any, ...]]:
         yield f"loss {name}, {kind}", cross_entropy.softmax_kernel, kind, constants, options
 
 
-def block_cases(kind: str) -> Iterator[tuple[Any, ...]]:
+def block_cases(kind: str, every: bool) -> Iterator[tuple[Any, ...]]:
     """GPT-1's and GPT-2 XL's widths; GELU's tiles are the same for all."""
-    for width in (768, 1600):
+    for width, drop in product((768, 1600), (True, False)):
+        if not (drop or width == 768 or every):
+            continue
         options = {"num_warps": residual_norm.warps_for(width)}
-        constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": True}
-        yield f"sum and norm, {kind}, width {width}", residual_norm.forward_kernel, kind, constants, options
-        constants = {**constants, "SUMMED": True}
-        yield f"sum and norm backward, {kind}, width {width}", residual_norm.backward_kernel, kind, constants, options
+        constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": drop}
+        constants |= {} if drop else {"KEY": None, "SECOND": None}
+        of = f"{'' if drop else ' without dropout'}, {kind}, width {width}"
+        yield f"sum and norm{of}", residual_norm.forward_kernel, kind, constants, options
+        for name, more in (("backward", {"SUMMED": True}), ("alone backward", {"SUMMED": False, "GRAD_SUM": None})):
+            yield f"sum and norm {name}{of}", residual_norm.backward_kernel, kind, constants | more, options
     for form, tanh in (("tanh", True), ("erf", False)):
         constants = {"TANH": tanh, "M": bias_gelu.ROWS, "N": bias_gelu.FEATURES}
         for name, kernel in (("", bias_gelu.forward_kernel), (" backward", bias_gelu.backward_kernel)):
@@ -134,26 +152,34 @@ def assemble(case: Case) -> list[int]:
 
 def line_of(name: str) -> list[int]:
     """By name, because a kernel cannot be sent to another process."""
-    return assemble(next(case for case in cases() if case.name == name))
+    return assemble(next(case for case in cases(every=True) if case.name == name))
+
+
+def fits(line: list[int]) -> bool:
+    """Whether a line of the table spills no register and fits every GPU."""
+    registers, stack, shared = line
+    return registers <= REGISTERS and stack == 0 and shared <= SHARED_BYTES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", action="store_true", help="assemble all that a model can ask for")
     parser.add_argument("--only", default="", help="assemble the lines whose name holds this text")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     options = parser.parse_args()
     assert "TRITON_INTERPRET" not in os.environ, "interpreted kernels are not assembled: unset TRITON_INTERPRET"
-    wanted = [case.name for case in cases() if options.only in case.name]
+    wanted = [case.name for case in cases(options.every) if options.only in case.name]
     lines = {}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name, line in zip(wanted, pool.map(line_of, wanted), strict=True):
             lines[name] = line
-            print(f"{name:70} {line}", flush=True)
+            print(f"{name:70} {line}{'' if fits(line) else '  DOES NOT FIT'}", flush=True)
     if options.out:
         columns = ["registers", "stack bytes", "shared bytes"]
-        head = {"triton": triton.__version__, "columns": columns, "shared bytes at most": SHARED_BYTES}
+        head = {"triton": triton.__version__, "columns": columns}
         rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(line)}" for name, line in lines.items())
         options.out.write_text(json.dumps(head)[:-1] + ', "lines": {\n' + rows + "\n}}\n")
+    sys.exit(not all(map(fits, lines.values())))
 
 
 if __name__ == "__main__":
