@@ -13,8 +13,9 @@ venv=${FAKECUDA_VENV:-.venv-fakecuda}
 python=${FAKECUDA_PYTHON:-.venv/bin/python}
 pins=${FAKECUDA_PINS:-} # a file of versions: all packages are installed by it; without one, all but torch are .venv's
 space=8                 # GB that must be free: the wheels and what they unpack to
-[ -z "$pins" ] || space=12
-cannot() { echo "tests/fakecuda is not run: $*" >&2; exit 69; }
+failure="tests/fakecuda is not run"
+[ -z "$pins" ] || space=12 failure="no twin is made"
+cannot() { echo "$failure: $*" >&2; exit 69; }
 
 # === is this very version and no local build of it: the +cpu wheel answers to == as well
 cuda=torch===${FAKECUDA_TORCH:-$(sed -n 's/^torch==//p' tools/constraints.txt)}

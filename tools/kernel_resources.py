@@ -170,7 +170,7 @@ def main() -> None:
     assert "TRITON_INTERPRET" not in os.environ, "interpreted kernels are not assembled: unset TRITON_INTERPRET"
     wanted = [case.name for case in cases(options.every) if options.only in case.name]
     lines = {}
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name, line in zip(wanted, pool.map(line_of, wanted), strict=True):
             lines[name] = line
             print(f"{name:70} {line}{'' if fits(line) else '  DOES NOT FIT'}", flush=True)

@@ -1,4 +1,6 @@
-"""tools/test.sh fails in CI where the environment of the fake GPU cannot be made, and says so elsewhere."""
+"""tools/test.sh fails in CI where the environment of the fake GPU cannot be made, and says so elsewhere; so does the
+twin of a GPU machine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def checkout(tmp_path: Path) -> Path:
     """One whose other checks all pass."""
     (tmp_path / "tools").mkdir()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    for name in ("test.sh", "fakecuda.sh", "constraints.txt"):
+    for name in ("test.sh", "fakecuda.sh", "constraints.txt", "twin.sh", "twin.txt"):
         shutil.copy(TOOLS / name, tmp_path / "tools" / name)
     shutil.copytree(TOOLS / "fakecuda", tmp_path / "tools" / "fakecuda", ignore=shutil.ignore_patterns("*.py*"))
     (tmp_path / "tools" / "setup.sh").write_text("")
@@ -43,3 +45,25 @@ def test_a_person_is_told_why(checkout: Path) -> None:
     done = subprocess.run(["bash", "tools/fakecuda.sh"], cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.returncode == 69
     assert done.stderr.splitlines()[-1].startswith(CANNOT)
+
+
+@pytest.mark.parametrize("version", ["3 12", "3 11"])
+def test_a_twin_has_one_version_of_each_package_and_needs_python_312(checkout: Path, version: str) -> None:
+    python = checkout / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version}\n')  # no virtual environment can be made
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python)}
+    command = ["bash", "tools/twin.sh", "2.11.0"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    assert done.returncode == 69, done.stderr
+    said = done.stderr.splitlines()[-1]
+    if version == "3 11":
+        assert said == f"{python} is no Python 3.12; set PYTHON=..."
+        return
+    assert said == "no twin is made: no virtual environment could be made"
+    pins = [line.partition("==") for line in (checkout / ".venv-twin-2.11.0.txt").read_text().splitlines()]
+    found = {name: version for name, _, version in pins if version}
+    assert len(found) == sum(bool(version) for *_, version in pins), "two versions of one package"
+    assert found["torch"] == "2.11.0"
+    assert f"numpy=={found['numpy']}" in (TOOLS / "twin.txt").read_text()
+    assert f"deepspeed=={found['deepspeed']}" in (TOOLS / "constraints.txt").read_text()
