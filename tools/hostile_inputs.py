@@ -127,7 +127,7 @@ def sign_checkpoint(folder: Path, body: dict[str, Any] | None = None) -> None:
         for name in body["files"]:
             body["files"][name] = manifest.file_facts(folder / name)
     body.pop("checksum", None)
-    (folder / manifest.NAME).write_text(json.dumps({**body, "checksum": manifest._checksum(body)}))
+    (folder / manifest.NAME).write_text(json.dumps({**body, "checksum": manifest.checksum(body)}))
 
 
 def sign_tokenizer(folder: Path) -> None:

@@ -47,7 +47,7 @@ def step_of(checkpoint: Path) -> int | None:
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:
     body = {"format": FORMAT, **manifest}
-    write_json(folder / NAME, {**body, "checksum": _checksum(body)})
+    write_json(folder / NAME, {**body, "checksum": checksum(body)})
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def read(folder: Path) -> dict[str, Any]:
         raise NewerFormatError(
             f"{path}: format {body.get('format')!r:.40} is newer than this program reads ({FORMAT}); update it"
         )
-    if manifest.get("checksum") != _checksum(body):
+    if manifest.get("checksum") != checksum(body):
         raise CheckpointError(f"{path}: damaged: its checksum does not match")
     for problem in _problems(body):
         raise CheckpointError(f"{path}: damaged: {problem}")
@@ -142,5 +142,5 @@ def file_facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
 
 
-def _checksum(body: dict[str, Any]) -> str:
+def checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

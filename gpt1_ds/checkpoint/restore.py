@@ -15,9 +15,10 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
-from gpt1_ds.engine import master_weights
+from gpt1_ds.engine import master_weights, shared_disk
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.optimizer import MOMENTS
+from gpt1_ds.engine.process_groups import ProcessGroups
 
 
 def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = False) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = F
 
     Raises CheckpointError.
     """
-    facts = engine.groups.agree(lambda: manifest.read(folder))
+    facts = same_manifest(engine.groups, folder)
     engine.groups.agree(lambda: _fill(engine, folder, facts, weights_only))
     parts = engine.groups.gather(hashes_of(master_weights.saved_fragments(engine)))
     found, saved = total_hashes(parts), facts["parameters"]
@@ -35,6 +36,15 @@ def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = F
     master_weights.publish(engine)
     loss = probe.probe_loss(engine, config.model)
     engine.groups.agree(lambda: probe.check(folder, facts["probe"], loss, config.train.precision))
+    return facts
+
+
+def same_manifest(groups: ProcessGroups, folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint, which is the same on all ranks. Raises CheckpointError, and ConfigError
+    where hosts have different checkpoints at this path.
+    """
+    facts = groups.agree(lambda: manifest.read(folder))
+    groups.compare({str(folder): manifest.checksum(facts)[:16]})
     return facts
 
 
@@ -48,7 +58,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
-            verify(engine, folder)
+            verify(engine, folder, run_dir.path)
             facts = restore(engine, config, folder)
         except manifest.NewerFormatError:
             raise
@@ -64,11 +74,14 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     return None
 
 
-def verify(engine: Engine, folder: Path) -> None:
-    """Raise CheckpointError for a checkpoint whose files are not as they were written; the ranks share the reading."""
-    share, threads = (engine.groups.rank, engine.groups.world), torch.get_num_threads()
-    alive = partial(engine.progress, "set-up")
-    engine.groups.agree(lambda: verify_files(folder, manifest.read(folder), share, threads, alive))
+def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
+    """Raise CheckpointError for a checkpoint whose files are not as they were written. The ranks share the reading, of
+    all hosts where the files are on the same disk as the folder `shared` (engine/shared_disk.py).
+    """
+    facts = same_manifest(engine.groups, folder)
+    part = shared_disk.share(engine.groups, [folder / name for name in sorted(facts["files"])], shared)
+    threads, alive = torch.get_num_threads(), partial(engine.progress, "set-up")
+    engine.groups.agree(lambda: verify_files(folder, facts, part, threads, alive))
 
 
 def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:

@@ -26,14 +26,6 @@ def staged(source: str) -> Path:
     return copy if described[0] == described[1] else Path(source)
 
 
-def share_to_verify(rank: int, world: int) -> tuple[int, int]:
-    """(k, n): this rank is the k-th of n that verify the data together: those of the job, or of this node where every
-    node reads a copy of its own."""
-    if VARIABLE not in os.environ:
-        return rank, world
-    return int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
 def stage(sources: Sequence[str], place: Path) -> None:
     """Copy datasets to `place`; what is there and of the same size is kept. Raises OSError, for a full disk say, or a
     folder that is another person's or that others may write to."""

@@ -63,6 +63,12 @@ def verify_share(streams: Sequence[TokenStream], share: tuple[int, int], progres
             progress()
 
 
+def files_of(streams: Sequence[TokenStream]) -> list[Path]:
+    """Returns the files that `verify_share` reads."""
+    names = ((stream, shard["name"]) for stream in streams for shard in stream.shards)
+    return [stream.folder / f"{name}.{kind}" for stream, name in names for kind in ("bin", "idx")]
+
+
 def _compare(path: Path, digest: str, expected: str) -> None:
     if digest != expected:
         raise DataError(f"{path}: its sha256 differs from the one in dataset.json; {_AGAIN}")

@@ -7,7 +7,7 @@ PipeModelDataParallelTopology and Megatron's default order at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, lru_cache
@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 import deepspeed
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, HashStore
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store
 from torch.distributed import ProcessGroup
+from torch.distributed.rendezvous import rendezvous
 
-from gpt1_ds.common.errors import LaunchError, UserError
-from gpt1_ds.common.files import explain
+from gpt1_ds.common.errors import ConfigError, LaunchError, UserError
+from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.config import Config
+from gpt1_ds.engine import agreement
 from gpt1_ds.engine.deepspeed_patches import allow_sequence_parallel
 from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.launcher.launch import STORE_VARIABLE
@@ -126,6 +128,14 @@ class ProcessGroups:
                 raise found
         return result  # type: ignore[return-value]
 
+    def compare(self, read: Mapping[str, object]) -> None:
+        """Raise ConfigError alike on all ranks where what they `read` (where from -> its hash) is not the same."""
+        ranks = self.gather((this_node(), {key: str(value) for key, value in read.items()}))
+        way_out = "every host needs the same files there"
+        line = agreement.first_difference([one for _, one in ranks], [host for host, _ in ranks], lambda _: way_out)
+        if line is not None:
+            raise ConfigError(line)
+
     def on_rank_0(self, action: Callable[[], T]) -> T:
         """Rank 0's result of `action`, on every rank; its error, too."""
         return self.share(self.agree(action if self.rank == 0 else lambda: None))  # type: ignore[return-value]
@@ -171,10 +181,13 @@ class ProcessGroups:
         return self.layout.ranks(tensor=self.tensor_rank, pipeline=self.pipeline_rank)
 
 
-def connect(timeout_seconds: float, device: torch.device | None = None) -> torch.device:
+def connect(
+    timeout_seconds: float, device: torch.device | None = None, facts: Callable[[], Mapping[str, str]] | None = None
+) -> torch.device:
     """Join the other ranks (through the launcher's file, else MASTER_ADDR and MASTER_PORT), over NCCL on a GPU and gloo
     on a CPU; this rank's device, which is `device` or, where none is given, the one that `train.device=auto` finds. In
-    a notebook the group that a loaded model lives in serves a run, too. Raises LaunchError for any other group.
+    a notebook the group that a loaded model lives in serves a run, too. Raises LaunchError for any other group, and
+    ConfigError on all ranks where their `facts` (engine/agreement.py) differ.
     """
     device = device or choose(Config())
     timeout = timedelta(seconds=timeout_seconds)
@@ -189,12 +202,10 @@ def connect(timeout_seconds: float, device: torch.device | None = None) -> torch
                 "torch.distributed.destroy_process_group(), and load models again"
             )
     else:
-        store_file = os.environ.get(STORE_VARIABLE)
-        store = FileStore(store_file, world) if store_file else HashStore() if world == 1 else None
         with explained():
             dist.init_process_group(
                 backend,
-                store=store,
+                store=_meet(rank, world, timeout, facts),
                 rank=rank,
                 world_size=world,
                 timeout=timeout,
@@ -202,6 +213,19 @@ def connect(timeout_seconds: float, device: torch.device | None = None) -> torch
             )
     deepspeed.init_distributed(verbose=False)  # finds torch's group and adopts it
     return device
+
+
+def _meet(rank: int, world: int, timeout: timedelta, facts: Callable[[], Mapping[str, str]] | None) -> Store:
+    """Returns the store through which ranks make their groups, once they have found their `facts` to be the same."""
+    if world == 1:
+        return HashStore()
+    if store_file := os.environ.get(STORE_VARIABLE):  # forks of one process, which were given one configuration
+        return FileStore(store_file, world)
+    store = next(rendezvous("env://", rank, world, timeout=timeout))[0]
+    store.set_timeout(timeout)
+    if facts is not None:
+        agreement.compare(PrefixStore("agreement", store), rank, world, facts())
+    return PrefixStore("ranks", store)
 
 
 def connect_alone() -> ProcessGroup:

@@ -12,19 +12,22 @@ import torch.distributed as dist
 
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
-from gpt1_ds.engine import graphs
+from gpt1_ds.engine import agreement, graphs
 from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
 
 
 @contextlib.contextmanager
-def distributed_session(config: Config) -> Iterator[ProcessGroups]:
-    """This rank, connected to the others and placed in the layout."""
+def distributed_session(config: Config, **told: object) -> Iterator[ProcessGroups]:
+    """This rank, connected to the others and placed in the layout; `told` is what its command was told beside the
+    configuration. Raises ConfigError on all ranks where they differ in either (engine/agreement.py).
+    """
     end = graphs.release_all if dist.is_initialized() else _disconnect  # a loaded model needs its group afterwards
     share_cores()
     keep_freed_blocks()
-    device = connect(config.guard.init_timeout, choose(config))
+    device = choose(config)
+    connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, told))
     try:
         ConfigError.raise_all(device_problems(config, device))
         yield ProcessGroups(config)

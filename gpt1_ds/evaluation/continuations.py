@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.answer import answer, encode_sentinels
 from gpt1_ds.evaluation.generate import continued
@@ -61,6 +62,7 @@ class Continuations:
         """What follows each prompt, until the end of a document or of `tokens`; what comes after one of the last texts
         may be missing. A prompt is cut at its beginning where it and `tokens` do not fit, as the `hf` model does.
         """
+        self.groups.compare({"prompts": digest(repr(prompt).encode() for prompt in prompts)})
         mine = prompts[self.groups.rank :: self.groups.world]
         found = [""] * len(prompts)
         for rank, texts in enumerate(self.groups.gather([self._write(*prompt) for prompt in mine])):

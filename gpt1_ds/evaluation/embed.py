@@ -17,6 +17,7 @@ from gpt1_ds.architecture.head import Pooling
 from gpt1_ds.common import progress
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.config.task import SENTENCES
+from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of
@@ -95,6 +96,7 @@ class Embedder:
 def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGroups) -> dict[str, Float32s]:
     """Text -> its vector [D], the same on every rank; each takes its part of the different texts."""
     order = sorted(set(texts), key=lambda text: (len(text), text))
+    groups.compare({"texts": digest(text.encode() for text in order)})
     with progress.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
         mine = embedder.vectors(order[groups.rank :: groups.world], show)
     vectors: dict[str, Float32s] = {}

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.restore import restore, verify
+from gpt1_ds.checkpoint.restore import restore, same_manifest, verify
 from gpt1_ds.checkpoint.verify import check_size
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import DataError
@@ -37,7 +36,8 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
 
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
-    with distributed_session(config) as groups:
+    told = {"checkpoints": checkpoints, "held_out": held_out, "missing": missing}
+    with distributed_session(config, command="evaluate", **told) as groups:
         config = with_common_micro_batch(config, groups)
         there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = there if missing else []
@@ -56,7 +56,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
 
 
 def _step(groups: ProcessGroups, checkpoint: Path) -> int:
-    return int(groups.agree(lambda: manifest.read(checkpoint))["step"])
+    return int(same_manifest(groups, checkpoint)["step"])
 
 
 def _tell(groups: ProcessGroups, out: Path | None, entry: Entry) -> None:
@@ -94,11 +94,12 @@ def _probe(
 
 def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path], out: Path | None) -> None:
     data = groups.agree(lambda: open_data(config))
+    groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if data.held_out is None:
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
     config = with_vocabulary(config, data.tokenizer.vocab_size)
-    for path, facts in zip(checkpoints, groups.agree(lambda: list(map(manifest.read, checkpoints))), strict=True):
-        check_size(path, facts, config.model)
+    for path in checkpoints:
+        check_size(path, same_manifest(groups, path), config.model)
     objective, *_ = draws = [
         pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(MASK_DRAWS)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.restore import same_manifest
 from gpt1_ds.common import log, progress
 from gpt1_ds.config import Config
 from gpt1_ds.engine.session import distributed_session
@@ -29,13 +29,15 @@ def evaluate_harness(
     """
     from gpt1_ds.interop import harness
 
-    with distributed_session(config) as groups:
+    told = {"checkpoints": checkpoints, "tasks": tasks, "limit": limit, "missing": missing}
+    with distributed_session(config, command="evaluate --lm-eval", **told) as groups:
         there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = {(e["task"], e["step"]): e["metrics"].get("examples") for e in there} if missing else {}
         asked = groups.agree(lambda: harness.load_tasks(tasks))
         wanted = asked.examples(limit)
+        groups.compare({f"{name}'s examples": count for name, count in wanted.items()})
         for checkpoint in checkpoints:
-            step = int(groups.agree(lambda path=checkpoint: manifest.read(path))["step"])  # type: ignore[misc]
+            step = int(same_manifest(groups, checkpoint)["step"])
             if all(done.get((harness.PREFIX + name, step)) == count for name, count in wanted.items()):
                 continue
             scorer = groups.agree(lambda path=checkpoint: Continuations(load_checkpoint(path), groups))  # type: ignore[misc]

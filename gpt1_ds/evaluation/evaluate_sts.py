@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpt1_ds.checkpoint.restore import same_manifest
 from gpt1_ds.common import log
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -36,11 +37,13 @@ def evaluate_sts(
     (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`. `missing` leaves out
     what `out` has already.
     """
-    with distributed_session(config) as groups:
+    told = {"checkpoints": checkpoints, "pairs": pairs, "pooling": pooling, "missing": missing}
+    with distributed_session(config, command="evaluate --sts", **told) as groups:
         splits = groups.agree(lambda: read_scored(pairs))
         there = groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()
         for checkpoint in checkpoints:
+            same_manifest(groups, checkpoint)
             embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]
             task = STS if embedder.pooling == embedder.default else f"{STS}-{embedder.pooling}"
             for split, examples in splits.items():

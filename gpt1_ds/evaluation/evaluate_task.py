@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.restore import restore, verify
+from gpt1_ds.checkpoint.restore import restore, same_manifest, verify
 from gpt1_ds.checkpoint.verify import check_size
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log, progress
@@ -35,14 +35,16 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
     (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing` leaves out
     what `out` has already of a checkpoint.
     """
-    with distributed_session(config) as groups:
+    told = {"checkpoints": checkpoints, "missing": missing}
+    with distributed_session(config, command="evaluate", **told) as groups:
         config = with_common_micro_batch(config, groups)
         data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
+        groups.compare({f"task.path, {split}": encoded.data_hash for split, encoded in scorer.splits.items()})
         config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()
         engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
         labelled = [split for split in scorer.splits if split != "train" and scorer.has_labels(split)]
-        steps = groups.agree(lambda: [manifest.read(checkpoint)["step"] for checkpoint in checkpoints])
+        steps = [same_manifest(groups, checkpoint)["step"] for checkpoint in checkpoints]
         for checkpoint, step in zip(checkpoints, steps, strict=True):
             left = [split for split in labelled if (scorer.task_of(split).name, split, step) not in done]
             if left:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.likelihoods import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded
@@ -68,6 +69,7 @@ def shared_scores(
         for sequence, count in zip(sequences, scored, strict=True)
     ]
     number_of = dict(zip(reversed(place_N), reversed(range(len(sequences))), strict=True))  # the first that is alike
+    groups.compare({"what is scored": digest(part for part, _ in places), "frame": frame})
     numbers = sorted(number_of.values(), key=lambda number: len(sequences[number]))
     mine = numbers[groups.rank :: groups.world]
     here = [np.zeros((0, 2))]

@@ -42,7 +42,10 @@ def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], N
             _describe(workload)
         return workload
 
-    return groups.agree(open_here)
+    workload = groups.agree(open_here)
+    splits = {f"task.path, {split}": encoded.data_hash for split, encoded in workload.scorer.splits.items()}
+    groups.compare({"the tokenizer": workload.tokenizer_hash, **splits})
+    return workload
 
 
 def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:

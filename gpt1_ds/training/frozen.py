@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.restore import same_manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import write_atomic, write_json
@@ -38,7 +39,9 @@ def fit_frozen(config: Config) -> int:
     with distributed_session(config) as groups, locked_run_dir(run_dir, config, groups):
         groups.on_rank_0(lambda: _prepare(run_dir, config))
         data = groups.agree(lambda: read_task(task))
-        embedder = groups.agree(lambda: Embedder(load_checkpoint(find(source))))
+        checkpoint = groups.agree(lambda: find(source))
+        same_manifest(groups, checkpoint)
+        embedder = groups.agree(lambda: Embedder(load_checkpoint(checkpoint)))
         rows = [row for examples in data.splits.values() for row in text_rows(examples)]
         vectors = shared_vectors(embedder, (text for row in rows for text in row if text), groups)
         groups.on_rank_0(lambda: _fit(data, vectors, run_dir))

@@ -10,8 +10,8 @@ from typing import Any
 from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import Data, open_data
-from gpt1_ds.data.staging import share_to_verify
-from gpt1_ds.data.verify import verify_share
+from gpt1_ds.data.verify import files_of, verify_share
+from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -20,6 +20,7 @@ from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
+from gpt1_ds.training.run_folder import run_folder
 from gpt1_ds.training.workload import Record, Workload
 
 
@@ -73,7 +74,9 @@ class Pretraining(Workload):
 def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Pretraining:
     """The workload on the data that the configuration names, verified. Raises DataError and ConfigError."""
     data = groups.agree(lambda: open_data(config))
+    groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if config.data.verify:
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
-        groups.agree(lambda: verify_share(streams, share_to_verify(groups.rank, groups.world), alive))
+        share = shared_disk.share(groups, files_of(streams), run_folder(config).path)
+        groups.agree(lambda: verify_share(streams, share, alive))
     return Pretraining(config, data, groups)

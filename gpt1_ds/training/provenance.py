@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -10,13 +9,13 @@ import shlex
 import socket
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gpt1_ds
+from gpt1_ds.engine.agreement import source_hash
 from gpt1_ds.launcher.accelerator import DRIVER
 
 PACKAGES = (
@@ -44,14 +43,9 @@ DECIDING = (
 )
 
 
-@cache
 def provenance() -> dict[str, str]:
     """Hash of this package's source and its version."""
-    package = Path(gpt1_ds.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
-    return {"code": digest.hexdigest()[:16], "version": gpt1_ds.__version__}
+    return {"code": source_hash(), "version": gpt1_ds.__version__}
 
 
 def git_revision() -> str | None:

@@ -43,7 +43,7 @@ class Restorer:
             draw_weights(self.engine, seed)
             return fresh, "from scratch"
         folder = self.engine.groups.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
-        verify(self.engine, folder)
+        verify(self.engine, folder, self.run_dir.path)
         if settings.init_from is not None:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"

@@ -15,13 +15,16 @@ from gpt1_ds.common.errors import EXIT_CONTINUE
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.launch import STORE_VARIABLE
 
 
 @contextlib.contextmanager
 def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> Iterator[None]:
-    """The run folder, created, locked by rank 0 and with a log file per rank. Raises UserError alike on all ranks."""
+    """The run folder, on a disk that all hosts share, created, locked by rank 0 and with a log file per rank. Raises
+    UserError alike on all ranks.
+    """
     with contextlib.ExitStack() as stack:
         groups.on_rank_0(lambda: run_dir.create(config.run.share))
         os.umask(0o077 if config.run.share == "private" else 0o007)
@@ -30,6 +33,7 @@ def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> It
             stack.enter_context(RunLock(run_dir.lock, config.guard.lock_timeout))
 
         groups.on_rank_0(take_lock)
+        shared_disk.require(groups, run_dir.path)
         stack.enter_context(_logged(run_dir, groups.rank))
         yield
 
