@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gpt1_ds import __version__
 from gpt1_ds.commands import (
@@ -38,6 +38,7 @@ from gpt1_ds.slurm import faults
 
 ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it on tasks, and use it: the same commands
 on two CPU cores and on a GPU cluster, and the same losses however the model is split over processes."""
+SAFE_PATH = "PYTHONSAFEPATH"  # Python's own variable: as if each were started with -P
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
@@ -69,6 +70,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 2 wrong usage, config or data, 75 saved and to be continued (in a job
     also when a fault of the world is in the way), else failed.
     """
+    with _safe_path():
+        return _main(arguments)
+
+
+@contextlib.contextmanager
+def _safe_path() -> Iterator[None]:
+    """No Python that this program starts runs files of the current folder in the place of libraries: fork server, data
+    workers, torchrun, trackers. What PYTHONPATH names is found as before.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         if not hasattr(options, "command"):

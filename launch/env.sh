@@ -16,7 +16,7 @@ set +eu # modules and conda read variables that nobody set, and their own comman
 # shellcheck source=/dev/null
 [ ! -e "${BASH_SOURCE[0]%/*}/job.sh" ] || . "${BASH_SOURCE[0]%/*}/job.sh"
 set -eu
-program=("${prefix[@]}" "${python[@]}" -m gpt1_ds)
+program=("${prefix[@]}" "${python[@]}" -P -m gpt1_ds) # -P: no file of the current folder stands in for a library
 
 job=${SLURM_JOB_ID:-} # every task of an array has its own, but to SLURM's commands one of them is the whole array
 task=${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
@@ -37,7 +37,8 @@ every_node() { # WORD...: the program, one task per node (or one per rank); a ta
 
 meet() { # where ranks find each other: only scontrol knows, and containers do not have it
   local host
-  host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  host=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  host=${host%%$'\n'*}
   getent hosts "$host" >/dev/null || host=$(scontrol show node "$host" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
   export MASTER_ADDR=${MASTER_ADDR:-$host} MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
 }

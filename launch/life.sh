@@ -1,4 +1,4 @@
-# Sourced by env.sh: a run's life as jobs. What decides is `python -m gpt1_ds slurm begin|end|verdict`; this file only
+# Sourced by env.sh: a run's life as jobs. What decides is `python -P -m gpt1_ds slurm begin|end|verdict`; this file only
 # starts processes and passes words on, next.sh starts the next job.
 # shellcheck shell=bash disable=SC2154
 

@@ -1,4 +1,4 @@
-# Sourced by env.sh: from one job of a run to the next, as `python -m gpt1_ds slurm begin|end` decided.
+# Sourced by env.sh: from one job of a run to the next, as `python -P -m gpt1_ds slurm begin|end` decided.
 # shellcheck shell=bash disable=SC2154
 
 follow() { # VERDICT WORD...: `stop`, `continue`, or `again FAULTS SECONDS NODES` after a fault of the world

@@ -1,11 +1,12 @@
 """A run of gpt1-ds by submitit, on SLURM or on this machine.
 
-python submitit_run.py [--cluster local] [--nodes 2] [--ranks 8] pretrain -c pretrain/gpt1_117m data.path=data/books
+python -P submitit_run.py [--cluster local] [--nodes 2] [--ranks 8] pretrain -c pretrain/gpt1_117m data.path=data/books
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--folder", default="runs/submitit", help="submitit's files and logs (default: %(default)s)")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="what you type after gpt1-ds")
     options = parser.parse_args()
+    os.environ["PYTHONSAFEPATH"] = "1"  # of the jobs: no file of the current folder stands in for a library
     executor = submitit.AutoExecutor(folder=options.folder, cluster=options.cluster)
     executor.update_parameters(
         **{"nodes": options.nodes, "tasks_per_node": options.ranks, "gpus_per_node": options.gpus},

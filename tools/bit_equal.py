@@ -76,7 +76,7 @@ class Code:
 
     def call(self, *words: str) -> None:
         """One command of the program. Raises SystemExit with its messages where it fails."""
-        command = [sys.executable, "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
         done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")

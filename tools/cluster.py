@@ -46,7 +46,7 @@ class Cluster:
         return done.stdout.strip()
 
     def program(self, *words: str, seconds: float = 120) -> Result:
-        command = [sys.executable, "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
         done = subprocess.run(
             command, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=seconds
         )

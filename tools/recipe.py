@@ -122,7 +122,7 @@ class Search:
 
     def call(self, *words: str) -> None:
         print("$ gpt1-ds", *words, flush=True)
-        subprocess.run([sys.executable, "-m", "gpt1_ds", *words], cwd=self.out, check=True)
+        subprocess.run([sys.executable, "-P", "-m", "gpt1_ds", *words], cwd=self.out, check=True)
 
 
 def draw(rows: list[dict[str, Any]], ngrams: list[dict[str, Any]], path: Path) -> None:

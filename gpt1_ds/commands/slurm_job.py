@@ -177,7 +177,8 @@ def _node(options: argparse.Namespace) -> int:
     """Become the ranks of this node: torchrun with its place among the nodes, or the one rank that this task is."""
     from gpt1_ds.launcher.network import try_port
 
-    program = [sys.executable, "-m", "gpt1_ds", *options.words]
+    python = [sys.executable, "-P"]  # torchrun's own ranks have PYTHONSAFEPATH from cli.py
+    program = ["-m", "gpt1_ds", *options.words]
     cores = len(os.sched_getaffinity(0)) // options.ranks
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
     if os.environ.get("SLURM_PROCID") == "0":
@@ -185,12 +186,12 @@ def _node(options: argparse.Namespace) -> int:
     nodes = os.environ["SLURM_NNODES"]
     if int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(options.ranks))
-        os.execv(program[0], program)
+        os.execv(python[0], [*python, *program])
     torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
     torchrun += [f"--nproc-per-node={options.ranks}", f"--master-addr={os.environ['MASTER_ADDR']}"]
     torchrun += [f"--master-port={os.environ['MASTER_PORT']}", "--shutdown-timeout=120"]
     torchrun += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]  # USR1 would end its agent, not its ranks
-    os.execv(program[0], [program[0], *torchrun, *program[1:]])
+    os.execv(python[0], [*python, *torchrun, *program])
 
 
 def _line_options(parser: argparse.ArgumentParser) -> None:

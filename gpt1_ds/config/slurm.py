@@ -32,7 +32,7 @@ class SlurmConfig:
     constraint: str | None = None  # node features
     exclude: str | None = None  # hosts to avoid, as `slurm check` names them
     options: list[str] = field(default_factory=list)  # further sbatch options, like --reservation=NAME
-    setup: list[str] = field(default_factory=list)  # shell lines that make `python -m gpt1_ds` work: modules, conda
+    setup: list[str] = field(default_factory=list)  # shell lines that make `python -P -m gpt1_ds` work: modules, conda
     environment: dict[str, str] = field(default_factory=dict)  # of the ranks: NCCL_SOCKET_IFNAME and the like
     launcher: Literal["torchrun", "srun"] = "torchrun"  # one task per node that starts its ranks, or a task per rank
     container: str | None = None  # image; null: none

@@ -36,7 +36,7 @@ def measure(options: Options) -> Row:
         short = 1 if options.quick else SHORT_RUNS
         turns = {
             PYTHON: partial(program.seconds, "-c", "pass", runs=short),
-            HELP: partial(program.seconds, "-m", "gpt1_ds", "--help", runs=short),
+            HELP: partial(program.seconds, "-P", "-m", "gpt1_ds", "--help", runs=short),
             TORCH: partial(program.seconds, "-c", "import torch"),
             STEP: partial(program.first_step, "off"),
         }
@@ -93,7 +93,7 @@ class _Program:
         words = ["pretrain", "-c", "pretrain/tiny_cpu", "--nproc", str(RANKS), f"data.path={self.data}"]
         words += [f"run.name={next(self.numbers)}", f"train.compile={compile_}", "train.steps=1", "train.log_every=1"]
         began, seconds = time.perf_counter(), None
-        command = [sys.executable, "-m", "gpt1_ds", *words]
+        command = [sys.executable, "-P", "-m", "gpt1_ds", *words]
         with subprocess.Popen(
             command, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True
         ) as process:
