@@ -189,3 +189,16 @@ def test_ranks_of_this_machine(driver: str, ranks: str | None, tmp_path: Path) -
     command = ["bash", str(shipped("launch") / "local.sh"), "pretrain", "train.steps=1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, f"pretrain train.steps=1 --nproc {ranks or 3}"), done.stderr
+
+
+def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:
+    """A list of thousands of hosts does not fit into a pipe at once: whoever reads only its first line kills scontrol."""
+    (tmp_path / "scontrol").write_text("#!/usr/bin/env bash\nexec seq -f 'localhost%.0f' 0 9999\n")
+    (tmp_path / "getent").write_text("#!/usr/bin/env bash\n")
+    for name in ("scontrol", "getent"):
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    command = ["bash", "-c", f'. {shipped("launch") / "env.sh"}; meet; echo "$MASTER_ADDR"']
+    environment |= {"SLURM_JOB_NODELIST": "localhost[0-9999]"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "localhost0\n"), done.stderr
