@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.files import shipped
+from gpt1_ds.config import secrets
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
@@ -84,11 +85,13 @@ def load_recorded(path: Path) -> Config:
     """All that a run folder says it was run with: to compare and show, never to act on. Raises ConfigError."""
     layer = _read_yaml(path)
     refuse_interpolations(layer.values, layer.origin)
-    return _resolved([layer], (), default_name([str(path)]))
+    return _resolved([layer], (), default_name([str(path)]), is_recorded=True)
 
 
-def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str) -> Config:
-    """The layers and words as one Config, called `name` unless they name it."""
+def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
+    """The layers and words as one Config, called `name` unless they name it. One that was recorded may hold secrets,
+    which earlier versions did not notice: it is not saved again.
+    """
     found: list[str] = []
     words = _read_words(overrides, found)
     merged = copy.deepcopy(_defaults())
@@ -106,7 +109,9 @@ def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str) -> C
     assert isinstance(config, Config)
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
-    ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
+    ConfigError.raise_all(
+        [*found, *problems(config), *(() if is_recorded else secrets.problems(config))]
+    )  # where a value was wrong, its default is looked at
     return config
 
 

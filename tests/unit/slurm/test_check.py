@@ -192,7 +192,7 @@ def test_ranks_of_this_machine(driver: str, ranks: str | None, tmp_path: Path) -
 
 
 def test_ranks_of_a_large_job_meet_at_its_first_host(tmp_path: Path) -> None:
-    """A list of thousands of hosts does not fit into a pipe at once: whoever reads only its first line kills scontrol."""
+    """A list of thousands of hosts does not fit into a pipe at once: who reads its first line alone kills scontrol."""
     (tmp_path / "scontrol").write_text("#!/usr/bin/env bash\nexec seq -f 'localhost%.0f' 0 9999\n")
     (tmp_path / "getent").write_text("#!/usr/bin/env bash\n")
     for name in ("scontrol", "getent"):
