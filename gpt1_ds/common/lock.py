@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -23,9 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, LockedError
+from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, LockedError, UserError
+from gpt1_ds.common.files import explain, naming
 
 HEARTBEAT_SECONDS = 5.0
+GUARD_SECONDS = 5.0  # that looking at a lock may keep others from looking
+QUIET_SECONDS = 5.0  # of waiting before a line says so
 STALE_SECONDS = 60.0  # a holder elsewhere whose heartbeat stands still for this long is gone
 LONG_AGO = 3600.0  # no two clocks are this far apart: a heartbeat that old needs no watching
 _SIZE = 512  # bytes of the file
@@ -39,20 +43,23 @@ class RunLock:
     def __init__(self, path: Path, wait_seconds: float = STALE_SECONDS) -> None:
         self.path, self.wait_seconds = path, wait_seconds
         self.token = secrets.token_hex(8)
+        self._unreadable: UserError | None = None  # why nothing is known of the lock
         self._seen: tuple[Any, float] = (None, 0.0)  # a holder's last heartbeat, and since when it is that one
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
-        """Raises LockedError naming a holder that lives, LaunchError for a lock that cannot be read."""
-        deadline = time.monotonic() + self.wait_seconds
-        while not self._take():
-            holder = self._read()
-            if time.monotonic() > deadline and holder is not None and not self._is_watched(holder):
-                raise LockedError(
-                    f"{self.path.parent}: another process writes this run folder: pid {holder.get('pid')} on "
-                    f"{holder.get('host')}, job {holder.get('job') or '-'}; stop it or choose another run.name"
-                )
+        """Wait at most `wait_seconds`, which is said after QUIET_SECONDS. Raises LockedError naming a holder that lives,
+        LaunchError or WorldError for a lock that cannot be read.
+        """
+        began, said = time.monotonic(), False
+        while not self._is_taken():
+            waited, problem = time.monotonic() - began, self._unreadable or self._locked()
+            if problem is not None and waited > self.wait_seconds:
+                raise problem
+            if problem is not None and not said and waited > QUIET_SECONDS:
+                log.say(f"waiting for at most {self.wait_seconds:g} s: {problem}")
+                said = True
             time.sleep(0.2)
         self._thread = threading.Thread(target=self._beat, name="run-lock", daemon=True)
         self._thread.start()
@@ -62,10 +69,32 @@ class RunLock:
         self._stop.set()
         if self._thread:
             self._thread.join(timeout=HEARTBEAT_SECONDS)
-        with contextlib.suppress(OSError), self._guarded():  # the folder may be gone
+        with contextlib.suppress(OSError, LaunchError), self._guarded():  # the folder may be gone
             holder = self._read()
             if holder and holder.get("token") == self.token:
                 self.path.unlink(missing_ok=True)
+
+    def _is_taken(self) -> bool:
+        """Whether the lock is ours now. What cannot be read may be readable later: a file server recovers."""
+        self._unreadable = None
+        try:
+            return self._take()
+        except _UnreadableError as error:
+            self._unreadable = error.problem
+            return False
+
+    def _locked(self) -> UserError | None:
+        """Who holds the lock; None where it is free, or not known yet whether the holder lives."""
+        try:
+            holder = self._read()
+        except _UnreadableError as error:
+            return error.problem
+        if holder is None or self._is_watched(holder):
+            return None
+        return LockedError(
+            f"{self.path.parent}: another process writes this run folder: pid {holder.get('pid')} on "
+            f"{holder.get('host')}, job {holder.get('job') or '-'}; stop it or choose another run.name"
+        )
 
     def _take(self) -> bool:
         """Put our lock there, after removing a stale one. True when it is ours."""
@@ -106,22 +135,34 @@ class RunLock:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        with open(self.path.with_name(f"{self.path.name}.guard"), "a") as guard:
-            _wait_for(guard.fileno())  # where there is no flock, linking alone is the lock
+        path = self.path.with_name(f"{self.path.name}.guard")
+        if os.path.lexists(path):
+            _check_regular(path)
+        with open(path, "a") as guard:
+            deadline = time.monotonic() + GUARD_SECONDS
+            while not _is_flocked(guard.fileno()):
+                if time.monotonic() > deadline:
+                    raise _UnreadableError(LockedError(f"{path}: another process has it open and locked; end that one"))
+                time.sleep(0.01)
             yield
 
     def _read(self) -> Holder | None:
         """The holder, `{}` for a lock without content, None when there is no lock. Raises LaunchError for another
         person's that may not be read."""
         try:
-            text = self.path.read_text()
+            _check_regular(self.path)
+            with naming(self.path):
+                text = self.path.read_text()
+        except FileNotFoundError:
+            return None
         except PermissionError:
             raise LaunchError(
                 f"{self.path}: is {_owner(self.path)}'s, who did not share it (run.share=group); ask for it, or choose "
                 "another run.name"
             ) from None
-        except OSError:
-            return None
+        except OSError as error:
+            problem = explain(error) or LaunchError(f"{self.path}: {error.strerror}; choose another run.name")
+            raise _UnreadableError(problem) from None
         try:
             found = json.loads(text)
         except ValueError:
@@ -167,6 +208,25 @@ class RunLock:
                     file.write(self._content())
 
 
+class _UnreadableError(LaunchError):
+    """A lock of which nothing is known now; `problem` says why."""
+
+    def __init__(self, problem: UserError) -> None:
+        super().__init__(*problem.problems)
+        self.problem = problem
+
+
+def _check_regular(path: Path) -> None:
+    """Raise _UnreadableError for a link, a folder or a pipe, which another program put there: opening a pipe waits."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise _UnreadableError(
+            LaunchError(
+                f"{path}: is no regular file; remove it where no process writes this run folder, or choose another "
+                "run.name"
+            )
+        )
+
+
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """A block that only one process of this machine is in, of those that name this folder. Nothing is left there."""
@@ -176,6 +236,17 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_flocked(descriptor: int) -> bool:
+    """Whether this process has the flock now, or there is none: then linking alone is the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _wait_for(descriptor: int) -> None:
@@ -239,8 +310,8 @@ def _owner(path: Path) -> str:
 def _start_time(pid: int) -> str | None:
     """Clock tick at which a process began (so that a reused pid is not taken for the holder); None when it is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else fields[19]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -39,12 +40,26 @@ class RunDir:
         self.lock = path / ".lock"
         self._pending: list[str] = []  # events that a full disk did not take
 
-    def create(self, share: str = "private") -> None:
-        """Make the folder. `private` is for its owner alone, `group` also lets the group read and write."""
+    def create(self, share: str = "private", job: bool = False) -> None:
+        """Make the folder. `private` is for its owner alone, `group` also lets the group read and write; a `job` of
+        SLURM writes notes in its slurm/.
+        """
         os.umask(0o077 if share == "private" else 0o007)
-        for folder in (self.path, self.checkpoints, self.logs, self.slurm):
+        self.check_place()
+        for folder in (self.path, self.checkpoints, self.logs, *([self.slurm] if job else [])):
             folder.mkdir(parents=True, exist_ok=True)
-        if self.path.stat().st_mode & 0o002:
+
+    def check_place(self) -> None:
+        """Raise ConfigError or OSError where this run folder cannot be made or should not be written. Writes nothing."""
+        for folder in (self.path, self.checkpoints, self.logs):
+            if os.path.lexists(folder) and not folder.is_dir():
+                raise ConfigError(f"{folder}: is no folder; remove it, or choose another run.name")
+        there = next(path for path in (self.path, *self.path.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+        if there == self.path and self.path.stat().st_mode & 0o002:
             raise ConfigError(f"{self.path}: everybody may write to this run folder; chmod o-w it or choose another")
 
     def job_stop(self, job: str) -> Path:

@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common import lock
-from gpt1_ds.common.errors import LaunchError, TrainingError
+from gpt1_ds.common.errors import LaunchError, LockedError, NodeError, TrainingError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.lock import RunLock
 
@@ -221,3 +222,66 @@ def test_a_folder_that_is_gone_hides_no_error(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="the run folder is gone"):
         run()
     assert not folder.exists(), "and nothing is made there again"
+
+
+def _link_to_nowhere(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [_link_to_nowhere, Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", [".lock", ".lock.guard"])
+def test_a_lock_that_is_no_file_is_waited_for_out_loud_and_refused(
+    name: str, make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lock.log, "say", said.append)
+    monkeypatch.setattr(lock, "QUIET_SECONDS", 0.1)
+    make(tmp_path / name)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=rf"{name}: is no regular file; remove it"), RunLock(tmp_path / ".lock", 0.5):
+        pass
+    assert 0.5 <= time.monotonic() - began < 5
+    assert len(said) == 1
+    assert "waiting for at most 0.5 s" in said[0]
+    assert name in said[0]
+
+
+def test_a_lock_whose_disk_is_in_trouble_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a fault of the node, which a job survives; a disk that recovers before is waited for."""
+    failing = [errno.EIO] * 2
+    read_text = Path.read_text
+
+    def read(path: Path, *words: str) -> str:
+        if path.name == ".lock" and failing:
+            raise OSError(failing[-1], os.strerror(failing[-1]))
+        return read_text(path, *words)
+
+    (tmp_path / ".lock").write_text("{}")
+    monkeypatch.setattr(Path, "read_text", read)
+    with pytest.raises(NodeError, match=r"\.lock: input/output error"), RunLock(tmp_path / ".lock", 0.3):
+        pass
+    threading.Timer(0.3, failing.clear).start()
+    with RunLock(tmp_path / ".lock", 5) as held:
+        assert json.loads(read_text(tmp_path / ".lock"))["token"] == held.token
+
+
+def test_who_is_waited_for_is_said(
+    tmp_path: Path, holder: multiprocessing.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lock.log, "say", said.append)
+    monkeypatch.setattr(lock, "QUIET_SECONDS", 0.1)
+    with pytest.raises(LockedError), RunLock(tmp_path / ".lock", 0.5):
+        pass
+    assert len(said) == 1
+    assert f"pid {holder.pid}" in said[0]
+
+
+def test_a_guard_that_a_stopped_process_has_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "GUARD_SECONDS", 0.1)
+    with open(tmp_path / ".lock.guard", "a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(LockedError, match="another process has it open"), RunLock(tmp_path / ".lock", 0.3):
+            pass
