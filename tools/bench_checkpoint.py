@@ -53,7 +53,7 @@ class Bench:
         self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])
         connect(600)
         self.groups = ProcessGroups(self.config)
-        self.engine = build_engine(self.config, VOCABULARY, self.groups)
+        self.engine = build_engine(self.config, self.groups)
         self.run_dir = RunDir(place)
         self.groups.on_rank_0(self.run_dir.create)
         self.manager = CheckpointManager(self.run_dir, self.engine, self.config)

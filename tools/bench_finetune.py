@@ -52,7 +52,7 @@ class Ours:
         groups = ProcessGroups(self.config)
         self.workload = Finetuning(self.config, read_task(self.config.task), Path(options.tokenizer), groups)
         config = self.workload.config
-        self.engine = build_engine(config, config.model.vocab_size, groups, objective=self.workload.objective)
+        self.engine = build_engine(config, groups, objective=self.workload.objective)
         self.batches = Batches(self.workload.batch, RunDir(Path(place) / "run"), self.engine)
         self.state = TrainingState()
 

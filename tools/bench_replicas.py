@@ -62,7 +62,7 @@ def measure(overrides: list[str], rounds: int) -> tuple[list[float], list[float]
     torch.set_num_threads(1)
     connect(600)
     assert config.model.vocab_size is not None, "it is among the overrides"
-    engine = build_engine(config, config.model.vocab_size, ProcessGroups(config))
+    engine = build_engine(config, ProcessGroups(config))
     replicas = Replicas(engine)
     torch.manual_seed(1)
     tokens = torch.randint(config.model.vocab_size, (config.train.global_batch, config.model.context + 1)).numpy()

@@ -164,7 +164,7 @@ def train_here(overrides: list[str], steps: int) -> dict[str, Any]:
         groups = ProcessGroups(config)
         workload = open_workload(config, groups)
         config = workload.config
-        engine = build_engine(config, config.model.vocab_size, groups, objective=workload.objective)
+        engine = build_engine(config, groups, objective=workload.objective)
         initial = _weights(engine)
         losses, norms, fingerprints = [], [], []
         for step in range(1, steps + 1):

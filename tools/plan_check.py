@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.architecture.head import pretraining_head
-from gpt1_ds.config import Config, load
+from gpt1_ds.config import Config, load, with_vocabulary
 from gpt1_ds.data.loader import Rows
 from gpt1_ds.data.rows import TextRows
 from gpt1_ds.data.windows import Int64s
@@ -167,7 +167,7 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     groups = ProcessGroups(config)
     baseline = resident("VmRSS")
     objective = objective_of(config)
-    engine = build_engine(config, VOCABULARY, groups, objective=objective)
+    engine = build_engine(with_vocabulary(config, VOCABULARY), groups, objective=objective)
     shape, draw, seconds = batch_shape(config, groups), np.random.default_rng(0), []
     for step in range(1, steps + 1):
         rows = [full_rows(config, draw, row_B) for row_B in shape.rows()]

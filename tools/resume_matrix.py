@@ -88,7 +88,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     groups = ProcessGroups(config)
     workload = open_workload(config, groups)
     config = workload.config
-    engine = build_engine(config, config.model.vocab_size, groups, objective=workload.objective)
+    engine = build_engine(config, groups, objective=workload.objective)
     results = []
     for checkpoint in checkpoints:
         verify(engine, checkpoint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpt1_ds.config.checkpoint import CheckpointConfig
 from gpt1_ds.config.data import DataConfig
@@ -41,3 +41,10 @@ class Config:
     def row(self) -> RowLengths:
         """Of pre-training."""
         return self.objective.lengths(self.model)
+
+
+def with_vocabulary(config: Config, vocab_size: int) -> Config:
+    """`config` with `model.vocab_size` filled in from the tokenizer, as it is saved."""
+    if config.model.vocab_size is not None:
+        return config
+    return replace(config, model=replace(config.model, vocab_size=vocab_size))

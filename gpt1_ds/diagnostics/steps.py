@@ -112,7 +112,7 @@ def _step_bits(config: Config, groups: ProcessGroups) -> str:
 def _built(config: Config, groups: ProcessGroups) -> tuple[Engine, list[MicroBatch]]:
     """A new engine with initial weights, and this rank's micro-batches of random tokens."""
     gc.collect()  # the engine before it, which refers to itself
-    engine = build_engine(config, _vocabulary(config), groups)
+    engine = build_engine(config, groups)
     length = config.model.context + 1
     rows = []
     for numbers in batch_shape(config, groups).rows():

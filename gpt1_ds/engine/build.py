@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpt1_ds.config import Config
@@ -23,16 +22,18 @@ def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
 
 
 def build_engine(
-    config: Config, vocab_size: int, groups: ProcessGroups, initialise: bool = True, objective: Objective | None = None
+    config: Config, groups: ProcessGroups, initialise: bool = True, objective: Objective | None = None
 ) -> Engine:
-    """The engine that the configuration asks for, with initial weights unless they will be loaded. Without an
-    `objective` it is that of pre-training, and may only be evaluated on the probe and on text that is given.
+    """The engine that the configuration asks for, with initial weights unless they will be loaded. `config` names the
+    vocabulary size: a run's or a checkpoint's does. Without an `objective` it is that of pre-training, and may only be
+    evaluated on the probe and on text that is given.
     """
+    assert config.model.vocab_size is not None, "with_vocabulary fills it in"
     if config.parallel.pipelined:
         from gpt1_ds.engine.pipelined import PipelineEngine as Kind
     else:
         from gpt1_ds.engine.plain import DenseEngine as Kind  # type: ignore[assignment]
-    engine: Engine = Kind(config, vocab_size, groups, objective or pretraining_objective(config))
+    engine: Engine = Kind(config, config.model.vocab_size, groups, objective or pretraining_objective(config))
     master_weights.connect_optimizer(engine)
     set_timeouts(groups.timeout)
     if initialise:
@@ -56,10 +57,3 @@ def training_batches(objective: TextObjective, rows: Sequence[Any], seed: int, s
 def evaluation_batches(objective: TextObjective, rows: Sequence[Any]) -> list[MicroBatch]:
     """Like `training_batches` for evaluation: rows numbered -1 weigh nothing."""
     return training_batches(objective, rows, 0, 0)
-
-
-def with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """`config` with `model.vocab_size` filled in from the tokenizer, as it is saved."""
-    if config.model.vocab_size is not None:
-        return config
-    return replace(config, model=replace(config.model, vocab_size=vocab_size))

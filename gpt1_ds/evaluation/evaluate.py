@@ -14,7 +14,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
-from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
+from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
 from gpt1_ds.evaluation.held_out import held_out_loss
@@ -97,20 +97,20 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
     groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if data.held_out is None:
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
-    config = with_vocabulary(config, data.tokenizer.vocab_size)
     for path in checkpoints:
-        check_size(path, same_manifest(groups, path), config.model)
+        facts = same_manifest(groups, path)
+        if facts["hashes"]["tokenizer"] != data.tokenizer_hash:
+            raise DataError(
+                f"{config.data.path[0].path}: was built with another tokenizer than {path} was trained with"
+            )
+        check_size(path, facts, config.model)
     objective, *_ = draws = [
         pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(MASK_DRAWS)
     ]
-    engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False, objective=objective)
+    engine = build_engine(config, groups, initialise=False, objective=objective)
     for checkpoint in checkpoints:
         verify(engine, checkpoint)
         facts = restore(engine, config, checkpoint, weights_only=True)
-        if facts["hashes"]["tokenizer"] != data.tokenizer_hash:
-            raise DataError(
-                f"{config.data.path[0].path}: was built with another tokenizer than {checkpoint} was trained with"
-            )
         step = int(facts["step"])
         shape, tokens = batch_shape(config, groups), int(facts["tokens"])
         with progress.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:

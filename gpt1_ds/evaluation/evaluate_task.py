@@ -42,7 +42,7 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
         groups.compare({f"task.path, {split}": encoded.data_hash for split, encoded in scorer.splits.items()})
         config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()
-        engine = build_engine(config, scorer.vocab_size, groups, initialise=False, objective=scorer.objective)
+        engine = build_engine(config, groups, initialise=False, objective=scorer.objective)
         labelled = [split for split in scorer.splits if split != "train" and scorer.has_labels(split)]
         steps = [same_manifest(groups, checkpoint)["step"] for checkpoint in checkpoints]
         for checkpoint, step in zip(checkpoints, steps, strict=True):

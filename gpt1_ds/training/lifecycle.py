@@ -109,8 +109,7 @@ def _build(
 ) -> Trainer:
     """The trainer with its weights: from its newest good checkpoint, from the one it was told to, or fresh."""
     config = workload.config
-    assert config.model.vocab_size is not None, "a workload fills it in"
-    engine = build_engine(config, config.model.vocab_size, groups, initialise=False, objective=workload.objective)
+    engine = build_engine(config, groups, initialise=False, objective=workload.objective)
     engine.progress = watchdog.beat
     log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
     sinks = trackers.begin(workload, run_dir, groups) if groups.rank == 0 else []

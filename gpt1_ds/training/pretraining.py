@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.architecture.count import training_flops_per_token
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, with_vocabulary
 from gpt1_ds.data.sources import Data, open_data
 from gpt1_ds.data.verify import files_of, verify_share
 from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.build import batch_shape, training_batches, with_vocabulary
+from gpt1_ds.engine.build import batch_shape, training_batches
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.objectives.base import TextObjective
@@ -37,7 +37,7 @@ class Pretraining(Workload):
         self.steps = schedule.total_steps(config.train, config.data, config.row, data.training.tokens_per_epoch)
         self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
         self.held_out_objective = pretraining_objective(config, data.tokenizer, data.data_hash)
-        self.flops_per_token = training_flops_per_token(config, data.tokenizer.vocab_size)
+        self.flops_per_token = training_flops_per_token(config, config.model.vocab_size or 0)
 
     def batch(self, number: int, step: int) -> StepBatch:
         batch = self.data.training.batch(number, self.shape)

@@ -33,7 +33,7 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     layout = ["parallel.tensor=1", "parallel.pipeline=1", "parallel.zero=1"]
     config = load([str(FOLDER / "config.yaml")], [*layout, *words])
     connect(60)
-    engine = build_engine(config, 345, ProcessGroups(config))
+    engine = build_engine(config, ProcessGroups(config))
     verify(engine, FOLDER)
     restore(engine, config, FOLDER)
     wrong = _not_restored(engine, config, FOLDER)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt1_ds.config import load
+from gpt1_ds.config import load, with_vocabulary
 
 
 def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any], *arguments: Any) -> Any:
@@ -26,7 +26,7 @@ def on_engine(overrides: list[str], vocab_size: int, action: Callable[..., Any],
             stack.enter_context(sequence_parallel_on_cpu())
         torch.set_num_threads(1)
         connect(120)
-        engine = build_engine(config, vocab_size, ProcessGroups(config))
+        engine = build_engine(with_vocabulary(config, vocab_size), ProcessGroups(config))
         result = action(engine, config, *arguments)
         dist.destroy_process_group()
     return result
@@ -92,7 +92,7 @@ def fine_tune(config: Any, tokenizer: Any, weights: dict[str, np.ndarray], steps
     connect(120)
     groups = ProcessGroups(config)
     workload = Finetuning(config, read_task(config.task), tokenizer, groups)
-    engine = build_engine(workload.config, workload.config.model.vocab_size, groups, objective=workload.objective)
+    engine = build_engine(workload.config, groups, objective=workload.objective)
     fill(engine, weights)
     predictions, dev_loss = workload.scorer.predict(engine, "dev")
     found: dict[str, Any] = {"predictions": predictions, "dev_loss": dev_loss, "steps": [], "examples": []}

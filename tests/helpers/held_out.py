@@ -15,9 +15,9 @@ def measure(overrides: list[str], plainly: bool) -> dict[str, Any]:
     """Runs on every rank: the record as a dictionary, the deviation among masks; with `plainly` also `plain` ones."""
     import torch.distributed as dist
 
-    from gpt1_ds.config import load
+    from gpt1_ds.config import load, with_vocabulary
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine.build import batch_shape, build_engine, with_vocabulary
+    from gpt1_ds.engine.build import batch_shape, build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.evaluation.held_out import held_out_loss
     from gpt1_ds.evaluation.measures import mask_deviation
@@ -31,7 +31,7 @@ def measure(overrides: list[str], plainly: bool) -> dict[str, Any]:
     groups, data = ProcessGroups(config), open_data(config)
     config = with_vocabulary(config, data.tokenizer.vocab_size)
     draws = [pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(1 + OTHERS)]
-    engine = build_engine(config, data.tokenizer.vocab_size, groups, initialise=False, objective=draws[0])
+    engine = build_engine(config, groups, initialise=False, objective=draws[0])
     weights = random_weights(config.model, data.tokenizer.vocab_size, head=draws[0].head)
     counts = np.bincount(data.held_out.stream.read(0, data.held_out.stream.tokens))
     weights["masked.bias"][torch.from_numpy(np.argsort(-counts)[:8].copy())] += 6  # so that some are right

@@ -99,9 +99,8 @@ class Ours:
 
         connect(device)
         keep_freed_blocks()
-        assert config.model.vocab_size is not None, "it is known here"
         self.config, self.text, self.rate, self.steps = config, text, rate, 0
-        self.engine: Any = build_engine(config, config.model.vocab_size, ProcessGroups(config))
+        self.engine: Any = build_engine(config, ProcessGroups(config))
 
     def step(self) -> float:
         """One optimizer step; its loss."""

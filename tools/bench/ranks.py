@@ -89,7 +89,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.config import load
+    from gpt1_ds.config import load, with_vocabulary
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
     from gpt1_ds.engine.heap import keep_freed_blocks
@@ -99,7 +99,7 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     config = load([], words)
     connect(600)
     groups = ProcessGroups(config)
-    engine = build_engine(config, vocabulary, groups)
+    engine = build_engine(with_vocabulary(config, vocabulary), groups)
     shape = config.train.global_batch, config.model.context + 1
 
     def step(number: int, threads: int = 1) -> dict[str, float]:

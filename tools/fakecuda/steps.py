@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpt1_ds.architecture.facts import COLUMNS
-from gpt1_ds.config import Config, load
+from gpt1_ds.config import Config, load, with_vocabulary
 from gpt1_ds.launcher.accelerator import choose, fitted
 from tools.fakecuda.counter import Counter, Counts
 
@@ -130,9 +130,9 @@ def build(config: Config, objective: Objective | None = None) -> Engine:
     if config.parallel.zero == 3:
         _trust_the_others()
     connect(config.guard.init_timeout, choose(config))
-    vocab_size = config.model.vocab_size or VOCABULARY
+    config = with_vocabulary(config, VOCABULARY)
     with Counter():  # DeepSpeed asks for values here, too
-        engine = build_engine(config, vocab_size, ProcessGroups(config), initialise=False, objective=objective)
+        engine = build_engine(config, ProcessGroups(config), initialise=False, objective=objective)
     if config.parallel.pipelined:
         _announce_shapes(config, engine)
     return engine
