@@ -27,5 +27,6 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
 }
 
 successor() { # a singleton: it waits for this job; what is of this job alone is not handed down
-  env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN sbatch "${options[@]}" "$@"
+  env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN \
+    GPT1_DS_CONTINUES=1 sbatch "${options[@]}" "$@" # what was told to begin anew has done so
 }

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
-    from gpt1_ds.tasks.reading import TaskData
+    from gpt1_ds.training.checks import Start
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config import to_yaml, world_problems
+    from gpt1_ds.config import to_yaml
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.report.profile_page import update_profile
-    from gpt1_ds.tracking.libraries import library_problems
     from gpt1_ds.tracking.wandb_sweep import as_trial
+    from gpt1_ds.training.checks import Start
     from gpt1_ds.training.finetune_config import check_task, finetune_config
 
     if key_sweep.is_asked(options):
@@ -35,11 +35,13 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
-    data = check_task(config)
+    start = Start(config, world)
+    start.check()
     if options.dry_run:
-        for line in _plan(config, world, data):
-            print(line)
+        print(*_plan(start), sep="\n")
+        return 0
+    if (step := start.finished_step()) is not None:
+        start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
     code = launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
@@ -47,26 +49,17 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _plan(config: Config, world: int, data: TaskData) -> Iterator[str]:
+def _plan(start: Start) -> Iterator[str]:
     from gpt1_ds.plan.report import describe
-    from gpt1_ds.tasks.encoding import encode, length_limit
-    from gpt1_ds.tasks.layouts import fitted
-    from gpt1_ds.tasks.sentences import scored
-    from gpt1_ds.tasks.text import encode_answers, source_limit
-    from gpt1_ds.training.finetune_config import tokenizer_of
 
-    assert config.task is not None, "finetune_config checks it"
-    tokenizer, limit = tokenizer_of(config), length_limit(config.task, config.model.context)
-    task = fitted(data.task, config.task, config.model)
-    if task.answers:
-        limit = source_limit(limit, encode_answers(task, tokenizer), config.model.stacks)
+    task = start.task.task
     yield f"task: {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}"
-    for split, examples in data.splits.items():
-        encoded = encode(task if split == "train" else scored(task), examples, tokenizer, limit)
+    for split, encoded in start.encoded.items():
         longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
         yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
-    yield from data.notes
-    yield from describe(config, world, config.model.vocab_size or tokenizer.vocab_size, None)
+    yield from start.task.notes
+    yield from describe(start.config, start.world, start.resolved.model.vocab_size, None)
+    yield from start.first_acts()
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import key_sweep
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.config import to_yaml, world_problems
-    from gpt1_ds.data.sources import found_data, needs_embedded_corpus, open_data, with_embedded_corpus
+    from gpt1_ds.config import to_yaml
+    from gpt1_ds.data.sources import found_data
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
-    from gpt1_ds.tracking.libraries import library_problems
     from gpt1_ds.tracking.wandb_sweep import as_trial
+    from gpt1_ds.training.checks import Start
     from gpt1_ds.training.pretrain_config import pretrain_config
 
     if key_sweep.is_asked(options):
@@ -33,18 +32,18 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
-    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
+    start = Start(config, world)
+    start.check()
     if options.dry_run:
-        for line in describe(config, world, *found_data(config, quietly=True)):
-            print(line)
-        if not needs_embedded_corpus(config):  # it would be built first
-            open_data(config)
+        print(*describe(config, world, *found_data(config, quietly=True)), *start.first_acts(), sep="\n")
+        return 0
+    start = start.with_corpus()
+    if (step := start.finished_step()) is not None:
+        start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    config = with_embedded_corpus(config)
-    open_data(config)  # what is wrong with the data is said once, before ranks start
-    code = launch.start("gpt1_ds.training.pretrain:pretrain", (config,), options.nproc)
-    update_profile(config)
+    code = launch.start("gpt1_ds.training.pretrain:pretrain", (start.config,), options.nproc)
+    update_profile(start.config)
     return code
 
 

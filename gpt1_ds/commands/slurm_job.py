@@ -14,10 +14,10 @@ from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import tries
-from gpt1_ds.slurm.faults import RUN_VARIABLE, Fault, fault_of
+from gpt1_ds.slurm.faults import Fault, fault_of
 from gpt1_ds.slurm.faults import write as write_fault
 
 if TYPE_CHECKING:
@@ -62,17 +62,21 @@ def _begin(options: argparse.Namespace) -> int:
 def _prepare(options: argparse.Namespace) -> Path:
     """The run folder of a job whose ranks may start."""
     from gpt1_ds.launcher import accelerator
+    from gpt1_ds.training import claim
+    from gpt1_ds.training.checks import Start
 
     command, *arguments = options.words
     files, overrides = _split(arguments)
     with contextlib.redirect_stdout(sys.stderr):
-        config = job_config(command, files, overrides, options.world)
-        accelerator.prepare(config)
-        _check_data(command, config)
-    run_dir = RunDir(Path(config.run.dir) / config.run.name)
-    run_dir.create(config.run.share)
-    with RunLock(run_dir.lock, config.guard.lock_timeout):  # waited for here, before all ranks wait for it
-        tries.begin(run_dir, options.job, options.restart)
+        start = Start(job_config(command, files, overrides, options.world), options.world)
+        start.check()
+        accelerator.prepare(start.config)
+        start = start.with_corpus()
+        run_dir = start.run_dir
+        run_dir.create(start.config.run.share, job=True)
+        with RunLock(run_dir.lock, start.config.guard.lock_timeout):  # waited for here, before all ranks wait for it
+            claim.take(run_dir, start.resolved)
+            tries.begin(run_dir, options.job, options.restart)
     return run_dir.path.resolve()
 
 
@@ -80,18 +84,15 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     """The configuration of a job, which `world` ranks run; None before its submission. Raises ConfigError where its
     ranks would.
     """
-    from gpt1_ds.config import load, world_problems
+    from gpt1_ds.config import world_problems
     from gpt1_ds.launcher import accelerator
     from gpt1_ds.slurm import submit
+    from gpt1_ds.training.finetune_config import finetune_config
+    from gpt1_ds.training.pretrain_config import pretrain_config
 
     if command not in submit.COMMANDS:
         raise UserError(f"{command}: jobs are of {' or '.join(submit.COMMANDS)}")
-    if command == "finetune":
-        from gpt1_ds.training.finetune_config import finetune_config
-
-        config = finetune_config(files, overrides)
-    else:
-        config = load(files, overrides)
+    config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
     slurm = config.slurm
     ranks = world or slurm.nodes * slurm.ranks
     config = accelerator.fitted(config, ranks)
@@ -107,18 +108,6 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     shared.training(parser)
     known, rest = parser.parse_known_args(arguments)
     return known.config, [*known.overrides, *rest]
-
-
-def _check_data(command: str, config: Config) -> None:
-    """Raise what every rank would raise about the data."""
-    if command == "finetune":
-        from gpt1_ds.training.finetune_config import check_task
-
-        check_task(config)
-    else:
-        from gpt1_ds.data.sources import open_data, with_embedded_corpus
-
-        open_data(with_embedded_corpus(config))
 
 
 def _end_options(parser: argparse.ArgumentParser) -> None:

@@ -49,8 +49,8 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> RunLock:
-        """Wait at most `wait_seconds`, which is said after QUIET_SECONDS. Raises LockedError naming a holder that lives,
-        LaunchError or WorldError for a lock that cannot be read.
+        """Wait at most `wait_seconds`, which a line says after QUIET_SECONDS. Raises LockedError naming a holder that
+        lives, LaunchError or WorldError for a lock that cannot be read.
         """
         began, said = time.monotonic(), False
         while not self._is_taken():

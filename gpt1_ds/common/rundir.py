@@ -14,6 +14,8 @@ from typing import Any
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import append
 
+RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
+
 
 class RunDir:
     """Paths and requests of `<run.dir>/<run.name>/`. Creating an instance touches nothing."""
@@ -50,7 +52,7 @@ class RunDir:
             folder.mkdir(parents=True, exist_ok=True)
 
     def check_place(self) -> None:
-        """Raise ConfigError or OSError where this run folder cannot be made or should not be written. Writes nothing."""
+        """Raise ConfigError or OSError where this run folder cannot be made, or everybody may write there."""
         for folder in (self.path, self.checkpoints, self.logs):
             if os.path.lexists(folder) and not folder.is_dir():
                 raise ConfigError(f"{folder}: is no folder; remove it, or choose another run.name")

@@ -13,7 +13,7 @@ class CheckpointConfig:
     keep: int = 3  # newest checkpoints kept; none is deleted before a newer one was read back
     keep_every: int = 0  # also keep every checkpoint whose step is a multiple of this; 0: none
     background: Literal["auto", "on", "off"] = "auto"  # write a copy while training continues; auto: if memory allows
-    resume: str = "auto"  # auto: continue from the newest good one; never: refuse a folder that holds one; or a PATH
+    resume: str = "auto"  # auto: from the newest good one; never: begin anew, what is there is moved aside; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0
 
     def problems(self) -> Iterator[str]:

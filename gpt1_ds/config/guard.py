@@ -20,7 +20,7 @@ class GuardConfig:
     step_timeout: float = 600.0  # seconds a rank may go without progress in a step before the run ends
     save_timeout: float = 600.0  # the same while a checkpoint is saved
     init_timeout: float = 600.0  # seconds all ranks have to meet, load and compile, up to their first step's end
-    lock_timeout: float = 60.0  # seconds to wait for another process that writes the run folder, or a lock file that cannot be read
+    lock_timeout: float = 60.0  # seconds to wait for another process that writes the run folder, or for its lock file
 
     def problems(self) -> Iterator[str]:
         if self.z < 0:

@@ -214,3 +214,11 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
             f"train.global_batch={train.global_batch} does not split into {data_ranks} data-parallel ranks x "
             f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}"
         )
+
+
+def cpu_problems(config: Config) -> Iterator[str]:
+    """One line per setting that no CPU can run."""
+    if config.parallel.sequence:
+        yield "parallel.sequence=true needs CUDA (Megatron has no sequence-parallel regions on a CPU); leave it out"
+    if config.model.attention == "fused":
+        yield "model.attention=fused needs CUDA; leave it out for the exact kernel"

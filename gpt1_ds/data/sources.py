@@ -137,6 +137,11 @@ def needs_embedded_corpus(config: Config) -> bool:
     return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
 
 
+def lacks_embedded_corpus(config: Config) -> bool:
+    """Whether `python-docs` is a data source that is still to be built."""
+    return needs_embedded_corpus(config) and not (EMBEDDED_FOLDER / DESCRIPTION).exists()
+
+
 def with_embedded_corpus(config: Config, make: bool = True) -> Config:
     """The configuration with the folder of the embedded corpus in the place of `python-docs`; the folder is made where
     it is missing, unless `make` is false.

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
+from gpt1_ds.config.validate import cpu_problems
 from gpt1_ds.engine import agreement, graphs
 from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
@@ -55,10 +56,7 @@ def device_problems(config: Config, device: torch.device) -> Iterator[str]:
     """One line per setting that this kind of device cannot run."""
     if device.type == "cuda":
         return
-    if config.parallel.sequence:
-        yield "parallel.sequence=true needs CUDA (Megatron has no sequence-parallel regions on a CPU); leave it out"
-    if config.model.attention == "fused":
-        yield "model.attention=fused needs CUDA; leave it out for the exact kernel"
+    yield from cpu_problems(config)
     if config.train.precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
         yield "train.precision=fp16 is not supported by this CPU; use bf16 or fp32"
 

@@ -15,9 +15,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import NodeError, TrainingError, UserError
 from gpt1_ds.common.files import explain, write_atomic, write_json
-from gpt1_ds.common.rundir import RunDir
-
-RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def submit(submission: Submission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
     require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
-    submission.run_dir.create(share)
+    submission.run_dir.create(share, job=True)
     submission.place.mkdir()
     for name, text in submission.files.items():
         write_atomic(submission.place / name, text)

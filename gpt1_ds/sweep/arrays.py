@@ -96,7 +96,7 @@ def submit(sweep: ScalingSweep, submission: Submission) -> list[str]:
             f"it, or scancel {queued[0]}"
         )
     first = submission.arrays[0]
-    RunDir(sweep.folder).create(sweep.trials[0].config.run.share)
+    RunDir(sweep.folder).create(sweep.trials[0].config.run.share, job=True)
     (submission.place / "cells").mkdir(parents=True)
     for path, text in submission.files.items():
         write_atomic(path, text)

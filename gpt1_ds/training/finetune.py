@@ -6,22 +6,29 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.frozen import fit_frozen
 from gpt1_ds.training.lifecycle import live
+from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.results import write_results
-from gpt1_ds.training.run_folder import run_folder
+from gpt1_ds.training.vocabulary import task_tokenizer
 
 
 def finetune(config: Config) -> int:
     """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
+    return run_finetuning(config).exit_code
+
+
+def run_finetuning(config: Config) -> Outcome:
+    """Fine-tune on this rank; how it ended. Raises UserError and TrainingError."""
     if config.task is not None and config.task.form == "frozen":
         return fit_frozen(config)
     return live(config, open_finetuning, write_results)
@@ -57,17 +64,9 @@ def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
         temporary = run_dir.path / ".tokenizer.tmp"
         for left in (temporary, kept):  # by a run that was killed here, or before its first checkpoint
             shutil.rmtree(left, ignore_errors=True)
-        copy_tokenizer(_first_tokenizer(config), temporary)
+        copy_tokenizer(task_tokenizer(config), temporary)
         temporary.rename(kept)
     return kept
-
-
-def _first_tokenizer(config: Config) -> Path:
-    if config.checkpoint.init_from is not None:
-        return find(Path(config.checkpoint.init_from)) / "tokenizer"
-    assert config.task is not None, "fine-tuning has a task"
-    assert config.task.tokenizer is not None, "the command checks that one of the two is there"
-    return Path(config.task.tokenizer)
 
 
 def _describe(workload: Finetuning) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried
-from gpt1_ds.config.load import default_name, named
+from gpt1_ds.config.load import named
 from gpt1_ds.config.task import SENTENCES
+from gpt1_ds.config.train import TrainConfig
 from gpt1_ds.config.validate import transfer_problems
-from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import length_limit
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.training.beginning import model_of
+from gpt1_ds.training.vocabulary import task_tokenizer
+
+EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
@@ -26,7 +28,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
     Raises ConfigError, and CheckpointError when there is no such checkpoint.
     """
-    source = _model_of(files, overrides)
+    source = model_of(files, overrides)
     config = load(files, overrides, source)
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
@@ -80,30 +82,15 @@ def check_task(config: Config) -> TaskData:
     limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
     if config.task.form == "text":
-        answers = encode_answers(fitted(data.task, config.task, config.model), tokenizer_of(config))
+        answers = encode_answers(fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config)))
         source_limit(limit, answers, config.model.stacks)
     if config.task.form != "frozen":
         batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data
 
 
-def tokenizer_of(config: Config) -> Tokenizer:
-    """That of checkpoint.init_from, else of task.tokenizer."""
-    assert config.task is not None, "finetune_config checks it"
-    source = config.checkpoint.init_from
-    return load_tokenizer(find(Path(source)) / "tokenizer" if source else Path(config.task.tokenizer or ""))
-
-
-def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
-    """The configuration that says what the model is: the checkpoint's, or the run's own when that is gone."""
-    source = named(files, overrides, "checkpoint", "init_from")
-    if source is None:
-        return None
-    try:
-        return find(Path(source)) / "config.yaml"
-    except CheckpointError:
-        folder = Path(named(files, overrides, "run", "dir") or "runs")
-        own = folder / (named(files, overrides, "run", "name") or default_name(files)) / "config.yaml"
-        if own.is_file():
-            return own
-        raise
+def finetuning_steps(train: TrainConfig, per_epoch: int) -> int:
+    """Updates of a fine-tuning run; each epoch's last partial batch is dropped."""
+    if train.steps is not None:
+        return train.steps
+    return max(1, round((EPOCHS if train.epochs is None else train.epochs) * per_epoch))

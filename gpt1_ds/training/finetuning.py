@@ -24,9 +24,9 @@ from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch
+from gpt1_ds.training.finetune_config import finetuning_steps
 from gpt1_ds.training.workload import Record, Workload
 
-EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 DEV = "dev"
 UNDEFINED = -2.0  # JSON has no infinity
 
@@ -43,7 +43,7 @@ class Finetuning(Workload):
         self.train = self.scorer.splits["train"]
         config = self.config
         self.batches = TrainBatches(self.train, config.train.global_batch, config.run.seed, self.scorer.multiple)
-        self.steps = total_steps(config, self.batches.per_epoch)
+        self.steps = finetuning_steps(config.train, self.batches.per_epoch)
         self.objective = self.scorer.objective
         self.flops_per_token = self.scorer.flops_per_token()
 
@@ -93,11 +93,3 @@ class Finetuning(Workload):
     def facts(self) -> dict[str, Any]:
         head = self.scorer.objective.head
         return {"task": asdict(self.task), **({} if self.task.answers else {"head": asdict(head)})}
-
-
-def total_steps(config: Config, per_epoch: int) -> int:
-    """Updates of a fine-tuning run; each epoch's last partial batch is dropped."""
-    train = config.train
-    if train.steps is not None:
-        return train.steps
-    return max(1, round((EPOCHS if train.epochs is None else train.epochs) * per_epoch))

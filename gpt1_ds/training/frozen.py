@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.restore import same_manifest
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
@@ -27,12 +26,16 @@ from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.entries import merge
+from gpt1_ds.training.claim import run_folder
+from gpt1_ds.training.outcome import DONE, Outcome
 from gpt1_ds.training.results import FOLDER
-from gpt1_ds.training.run_folder import locked_run_dir, run_folder
+from gpt1_ds.training.run_folder import locked_run_dir
 
 
-def fit_frozen(config: Config) -> int:
-    """Fit and score on this rank, which makes its part of the vectors; rank 0 writes eval.json and predictions/."""
+def fit_frozen(config: Config) -> Outcome:
+    """Fit and score on this rank, which makes its part of the vectors; rank 0 writes eval.json and predictions/. There
+    are no steps.
+    """
     assert config.task is not None, "finetune_config checks it"
     assert config.checkpoint.init_from is not None, "finetune_config checks it"
     run_dir, task, source = run_folder(config), config.task, Path(config.checkpoint.init_from)
@@ -45,12 +48,10 @@ def fit_frozen(config: Config) -> int:
         rows = [row for examples in data.splits.values() for row in text_rows(examples)]
         vectors = shared_vectors(embedder, (text for row in rows for text in row if text), groups)
         groups.on_rank_0(lambda: _fit(data, vectors, run_dir))
-    return 0
+    return Outcome(DONE, 0)
 
 
 def _prepare(run_dir: RunDir, config: Config) -> None:
-    if steps_in(run_dir.checkpoints):
-        raise ConfigError(f"run.name: {run_dir.path} holds the checkpoints of another run; choose another name")
     run_dir.done.unlink(missing_ok=True)
     write_atomic(run_dir.config, to_yaml(config))
     run_dir.add_event("started", step=0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint.folders import remove_unfinished, steps_in
+from gpt1_ds.checkpoint.folders import remove_unfinished
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_FAILURE, ConfigError, TrainingError
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, TrainingError
 from gpt1_ds.common.files import read_json, write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded, to_yaml
@@ -27,22 +27,24 @@ from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
+from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.evaluator import Evaluator
+from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
 from gpt1_ds.training.restorer import Restorer
-from gpt1_ds.training.run_folder import exit_code, locked_run_dir, run_folder
+from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
-from gpt1_ds.training.stop import HANDOVER, Requests
-from gpt1_ds.training.trainer import DONE, Outcome, Trainer
+from gpt1_ds.training.stop import Requests
+from gpt1_ds.training.trainer import Trainer
 from gpt1_ds.training.workload import Open, Workload
 
 Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
-def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> int:
-    """Train on this rank until the run is done or asked to stop; the process's exit code."""
+def live(config: Config, open_workload: Open, conclude: Conclude | None = None) -> Outcome:
+    """Train on this rank until the run is done or asked to stop; how it ended. Raises UserError and TrainingError."""
     run_dir = run_folder(config)
     with (
         distributed_session(config) as groups,
@@ -64,7 +66,8 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if outcome.reason == DONE and conclude is not None:
                 conclude(workload, trainer.engine, trainer.state, run_dir)
             trainer.log.finish()
-            code, reason = _finish(run_dir, groups, outcome, time.monotonic() - begin), outcome.reason
+            _finish(run_dir, groups, outcome, time.monotonic() - begin)
+            reason = outcome.reason
         except TrainingError as failure:
             trainer.saver.finish()
             trainer.profile.end()
@@ -79,13 +82,11 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             if trainer.log.sinks:
                 watchdog.beat(ENDED)  # trackers may take their time
                 trackers.close(trainer.log.sinks, workload.config, run_dir, trainer.state, reason)
-        return code
+        return outcome
 
 
 def _prepare(run_dir: RunDir, config: Config) -> None:
     """Rank 0: refuse a folder of another run, note what changed, write config.yaml and env.json."""
-    if config.checkpoint.resume == "never" and steps_in(run_dir.checkpoints):
-        raise ConfigError(f"checkpoint.resume=never: {run_dir.path} holds checkpoints; choose another run.name")
     if run_dir.config.exists():
         changed = resume.changes(load_recorded(run_dir.config), config)
         resume.check(str(run_dir.path), changed)
@@ -147,19 +148,16 @@ def _build(
     return trainer
 
 
-def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> int:
-    handover = outcome.reason == HANDOVER
-    code = exit_code(handover)
+def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> None:
     if groups.rank == 0:
         if outcome.reason == DONE:
             write_json(run_dir.done, {"step": outcome.step})
-        words = {DONE: "done", "user": "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
+        words = {DONE: "done", USER: "stopped as asked", HANDOVER: "stopped to be continued"}[outcome.reason]
         log.say(f"{run_dir.path}: {words} after step {outcome.step}")
         _record(groups, run_dir, "stopped", outcome.step, reason=outcome.reason, seconds=round(seconds, 3))
         if _job():
-            outcome_code = 75 if handover else 0
-            write_json(run_dir.outcome(_job()), {"code": outcome_code, "reason": outcome.reason, "step": outcome.step})
-    return code
+            code = EXIT_CONTINUE if outcome.reason == HANDOVER else 0
+            write_json(run_dir.outcome(_job()), {"code": code, "reason": outcome.reason, "step": outcome.step})
 
 
 def _record(groups: ProcessGroups, run_dir: RunDir, event: str, step: int, **details: Any) -> None:

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
+from gpt1_ds.training.beginning import model_of
 
 
 def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
-    """Raises ConfigError, also for one that names a task."""
-    config = load(files, overrides)
+    """The configuration of a pre-training run; its model is that of the checkpoint which it begins with, if any, but
+    for keys that `files` or `overrides` name.
+
+    Raises ConfigError, also for one that names a task, and CheckpointError when there is no such checkpoint.
+    """
+    config = load(files, overrides, model_of(files, overrides))
     if config.task is not None:
         raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     return config

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.restore import restore, restore_newest, verify
-from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import draw_weights
+from gpt1_ds.training.beginning import check_data, check_steps_left, check_tokenizer, named_checkpoint
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -36,37 +37,30 @@ class Restorer:
         found = self.newest()
         if found is not None:
             return found[1], f"from step {found[1].step} of {found[0].name}"
-        settings, seed = self.config.checkpoint, self.config.run.seed
-        wanted = settings.init_from or (settings.resume if settings.resume not in ("auto", "never") else None)
         fresh = TrainingState(lowest_validation_loss=self.lowest)
-        if wanted is None:
-            draw_weights(self.engine, seed)
+        if (wanted := named_checkpoint(self.config)) is None:
+            draw_weights(self.engine, self.config.run.seed)
             return fresh, "from scratch"
-        folder = self.engine.groups.on_rank_0(lambda: find(Path(wanted), newest=settings.init_from is None))
+        key, source = wanted
+        resumes = key == "checkpoint.resume"
+        folder = self.engine.groups.on_rank_0(lambda: find(Path(source), newest=resumes))
         verify(self.engine, folder, self.run_dir.path)
-        if settings.init_from is not None:
+        if not resumes:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"
-        state = self._state(folder, restore(self.engine, self.config, folder))
-        if state.step >= self.workload.steps:
-            raise ConfigError(
-                f"checkpoint.resume={wanted}: {folder.name} has {state.step} of {self.workload.steps} steps: nothing "
-                "is left to train; ask for more steps, or resume an earlier checkpoint"
-            )
+        facts = restore(self.engine, self.config, folder)
+        state = self._state(folder, facts)
+        check_steps_left(self.config, folder, facts, self.workload.steps)
         return state, f"from step {state.step} of {folder.name}"
 
     def _load_weights(self, folder: Path) -> None:
         """The weights of a checkpoint alone: the optimizer starts afresh."""
-        manifest = restore(self.engine, self.config, folder, weights_only=True)
-        self._check(folder, manifest, "tokenizer", self.workload.tokenizer_hash)
+        facts = manifest.read(folder)
+        check_tokenizer(self.config, folder, facts, self.workload.tokenizer_hash)
+        restore(self.engine, self.config, folder, weights_only=True)
 
-    def _state(self, folder: Path, manifest: dict[str, Any]) -> TrainingState:
-        self._check(folder, manifest, "data", self.workload.data_hash)
-        state = TrainingState.from_manifest(manifest, self.lowest)
+    def _state(self, folder: Path, facts: dict[str, Any]) -> TrainingState:
+        check_data(self.config, folder, facts, self.workload.data_hash)
+        state = TrainingState.from_manifest(facts, self.lowest)
         self.saver.was_read(state, folder)
         return state
-
-    def _check(self, folder: Path, manifest: dict[str, Any], what: str, here: str) -> None:
-        if manifest["hashes"][what] != here:
-            key = "data.path" if self.config.task is None else "task.path"
-            raise ConfigError(f"{folder}: was trained with another {what} than {key} now has; set {key} back")

@@ -45,11 +45,15 @@ def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
 def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
     """Raise ConfigError naming every changed key that would make it another run."""
     ConfigError.raise_all(
-        f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; set it back, or choose "
-        "another run.name"
-        for key, (old, new) in changed.items()
-        if not key.startswith(MAY_CHANGE)
+        f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; set it back, choose another "
+        "run.name, or begin anew with checkpoint.resume=never"
+        for key, (old, new) in forbidden(changed).items()
     )
+
+
+def forbidden(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Those of the changed keys that would make it another run."""
+    return {key: pair for key, pair in changed.items() if not key.startswith(MAY_CHANGE)}
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, its logs, and the exit code of the process."""
+"""The folder of a run while it runs: its lock and its logs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import faulthandler
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import EXIT_CONTINUE
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.launcher.launch import STORE_VARIABLE
+from gpt1_ds.training import claim
+from gpt1_ds.training.vocabulary import resolved
 
 
 @contextlib.contextmanager
@@ -26,13 +25,14 @@ def locked_run_dir(run_dir: RunDir, config: Config, groups: ProcessGroups) -> It
     UserError alike on all ranks.
     """
     with contextlib.ExitStack() as stack:
-        groups.on_rank_0(lambda: run_dir.create(config.run.share))
+        groups.on_rank_0(lambda: run_dir.create(config.run.share, job="SLURM_JOB_ID" in os.environ))
         os.umask(0o077 if config.run.share == "private" else 0o007)
 
-        def take_lock() -> None:
+        def take() -> None:
             stack.enter_context(RunLock(run_dir.lock, config.guard.lock_timeout))
+            claim.take(run_dir, resolved(config))
 
-        groups.on_rank_0(take_lock)
+        groups.on_rank_0(take)
         shared_disk.require(groups, run_dir.path)
         stack.enter_context(_logged(run_dir, groups.rank))
         yield
@@ -73,13 +73,3 @@ def _redirected(file: IO[str]) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
-
-
-def exit_code(handover: bool) -> int:
-    """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
-    under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
-    return EXIT_CONTINUE if handover and not under_launcher else 0
-
-
-def run_folder(config: Config) -> RunDir:
-    return RunDir(Path(config.run.dir) / config.run.name)

@@ -21,8 +21,7 @@ from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
-
-USER, HANDOVER = "user", "handover"
+from gpt1_ds.training.outcome import HANDOVER, USER
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,22 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common import stop_signals
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import explain
-from gpt1_ds.config import Config, world_problems
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
 from gpt1_ds.config.load import names_task
 from gpt1_ds.config.overrides import as_overrides
-from gpt1_ds.data.sources import open_data, with_embedded_corpus
 from gpt1_ds.launcher import accelerator, launch, libraries
-from gpt1_ds.tracking.libraries import library_problems
 from gpt1_ds.tracking.wandb_sweep import as_trial
-from gpt1_ds.training.finetune_config import check_task, finetune_config
+from gpt1_ds.training.checks import Start
+from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.outcome import DONE, Outcome
 from gpt1_ds.training.pretrain_config import pretrain_config
 
 Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
@@ -27,14 +29,38 @@ _RUNNING = threading.Lock()
 _DONE: list[str] = []  # names of runs: ranks that a launcher started meet once
 
 
-def train(config: Settings = (), **overrides: Any) -> Path:
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended. It can be given where a path is taken, as in `gpt1_ds.load(ended)`."""
+
+    path: Path  # of the run folder
+    reason: str  # done; user: a file STOP asked; handover: a signal or a time limit asked, to be continued
+    step: int  # the last one
+    loss: float | None  # of the last logged training step, nats per token; None: none was logged, or it was not finite
+    held_out_loss: float | None  # of the last evaluation; None for fine-tuning, whose scores are in eval.json
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to train; else the same call continues."""
+        return self.reason == DONE
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    __str__ = __fspath__
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Path:
+        return self.path / name
+
+
+def train(config: Settings = (), **overrides: Any) -> Ended:
     """Pre-train, or fine-tune where the configuration has a task, as the one rank that this process is (under torchrun
-    one of theirs), until the run is done or asked to stop. Returns the run folder; the same call resumes there.
+    one of theirs), until the run is done or asked to stop. Returns how it ended; the same call resumes there.
 
     `config` is a file or shipped preset, a list of them, or a mapping of keys; `overrides` are sections or keys:
     `train("pretrain/tiny_cpu", data={"path": "data/books"}, train={"steps": 100})`. Interrupting it once saves and
-    stops. A process trains one run at a time, and as many as it likes one after the other (under torchrun one
-    in all).
+    stops, and so does SIGTERM. A process trains one run at a time, and as many as it likes one after the other (under
+    torchrun one in all).
 
     Raises UserError where the program exits with 2, LaunchError for a second run at the same time and outside the main
     thread, TrainingError for a run that cannot continue.
@@ -67,32 +93,36 @@ def _words(config: Settings, overrides: Mapping[str, Any]) -> tuple[list[str], l
     return [str(name) for name in files], [*as_overrides(mapping), *as_overrides(dict(overrides))]
 
 
-def _train(files: Sequence[str], words: Sequence[str]) -> Path:
-    is_task = names_task(files, words)
-    config = as_trial((finetune_config if is_task else pretrain_config)(files, words))
+def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
+    config = as_trial((finetune_config if names_task(files, words) else pretrain_config)(files, words))
     world = launch.world(None)
     if world > 1 and _DONE:
         raise LaunchError(f"gpt1_ds.train: this process has run {_DONE[-1]}; under a launcher each run starts it anew")
-    config = accelerator.fitted(config, world)
-    ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
-    if is_task:
-        check_task(config)
-    accelerator.prepare(config)
-    if not is_task:
-        config = with_embedded_corpus(config)
-        open_data(config)  # what is wrong with the data is said before anything is loaded
+    start = Start(accelerator.fitted(config, world), world)
+    start.check()
+    accelerator.prepare(start.config)
+    start = start.with_corpus()
+    if (step := start.finished_step()) is not None:
+        start.say_finished(step)
+        return _ended(start.run_dir, DONE, step)
     _DONE.append(config.run.name)
     with _as_before():
-        _run(config)
-    return Path(config.run.dir) / config.run.name
+        outcome = _run(start.config)
+    return _ended(start.run_dir, outcome.reason, outcome.step)
 
 
-def _run(config: Config) -> None:
+def _run(config: Config) -> Outcome:
     libraries.load()
-    from gpt1_ds.training.finetune import finetune
-    from gpt1_ds.training.pretrain import pretrain
+    from gpt1_ds.training.finetune import run_finetuning
+    from gpt1_ds.training.pretrain import run_pretraining
 
-    (pretrain if config.task is None else finetune)(config)
+    return (run_pretraining if config.task is None else run_finetuning)(config)
+
+
+def _ended(run_dir: RunDir, reason: str, step: int) -> Ended:
+    """With the losses that metrics.jsonl has."""
+    last = {line["kind"]: line.get("loss") for line in read_jsonl(run_dir.metrics)}
+    return Ended(run_dir.path, reason, step, last.get("train"), last.get("eval"))
 
 
 @contextlib.contextmanager

@@ -15,22 +15,13 @@ from gpt1_ds.monitoring.watchdog import SET_UP
 from gpt1_ds.training import schedule, spikes
 from gpt1_ds.training.batches import Batches, StepBatch
 from gpt1_ds.training.evaluator import Evaluator
+from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
 from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog
-from gpt1_ds.training.stop import HANDOVER, USER, Decision, Requests
-
-DONE = "done"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `done`, `user` (STOP file) or `handover` (saved, to be continued), after `step` steps."""
-
-    reason: str
-    step: int
+from gpt1_ds.training.stop import Decision, Requests
 
 
 @dataclass

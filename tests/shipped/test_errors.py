@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import RunLock
+from gpt1_ds.common.rundir import read_jsonl
 from tests.helpers.program import assert_refused
 from tools.cluster import Result
 from tools.runs import TINY
@@ -91,9 +92,6 @@ def test_a_folder_of_another_run(gpt1, tiny_data: Path) -> None:  # type: ignore
     assert pretrain(gpt1, tiny_data).code == 0
     result = pretrain(gpt1, tiny_data, "model.layers=3", "optimizer.lr=5")
     assert_refused(result, "model.layers was 2 and is now 3", "optimizer.lr was 0.001 and is now 5.0", lines=2)
-    assert_refused(
-        pretrain(gpt1, tiny_data, "checkpoint.resume=never"), "checkpoint.resume=never", "choose another run.name"
-    )
     result = pretrain(gpt1, tiny_data, "run.name=other", "checkpoint.resume=runs/run")
     assert_refused(result, "checkpoint.resume=runs/run", "2 of 2 steps", "ask for more steps")
 
@@ -140,3 +138,20 @@ def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]
     assert_refused(gpt1("report", str(in_folder)), "not a run folder")
+
+
+@pytest.mark.slow
+def test_the_corrected_command_takes_the_folder_of_a_run_that_failed(gpt1, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
+    """Before its first checkpoint: what the error advises works, and what was logged is kept beside it."""
+    failed = pretrain(gpt1, tiny_data, "optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0")
+    assert failed.code == 1, failed.err
+    done = pretrain(gpt1, tiny_data, "checkpoint.every=1")
+    assert done.code == 0, done.err
+    (event,) = (event for event in read_jsonl(Path("runs/run/events.jsonl")) if event["event"] == "replaced")
+    assert event["changes"]["optimizer.lr"] == [1e30, 0.001]
+    assert Path("runs/run.replaced-1/metrics.jsonl").exists()
+    anew = pretrain(gpt1, tiny_data, "model.layers=3", "checkpoint.resume=never")
+    assert anew.code == 0, anew.err
+    assert next(read_jsonl(Path("runs/run/metrics.jsonl")))["step"] == 1
+    assert Path("runs/run.replaced-2/checkpoints/step-00000002").is_dir()
+    assert pretrain(gpt1, tiny_data, "model.layers=3").err == "runs/run: done after step 2\n"

@@ -59,7 +59,7 @@ def test_a_job_is_tried_again_without_the_bad_hosts(
 ) -> None:
     """What all of them have, a full disk say, is no fault of theirs."""
     run_dir = RunDir(tmp_path)
-    run_dir.create()
+    run_dir.create(job=True)
     monkeypatch.setenv(faults.RUN_VARIABLE, str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for rank, host in enumerate(host for host in hosts if host != "c"):

@@ -14,7 +14,7 @@ from gpt1_ds.slurm.submit import next_place
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     found = RunDir(tmp_path / "run")
-    found.create()
+    found.create(job=True)
     return found
 
 

@@ -21,7 +21,7 @@ from gpt1_ds.slurm.tries import Chain
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     found = RunDir(tmp_path / "run")
-    found.create()
+    found.create(job=True)
     tries.begin(found, "7", "0")
     return found
 
@@ -125,7 +125,7 @@ def test_what_was_judged_wrong_leaves_no_word(run_dir: RunDir, monkeypatch: pyte
 def test_a_full_disk_takes_no_word_and_is_found_out(small_disk: Callable[[str], Path]) -> None:
     disk = small_disk("200k")
     run_dir = RunDir(disk / "run")
-    run_dir.create()
+    run_dir.create(job=True)
     tries.begin(run_dir, "7", "0")
     (disk / "filler").write_bytes(bytes(200_000))
     verdict = tries.end(run_dir, "7", "0", 1, Chain())

@@ -1,0 +1,215 @@
+"""What a run refuses before its first step: one list, which the dry run, the run and a job's first process ask alike
+before any rank starts. Never imports torch: login nodes ask, too.
+
+What may change until then is not looked at: another process that holds the folder, a device, the space of a disk, and
+the bits of shards and checkpoints, whose hashes the ranks compare.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.verify import verify_sizes
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import read_json, write_json
+from gpt1_ds.config import Config, load_recorded, world_problems
+from gpt1_ds.config.validate import cpu_problems
+from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, with_embedded_corpus
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.objectives.pretraining import pretraining_objective
+from gpt1_ds.tasks.batches import batches_per_epoch
+from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
+from gpt1_ds.tasks.layouts import fitted
+from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.sentences import scored
+from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tracking.libraries import library_problems
+from gpt1_ds.training import beginning, resume, schedule
+from gpt1_ds.training.claim import Claim, decide, run_folder
+from gpt1_ds.training.finetune_config import check_task, finetuning_steps
+from gpt1_ds.training.vocabulary import resolved, task_tokenizer
+
+
+class Start:
+    """A run that is about to begin on `world` ranks, and what has to be read to judge it: each thing once."""
+
+    def __init__(self, config: Config, world: int) -> None:
+        self.config, self.world, self.run_dir = config, world, run_folder(config)
+
+    def check(self) -> None:
+        """Raise UserError or OSError for the first of CHECKS that refuses this run."""
+        for check in CHECKS:
+            check(self)
+
+    @cached_property
+    def lacks_corpus(self) -> bool:
+        """Whether the run first has to build the embedded corpus."""
+        return self.config.task is None and lacks_embedded_corpus(self.config)
+
+    @cached_property
+    def placed(self) -> Config:
+        """The configuration with the folder of the embedded corpus in its place."""
+        return self.config if self.config.task is not None else with_embedded_corpus(self.config, make=False)
+
+    def with_corpus(self) -> Start:
+        """The same run, checked, on the embedded corpus where it names that, which is built if it is missing."""
+        if not self.lacks_corpus:
+            self.config = self.placed
+            return self
+        start = Start(with_embedded_corpus(self.config), self.world)
+        start.check()
+        return start
+
+    def first_acts(self) -> list[str]:
+        """What the run does with its folder before its first step, a line where that is something."""
+        return [line] if (line := str(self.claim)) else []
+
+    @cached_property
+    def data(self) -> Data | None:
+        """The text of pre-training; None while the embedded corpus is not built. Raises DataError or ConfigError."""
+        return None if self.config.task is not None or self.lacks_corpus else open_data(self.placed)
+
+    @cached_property
+    def task(self) -> TaskData:
+        """The examples of fine-tuning. Raises DataError or ConfigError."""
+        return check_task(self.config)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of fine-tuning. Raises DataError or CheckpointError."""
+        return load_tokenizer(task_tokenizer(self.config))
+
+    @cached_property
+    def encoded(self) -> dict[str, Encoded]:
+        """The task's splits as the model reads them."""
+        config = self.config
+        assert config.task is not None, "fine-tuning has a task"
+        task, limit = fitted(self.task.task, config.task, config.model), length_limit(config.task, config.model.context)
+        if task.answers:
+            limit = source_limit(limit, encode_answers(task, self.tokenizer), config.model.stacks)
+        return {
+            split: encode(task if split == "train" else scored(task), examples, self.tokenizer, limit)
+            for split, examples in self.task.splits.items()
+        }
+
+    @cached_property
+    def resolved(self) -> Config:
+        """The configuration as the run saves it; its vocabulary is open while the embedded corpus is not built."""
+        return self.placed if self.lacks_corpus else resolved(self.placed)
+
+    @cached_property
+    def steps(self) -> int | None:
+        """Of the whole run; None while that depends on a corpus that is not built. Raises ConfigError."""
+        train = self.config.train
+        if self.config.task is not None:
+            return finetuning_steps(train, batches_per_epoch(len(self.task.splits["train"]), train.global_batch))
+        if self.data is None:
+            return None
+        return schedule.total_steps(train, self.config.data, self.config.row, self.data.training.tokens_per_epoch)
+
+    @property
+    def claim(self) -> Claim:
+        """What becomes of what lies in the run folder. Raises ConfigError where it belongs to another run."""
+        return decide(self.run_dir, self.resolved)
+
+    @property
+    def data_hash(self) -> str | None:
+        """The hash of what the run is trained on, as a manifest has it; None while it is not built."""
+        if self.config.task is not None:
+            return "+".join(self.encoded[split].data_hash for split in ("train", "dev"))
+        return None if self.data is None else self.data.data_hash
+
+    def finished_step(self) -> int | None:
+        """The last step of a run that is done, where nothing is left to do and no key was changed; None: it trains.
+        Call it after `check`.
+        """
+        folder = beginning.newest_readable(self.run_dir) if self.run_dir.done.is_file() else None
+        if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():
+            return None
+        step = int(manifest.read(folder)["step"])
+        changed = resume.changes(load_recorded(self.run_dir.config), self.resolved)
+        is_done = not changed and read_json(self.run_dir.done) == {"step": step} and step >= (self.steps or math.inf)
+        return step if is_done else None
+
+    def say_finished(self, step: int) -> None:
+        """Rank 0 says that the run is done, to its job, too."""
+        if os.environ.get("RANK", "0") != "0":
+            return
+        log.say(f"{self.run_dir.path}: done after step {step}")
+        if job := os.environ.get("SLURM_JOB_ID"):
+            self.run_dir.create(self.config.run.share, job=True)
+            write_json(self.run_dir.outcome(job), {"code": 0, "reason": "done", "step": step})
+
+    def _has_results(self) -> bool:
+        return self.config.task is None or self.run_dir.evaluation.is_file()
+
+
+def check_settings(start: Start) -> None:
+    """The layout fits the ranks and the device, where it is named, and the libraries of trackers are there."""
+    config = start.config
+    device = cpu_problems(config) if config.train.device == "cpu" else ()
+    ConfigError.raise_all([*world_problems(config, start.world), *device, *library_problems(config)])
+
+
+def check_place(start: Start) -> None:
+    """The run folder can be written, by its owner or group alone."""
+    start.run_dir.check_place()
+
+
+def check_material(start: Start) -> None:
+    """The text or the task's examples are there, fit the model, and suffice."""
+    if start.config.task is not None:
+        start.task  # noqa: B018 - reading it is the check
+    elif start.data is not None:
+        data = start.data
+        pretraining_objective(start.config, data.tokenizer, data.data_hash, start.config.run.seed)
+
+
+def check_length(start: Start) -> None:
+    """The run is not longer than data.epochs_limit allows."""
+    start.steps  # noqa: B018 - counting them is the check
+
+
+def check_folder(start: Start) -> None:
+    """The run folder is this run's, or nobody's."""
+    start.claim  # noqa: B018 - deciding is the check
+
+
+def check_first_state(start: Start) -> None:
+    """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
+    config = start.resolved
+    is_frozen = config.task is not None and config.task.form == "frozen"
+    if not is_frozen and not start.claim.aside and (folder := beginning.newest_readable(start.run_dir)) is not None:
+        if start.data_hash is not None:
+            beginning.check_data(config, folder, manifest.read(folder), start.data_hash)
+        return
+    if (named := beginning.named_checkpoint(config)) is None:
+        return
+    key, source = named
+    folder = find(Path(source), newest=key == "checkpoint.resume")
+    facts = manifest.read(folder)
+    verify_sizes(folder, facts)
+    if start.data is not None:
+        beginning.check_tokenizer(config, folder, facts, start.data.tokenizer_hash)
+        beginning.check_model(config, folder, facts)
+    if key == "checkpoint.resume" and start.data_hash is not None:
+        beginning.check_data(config, folder, facts, start.data_hash)
+        beginning.check_steps_left(config, folder, facts, start.steps or 0)
+
+
+CHECKS: tuple[Callable[[Start], None], ...] = (
+    check_settings,
+    check_place,
+    check_material,
+    check_length,
+    check_folder,
+    check_first_state,
+)

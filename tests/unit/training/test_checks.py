@@ -1,0 +1,224 @@
+"""What a run refuses before its first step: the dry run and the run say the same line, and no rank is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.cli import main
+from gpt1_ds.config import ModelConfig, load, to_yaml
+from gpt1_ds.launcher import launch
+from gpt1_ds.training import checks, claim, vocabulary
+from gpt1_ds.training.checks import CHECKS, Start
+from gpt1_ds.training.pretrain_config import pretrain_config
+from tests.helpers import finetuning
+from tests.helpers.foreign import make_checkpoint
+from tools.runs import TINY
+
+MODEL = ModelConfig(layers=2, width=32, heads=2, context=32)
+SHORT = [*TINY, "train.steps=4"]
+
+
+@pytest.fixture
+def world(tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """An empty folder with a checkpoint in it, and no ranks."""
+
+    def start(*_: Any) -> None:
+        raise AssertionError("ranks were started")
+
+    monkeypatch.setattr(launch, "start", start)
+    make_checkpoint(in_folder / "source", tiny_data.parent / "tokenizer", MODEL)
+    return {"data": tiny_data, "source": in_folder / "source", "task": tiny_data.parent / "tokenizer"}
+
+
+def saved_run(world: dict[str, Path], *words: str, step: int = 4, data: str = "") -> Path:
+    """A run folder with one checkpoint, as if a run with these words had saved it at `step`."""
+    config = vocabulary.resolved(pretrain_config([], [*SHORT, f"data.path={world['data']}", *words]))
+    run_dir = claim.run_folder(config)
+    run_dir.create()
+    run_dir.config.write_text(to_yaml(config))
+    folder = run_dir.checkpoint(step)
+    make_checkpoint(Path("made"), world["data"].parent / "tokenizer", config.model)
+    Path("made").rename(folder)
+    facts = _facts(folder)
+    facts["hashes"]["data"] = data or Start(config, 1).data_hash
+    manifest.write(folder, {**facts, "step": step})
+    return run_dir.path
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint that was made elsewhere."""
+    body = manifest.read_json(folder / manifest.NAME, "")
+    return {key: value for key, value in body.items() if key not in ("format", "checksum")}
+
+
+def _cut(world: dict[str, Path]) -> list[str]:
+    path = next((world["source"] / "state").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-4])
+    return [f"checkpoint.init_from={world['source']}"]
+
+
+def _another_tokenizer(world: dict[str, Path]) -> list[str]:
+    facts = _facts(world["source"])
+    facts["hashes"]["tokenizer"] = "0" * 64
+    manifest.write(world["source"], facts)
+    return [f"checkpoint.init_from={world['source']}"]
+
+
+def _of_another_run(world: dict[str, Path]) -> list[str]:
+    saved_run(world)
+    return ["model.layers=3"]
+
+
+def _of_other_data(world: dict[str, Path]) -> list[str]:
+    saved_run(world, data="0" * 64)
+    return []
+
+
+def _to_the_end(world: dict[str, Path]) -> list[str]:
+    return [f"checkpoint.resume={saved_run(world, 'run.name=before')}", "run.name=after"]
+
+
+def _open_folder(_: dict[str, Path]) -> list[str]:
+    Path("runs/run").mkdir(parents=True)
+    Path("runs/run").chmod(0o777)
+    return []
+
+
+def _file_in_the_way(_: dict[str, Path]) -> list[str]:
+    Path("runs").write_text("")
+    return []
+
+
+def _link_in_the_way(_: dict[str, Path]) -> list[str]:
+    Path("runs").mkdir()
+    Path("runs/run").symlink_to("nowhere")
+    return []
+
+
+Prepare = Callable[[dict[str, Path]], list[str]]
+VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
+    checks.check_settings: [
+        (lambda _: ["parallel.tensor=2"], "parallel.tensor=2 x parallel.pipeline=1 = 2 ranks do not divide"),
+        (lambda _: ["train.device=cpu", "model.attention=fused"], "model.attention=fused needs CUDA"),
+    ],
+    checks.check_place: [
+        (_open_folder, "everybody may write to this run folder"),
+        (_file_in_the_way, "a part of this path is a file"),
+        (_link_in_the_way, "runs/run: is no folder; remove it"),
+    ],
+    checks.check_material: [
+        (lambda _: ["data.path=nowhere"], "nowhere: not a dataset"),
+        (lambda _: ["model.context=1M"], "too few for one window"),
+        (lambda _: ["model.vocab_size=10"], "model.vocab_size=10 is smaller than the tokenizer's"),
+        (lambda _: ["objective.kind=masked", "model.mask=bidirectional"], "objective.kind=masked needs a token <mask>"),
+        (lambda _: ["data.text=pairs", "objective.next_sentence=true", "model.segments=2", "objective.kind=masked",
+                    "model.mask=bidirectional"], "has no sentence borders"),
+    ],
+    checks.check_length: [
+        (lambda _: ["train.steps=100k", "data.epochs_limit=1"], "data.epochs_limit=1.0: 100000 steps pass"),
+    ],
+    checks.check_folder: [(_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3")],
+    checks.check_first_state: [
+        (lambda _: ["checkpoint.init_from=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
+        (lambda _: ["checkpoint.resume=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
+        (_another_tokenizer, "was trained with another tokenizer than that of data.path"),
+        (lambda at: [f"checkpoint.init_from={at['source']}", "model.layers=3", "model.width=64"],
+         "has a model of another shape than model.layers=3, model.width=64 (there 2, 32); leave these keys out"),
+        (_cut, "damaged:"),
+        (_of_other_data, "was trained with another data than data.path now has"),
+        (_to_the_end, "has 4 of 4 steps: nothing is left to train"),
+    ],
+}  # fmt: skip
+
+
+def refusals(command: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """What the dry run and the run say as they refuse."""
+    said = []
+    for dry in (["--dry-run"], []):
+        assert main([command, *words, *dry, "--nproc", "1"]) == 2
+        said.append(capfd.readouterr().err.splitlines())
+    return said
+
+
+def test_every_check_is_violated_below() -> None:
+    assert VIOLATIONS.keys() == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("check", "number"),
+    [(check, number) for check, cases in VIOLATIONS.items() for number in range(len(cases))],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_the_dry_run_refuses_what_the_run_refuses(
+    check: Any, number: int, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    prepare, says = VIOLATIONS[check][number]
+    words = [*SHORT, f"data.path={world['data']}", *prepare(world)]
+    if number == 3 and check is checks.check_first_state:  # the shape is the checkpoint's but for what is named
+        words = words[len(TINY) :]
+    dry, run = refusals("pretrain", words, capfd)
+    assert dry == run
+    assert len(dry) == 1
+    assert says in dry[0]
+
+
+TASK_VIOLATIONS: list[tuple[list[str], str]] = [
+    (["checkpoint.init_from=nowhere"], "nowhere: neither a run folder"),
+    (["task.path=nowhere"], "nowhere: no such folder"),
+    (["train.global_batch=64", "train.micro_batch=64"], "are fewer than one batch"),
+    (["task.max_length=4096"], "task.max_length=4096 is more than the model's context"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), TASK_VIOLATIONS)
+def test_of_fine_tuning_too(
+    words: list[str], says: str, world: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = finetuning.make_task(Path("task"), "single", train=24, dev=6)
+    dry, run = refusals(
+        "finetune", [*finetuning.TRAINING, *task, f"checkpoint.init_from={world['source']}", *words], capfd
+    )
+    assert dry == run
+    assert len(dry) == 1
+    assert says in dry[0]
+
+
+def test_what_a_run_takes_the_dry_run_takes(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    """Weights of a checkpoint give the model its shape; a folder of the same run continues."""
+    words = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]
+    assert main(["pretrain", *words, "--dry-run"]) == 0
+    assert "model: 2 layers x width 32, 2 heads, context 32" in capfd.readouterr().out
+    saved_run(world)
+    assert main(["pretrain", *SHORT, words[0], "train.steps=8", "--dry-run"]) == 0
+
+
+def test_a_run_that_is_done_says_so_without_ranks(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    folder, words = saved_run(world), [*SHORT, f"data.path={world['data']}"]
+    (folder / "DONE").write_text('{"step": 4}')
+    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert capfd.readouterr().err == "runs/run: done after step 4\n"
+    for more in (["train.steps=5"], ["checkpoint.keep=7"]):  # what is left to do, and what is to be noted
+        with pytest.raises(AssertionError, match="ranks were started"):
+            main(["pretrain", *words, *more, "--nproc", "1"])
+
+
+def test_a_job_of_a_run_that_is_done_leaves_its_outcome(
+    world: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, words = saved_run(world), [*SHORT, f"data.path={world['data']}"]
+    (folder / "DONE").write_text('{"step": 4}')
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert main(["pretrain", *words, "--nproc", "1"]) == 0
+    assert re.search('"code": 0,\n *"reason": "done",\n *"step": 4', (folder / "slurm" / "outcome-7.json").read_text())
+
+
+def test_a_configuration_is_resolved_as_its_run_saves_it(world: dict[str, Path]) -> None:
+    config = load([], [*SHORT, f"data.path={world['data']}"])
+    assert config.model.vocab_size is None
+    assert vocabulary.resolved(config).model.vocab_size == 500
