@@ -56,7 +56,15 @@ if [ "$kind" = auto ]; then # an environment that is there keeps its torch: node
 fi
 [ ! -e "$stamp-$build" ] || exit 0
 
-echo "setting up .venv (once)" >&2
+torch=$(grep '^torch==' tools/constraints.txt)
+case $build in
+  cpu) download="200 MB" disk="3 GB" ;;
+  *) download="3 GB" disk="8 GB" ;;
+esac
+step() { # what is done now, how much it is, and how long what is before it took
+  printf '%3d s  %s\n' "$SECONDS" "$*" >&2
+}
+step "setting up .venv, once: $disk on disk, some minutes"
 "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
 pip_install() { pip install --no-compile "$@"; } # pip compiles on one core; below, all do
@@ -67,7 +75,7 @@ if ! ls .venv/.gpt1-ds-*-"$build" >/dev/null 2>&1; then
   pip uninstall --yes torch >/dev/null 2>&1
 fi
 # torch first, by its pin: deepspeed's own build and a plain `torch` would both pull gigabytes of CUDA libraries
-torch=$(grep '^torch==' tools/constraints.txt)
+step "1/3 $torch, build $build: about $download to download"
 if [ -n "${TORCH_INDEX_URL:-}" ]; then
   pip_install --index-url "$TORCH_INDEX_URL" "$torch"
 elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also answer to the pin
@@ -75,8 +83,11 @@ elif [ "$build" != cpu ]; then # the index first: a local +cpu wheel would also 
 else
   pip_install "$torch+cpu" || pip_install --index-url https://download.pytorch.org/whl/cpu "$torch" || pip_install "$torch"
 fi 2>/dev/null || { echo "torch could not be installed; set TORCH_INDEX_URL to an index that has $torch" >&2; exit 1; }
+step "2/3 the other libraries: about 400 MB to download"
 pip_install "setuptools>=77" wheel
 pip_install --no-build-isolation --constraint tools/constraints.txt --editable '.[all,dev]'
+step "3/3 compiling their Python files, on all cores"
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # not 0 where a package holds a file of another Python
 rm -f .venv/.gpt1-ds-*
 touch "$stamp-$build"
+step "done: .venv/bin/gpt1-ds doctor says what works here"

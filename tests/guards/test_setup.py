@@ -1,14 +1,17 @@
-"""tools/setup.sh picks the build of torch by the machine's driver."""
+"""tools/setup.sh picks the build of torch by the machine's driver, and says what it is at."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "setup.sh"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tools" / "setup.sh"
 
 
 def build(stubs: Path, *options: str) -> tuple[int, str]:
@@ -52,3 +55,22 @@ def test_what_cannot_be(driver: Path) -> None:
     code, told = build(driver, "--gup")
     assert code == 2
     assert told.startswith("--gup: write --gpu")
+
+
+@pytest.mark.parametrize(("build", "download"), [("--cpu", "200 MB"), ("--gpu=cu128", "3 GB")])
+def test_every_step_is_said_with_its_size(tmp_path: Path, build: str, download: str) -> None:
+    (tmp_path / "tools").mkdir()
+    for name in ("tools/setup.sh", "tools/constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; fi\n')
+    python.chmod(0o755)
+    command = ["bash", tmp_path / "tools" / "setup.sh", build]
+    environment = {**os.environ, "PYTHON": str(python)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    lines = [re.sub(r"^ *\d+ s  ", "", line) for line in done.stderr.splitlines()]
+    assert [line.split()[0] for line in lines] == ["setting", "1/3", "2/3", "3/3", "done:"], done.stderr
+    assert f"build {build.removeprefix('--').removeprefix('gpu=')}: about {download} to download" in lines[1]
+    assert "MB to download" in lines[2]
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert again.stderr == "", "what is there is not made again"
