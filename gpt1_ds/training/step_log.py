@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -17,6 +18,9 @@ from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sink import Sink
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
+
+FIRST_STEPS = 3  # of a process: libraries, kernels and caches begin with them, so that they measure nothing
+INTERVALS = 10  # between logged steps: the time that is left is estimated from so many
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,28 @@ class Stopwatch:
         return speed
 
 
+class TimeLeft:
+    """Estimates when a run ends, from its last steps with their evaluations and saves; the first steps do not count."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self._counted = steps, 0
+        self._marks: deque[tuple[int, float]] = deque(maxlen=INTERVALS)  # (step, when it ended)
+
+    def count(self, step: int) -> None:
+        """A step is finished."""
+        self._counted += 1
+        if self._counted == FIRST_STEPS:
+            self._marks.append((step, time.perf_counter()))
+
+    def seconds(self, step: int) -> float | None:
+        """Returns the seconds from `step`, which has just ended, to the last step; None while nothing is known."""
+        if not self._marks or step <= self._marks[0][0]:
+            return None
+        now, (first, began) = time.perf_counter(), self._marks[0]
+        self._marks.append((step, now))
+        return (self.steps - step) * (now - began) / (step - first)
+
+
 class StepLog:
     """All ranks call every method together; rank 0 writes, also to `sinks`. `clock` times the steps."""
 
@@ -72,6 +98,7 @@ class StepLog:
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock, self._heap = Stopwatch(), Heap()
+        self._left = TimeLeft(steps)
         self._peak_tflops = peak_tflops(engine.device, precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
@@ -88,6 +115,7 @@ class StepLog:
     def count(self, step: int, tokens: int) -> None:
         """A step is finished, whether it is logged or not."""
         self.clock.step(tokens)
+        self._left.count(step)
         self._show(step)
 
     def train(self, state: TrainingState, result: StepResult, rate: float, mark: str, predicted: int | None) -> None:
@@ -125,6 +153,7 @@ class StepLog:
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""
+        self._left = TimeLeft(self.steps)
         self.groups.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
         for sink in self.sinks:
             sink.rewind(state.step)
@@ -136,9 +165,10 @@ class StepLog:
 
     def _say(self, record: TrainRecord) -> None:
         norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"
-        speed, left = f"{count(record.tokens_per_second)} tokens/s", (self.steps - record.step) * record.step_seconds
+        speed, seconds = f"{count(record.tokens_per_second)} tokens/s", self._left.seconds(record.step)
+        left = f"  {duration(seconds)} left" if seconds else ""
         log.say(
             f"step {record.step}/{self.steps}  loss {record.loss:.4f}  lr {record.learning_rate:.2e}  grad {norm}  "
-            f"{speed}  {duration(left)} left"
+            f"{speed}{left}"
         )
         self._show(record.step, f"loss {record.loss:.4f}  {speed}")
