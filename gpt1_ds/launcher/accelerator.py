@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.config.train import AUTO
@@ -24,7 +24,6 @@ from gpt1_ds.plan.planning import usable_bytes
 if TYPE_CHECKING:
     import torch
 
-DRIVER = Path("/proc/driver/nvidia/version")
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 DETERMINISTIC = {  # cuBLAS with workspaces of its own; NCCL sums in one order
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -81,7 +80,8 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
     )
     if named or environment.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
         return named
-    return f"{DRIVER} (an NVIDIA driver)" if DRIVER.exists() else None
+    sign = gpus.sign_of_driver()
+    return f"{sign} (an NVIDIA driver)" if sign else None
 
 
 def fitted(config: Config, world: int) -> Config:
@@ -99,11 +99,8 @@ def fitted(config: Config, world: int) -> Config:
 
 
 def gpu_gib() -> float | None:
-    """Memory of the smallest GPU of this host, GiB; None where no driver answers."""
-    try:
-        return min(map(float, _nvidia_smi("memory.total"))) / 1024  # MiB
-    except ValueError:
-        return None
+    """Memory of the smallest GPU of this host, GiB; None where nothing answers."""
+    return min(gpus.memory_mib(), default=0.0) / 1024 or None
 
 
 def shares(config: Config, ranks: int, jobs: int) -> list[str]:
@@ -113,18 +110,9 @@ def shares(config: Config, ranks: int, jobs: int) -> list[str]:
     if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus_per_node, os.environ):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = _nvidia_smi("index") if visible is None else visible.split(",")
+    found = gpus.indices() if visible is None else visible.split(",")
     parts = [",".join(found[at : at + ranks]) for at in range(0, len(found) - ranks + 1, ranks)]
     return [parts[number % len(parts)] for number in range(jobs)] if parts else []
-
-
-def _nvidia_smi(what: str) -> list[str]:
-    """Of each GPU of this host; nothing where no driver answers."""
-    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split()
-    except (OSError, subprocess.TimeoutExpired):
-        return []
 
 
 def has_cuda_build() -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import gpt1_ds
+from gpt1_ds.common import gpus
 from gpt1_ds.engine.agreement import source_hash
-from gpt1_ds.launcher.accelerator import DRIVER
 
 PACKAGES = (
     *("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "tokenizers", "numpy"),
@@ -120,9 +120,8 @@ def cuda_versions() -> dict[str, str | None]:
     """Versions of what computes on a GPU; None without one."""
     if not torch.cuda.is_available():
         return dict.fromkeys(("cuda", "cudnn", "nccl", "driver"))
-    driver = DRIVER.read_text().split("Kernel Module")[-1].split()[0] if DRIVER.exists() else None
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version()), "nccl": nccl, "driver": driver}
+    nccl, cudnn = ".".join(map(str, torch.cuda.nccl.version())), str(torch.backends.cudnn.version())
+    return {"cuda": torch.version.cuda, "cudnn": cudnn, "nccl": nccl, "driver": gpus.driver_version()}
 
 
 def _processor() -> str:

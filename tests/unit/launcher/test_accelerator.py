@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
 from gpt1_ds.launcher import accelerator, launch
@@ -19,7 +20,8 @@ from gpt1_ds.launcher import accelerator, launch
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No promise of this machine's own; what is written into the environment is undone."""
     before = dict(os.environ)
-    monkeypatch.setattr(accelerator, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(gpus, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(gpus, "DEVICES", tmp_path / "dev")
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "DS_", "LOCAL_"))]:
         del os.environ[name]
     yield
@@ -28,7 +30,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A torch that sees eight GPUs; the devices that are chosen."""
     chosen: list[object] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -57,9 +59,37 @@ def test_who_promises_a_gpu(words: list[str], variables: dict[str, str], promise
 
 
 def test_a_driver_is_a_promise_unless_its_gpus_are_hidden() -> None:
-    accelerator.DRIVER.write_text("NVRM version: 580\n")
-    assert accelerator.promised("auto", 0, {}) == f"{accelerator.DRIVER} (an NVIDIA driver)"
+    gpus.DRIVER.write_text("NVRM version: 580\n")
+    assert accelerator.promised("auto", 0, {}) == f"{gpus.DRIVER} (an NVIDIA driver)"
     assert accelerator.promised("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}) is None
+
+
+def test_a_sandbox_without_proc_has_the_gpus_of_its_device_nodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without nvidia-smi, too: the micro-batch is that of the GPU's memory, neither a CPU's nor an assumed GPU's."""
+    torch_says = tmp_path / "python"
+    torch_says.write_text("#!/bin/sh\nprintf '24564\\n81559\\n'\n")
+    torch_says.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(gpus.sys, "executable", str(torch_says))
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
+    gpus._torch_memory_mib.cache_clear()
+    config = load(["pretrain/gpt1_117m"])
+    assert accelerator.fitted(config, 1).train.micro_batch == 8, "no driver, no GPU, and nobody is asked"
+    gpus.DEVICES.mkdir()
+    (gpus.DEVICES / "nvidiactl").touch()
+    assert accelerator.promised("auto", 0, {}) is None, "a driver without a GPU"
+    (gpus.DEVICES / "nvidia0").touch()
+    gpus._torch_memory_mib.cache_clear()
+    assert accelerator.promised("auto", 0, {}) == f"{gpus.DEVICES}/nvidia0 (an NVIDIA driver)"
+    assert accelerator.gpu_gib() == 24564 / 1024
+    assert accelerator.fitted(config, 1).train.micro_batch == 64
+    assert gpus.indices() == ["0", "1"]
+    (gpus.DEVICES / "nvidia0").chmod(0o000)
+    if os.geteuid():
+        assert accelerator.promised("auto", 0, {}) is None, "another job's GPU"
+    gpus._torch_memory_mib.cache_clear()
 
 
 def test_a_cpu_build_in_a_gpu_job_is_refused_before_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,21 +110,21 @@ def test_a_rank_without_the_promised_gpu_is_refused() -> None:
     assert accelerator.choose(load()) == torch.device("cpu")
 
 
-def test_each_rank_has_its_own_gpu(gpus: list[object]) -> None:
+def test_each_rank_has_its_own_gpu(eight_gpus: list[object]) -> None:
     os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="8")
     assert accelerator.choose(load()) == torch.device("cuda", 3)
-    assert gpus == [torch.device("cuda", 3)]
+    assert eight_gpus == [torch.device("cuda", 3)]
     assert accelerator.choose(load([], ["train.device=cpu"])) == torch.device("cpu")
 
 
-def test_more_ranks_than_gpus_are_refused(gpus: list[object]) -> None:
+def test_more_ranks_than_gpus_are_refused(eight_gpus: list[object]) -> None:
     os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="9")
     with pytest.raises(ConfigError, match="9 ranks on a host with 8 visible GPUs"):
         accelerator.choose(load())
-    assert not gpus
+    assert not eight_gpus
 
 
-def test_a_task_that_sees_its_own_gpu_alone(gpus: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_sees_its_own_gpu_alone(eight_gpus: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     """`srun --gpus-per-task=1`: DeepSpeed takes the device that LOCAL_RANK names, and there is number 0 alone."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     os.environ.update(LOCAL_RANK="3", LOCAL_WORLD_SIZE="8", SLURM_LOCALID="3")
@@ -148,7 +178,7 @@ def test_kernels_are_kept_in_order_where_tensor_ranks_meet(monkeypatch: pytest.M
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
-def test_kernels_that_repeat(gpus: list[object]) -> None:
+def test_kernels_that_repeat(eight_gpus: list[object]) -> None:
     """`train.deterministic`: what cuBLAS and NCCL read must stand there before they are loaded."""
     config = load([], ["train.deterministic=true"])
     accelerator.prepare(config)
