@@ -86,6 +86,11 @@ def shipped(name: str) -> Path:
     return next((folder for folder in (package / name, package.parent / name) if folder.is_dir()), Path())
 
 
+def user_cache() -> Path:
+    """The folder in which this program keeps what it can make again; it may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "gpt1-ds"
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

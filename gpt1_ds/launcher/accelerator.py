@@ -17,6 +17,7 @@ from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.config.train import AUTO
+from gpt1_ds.launcher import compile_cache
 from gpt1_ds.plan.fit import with_micro_batch
 from gpt1_ds.plan.machine import expected
 from gpt1_ds.plan.planning import usable_bytes
@@ -59,6 +60,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
     if config.train.deterministic:
         os.environ.update(DETERMINISTIC)
     if promise:
+        compile_cache.use()
         for name, value in {**RECORDER, **GRAPHS}.items():
             os.environ.setdefault(name, value)
     if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces
@@ -142,13 +144,24 @@ def choose(config: Config) -> torch.device:
     if count == 1:  # DeepSpeed takes the device of this number
         os.environ["LOCAL_RANK"] = "0"
     if config.train.deterministic:
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # no sum of a product in parts
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        _repeat()
     device = torch.device("cuda", 0 if count == 1 else local)
     torch.cuda.set_device(device)
     bind(bus_address(torch.cuda.get_device_properties(device)))
     return device
+
+
+def _repeat() -> None:
+    """Let this process choose kernels that repeat to the bit."""
+    import torch
+    from torch._inductor import config as compiler
+
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False  # no sum of a product in parts
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    # else the compiler measures, and what is fastest may differ from start to start: whether it pads a product, say
+    compiler.deterministic = True
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"  # of the processes that compile for this one
 
 
 def too_many(ranks: int, devices: int) -> Iterator[str]:

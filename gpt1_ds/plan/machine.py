@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.files import write_json
+from gpt1_ds.common.files import user_cache, write_json
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.cuda import DataSheet
 
@@ -116,7 +116,7 @@ def _shared(speeds: Speeds, among: float) -> Speeds:
 
 
 def default_path() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpt1-ds" / "machine.json"
+    return user_cache() / "machine.json"
 
 
 def expected(device: str) -> Machine:

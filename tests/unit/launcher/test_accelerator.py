@@ -13,7 +13,7 @@ import torch
 from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
-from gpt1_ds.launcher import accelerator, launch
+from gpt1_ds.launcher import accelerator, compile_cache, launch
 
 
 @pytest.fixture(autouse=True)
@@ -157,6 +157,44 @@ def test_lists_of_cores() -> None:
     assert accelerator.cores("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
+def test_what_is_compiled_for_a_gpu_is_kept_in_the_users_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in compile_cache.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    accelerator.prepare(load())
+    assert not compile_cache.VARIABLES.keys() & os.environ.keys(), "no GPU is promised here"
+    os.environ["TRITON_CACHE_DIR"] = "/mine"
+    accelerator.prepare(load([], ["train.device=cuda"]))
+    folder = tmp_path / "gpt1-ds" / "compiled"
+    assert (os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]) == (f"{folder}/inductor", "/mine")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["shared", "link", "file"])
+def test_a_cache_that_others_may_write_is_left_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    folder = tmp_path / "gpt1-ds" / "compiled"
+    folder.parent.mkdir()
+    if kind == "shared":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif kind == "link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.touch()
+    compile_cache.use()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{folder}: ")
+
+
 def test_nccl_records_its_collectives_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
     for name in accelerator.RECORDER:
@@ -180,13 +218,19 @@ def test_kernels_are_kept_in_order_where_tensor_ranks_meet(monkeypatch: pytest.M
 
 def test_kernels_that_repeat(eight_gpus: list[object]) -> None:
     """`train.deterministic`: what cuBLAS and NCCL read must stand there before they are loaded."""
+    from torch._inductor import config as inductor
+
     config = load([], ["train.deterministic=true"])
     accelerator.prepare(config)
+    assert "TORCHINDUCTOR_DETERMINISTIC" not in os.environ, "a CPU's compiler is left as it is"
     assert set(accelerator.DETERMINISTIC.items()) <= set(os.environ.items())
     try:
         accelerator.choose(config)
         assert torch.are_deterministic_algorithms_enabled()
+        assert inductor.deterministic, "the compiler measures nothing"
+        assert os.environ["TORCHINDUCTOR_DETERMINISTIC"] == "1"
     finally:
+        inductor.deterministic = False
         torch.use_deterministic_algorithms(False)
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
