@@ -20,7 +20,7 @@ from gpt1_ds.objectives.base import TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
-from gpt1_ds.training.run_folder import run_folder
+from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.workload import Record, Workload
 
 

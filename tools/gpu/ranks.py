@@ -113,9 +113,8 @@ def _losses(device: str, words: list[str], rank: int, world: int, store: str) ->
         torch.cuda.set_device(0)
     dist.init_process_group("gloo", store=FileStore(store, world), rank=rank, world_size=world)
     deepspeed.init_distributed(verbose=False)
-    groups, vocabulary = ProcessGroups(config), config.model.vocab_size
-    assert vocabulary is not None, "SIZE names it"
-    engine: Any = build_engine(config, vocabulary, groups)
+    groups = ProcessGroups(config)
+    engine: Any = build_engine(config, groups)
     found = []
     for step in range(STEPS):
         rows = [Rows(_tokens(numbers, step, config), numbers) for numbers in batch_shape(config, groups).rows()]

@@ -16,7 +16,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def run(left: TimeLeft, clock: list[float], first: int, last: int, every: int, seconds: float = STEP) -> list[float | None]:
+def run(
+    left: TimeLeft, clock: list[float], first: int, last: int, every: int, seconds: float = STEP
+) -> list[float | None]:
     """What is said after every `every`-th step; one evaluation in ten steps."""
     said = []
     for step in range(first, last + 1):
