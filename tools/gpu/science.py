@@ -28,11 +28,12 @@ BUDGET = 480.0  # seconds of all of it
 PART = 0.9  # of the seconds: the rest is evaluation, saving and a rate that was the best of a short series
 MOST_EPOCHS = 10
 BYTES = 400_000  # of each file that returns
-LEAST = 15.0  # seconds with which something is begun
+LEAST, GRACE = 15.0, 15.0  # seconds with which something is begun, and in which it ends when it is asked to
 SNLI = ["task.train=[snli_slice_train.json]", "task.dev=[snli_slice_dev.json]", "task.test=[snli_dev.csv]"]
+PROBES = {"blimp": 20_100, "cola": 1100}  # questions: of 67,000 pairs, of all sentences
 FINETUNED = {  # preset: (folder of the task, settings)
-    "sst2": ("sst2/glue", ["train.epochs=1"]),
-    "snli": ("nli_slices", ["train.epochs=2", *SNLI]),
+    "sst2": ("sst2/glue", ["train.epochs=1", "task.train_examples=20000"]),  # of 67,349: as many as fit into the time
+    "snli": ("nli_slices", ["train.epochs=1", *SNLI]),
     "rte": ("rte", ["train.epochs=3"]),
 }
 START = {"pre-trained": [], "not pre-trained": ["task.transfer_layers=-1"]}  # the same architecture and tokenizer
@@ -45,7 +46,15 @@ TINY = [
     *("model.layers=2", "model.width=32", "model.heads=2", "model.context=32", "train.global_batch=8"),
     *("train.micro_batch=8", "train.precision=fp32"),
 ]
-TINY_TASK = ["task.train_examples=16", "train.epochs=1", "train.global_batch=8", "train.micro_batch=8"]
+TINY_PROBE = 40
+TINY_TASK = [
+    "task.train_examples=16",
+    "task.scored_examples=16",
+    "train.epochs=1",
+    "train.global_batch=8",
+    "train.micro_batch=8",
+    "train.precision=fp32",
+]
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Science:
         began, process = time.time(), program(list(words), self.work)
         process.join(limit)
         code = process.exitcode
+        process.terminate()  # a run that is asked to end saves what it has
+        process.join(GRACE)
         process.kill()
         process.join()
         print(f"exit code {code} after {time.time() - began:.0f} s", flush=True)
@@ -143,16 +154,16 @@ def study(science: Science, rate: float, seconds: float) -> None:
         for row, start in START.items():
             name = f"{preset}-{row.replace(' ', '-')}"
             words = [f"task.path=tasks/{folder}", "checkpoint.init_from=runs/gpt1", "run.dir=runs", f"run.name={name}"]
-            words += [device, "run.seed=1", "checkpoint.every=0", *settings, *start]
+            words += [device, "run.seed=1", "checkpoint.every=0", "train.precision=bf16", *settings, *start]
             words += TINY_TASK if science.tiny else []
             science.run(75, "finetune", "-c", f"finetune/{preset}", *words)
             _keep_scores(science, name)
 
 
 def _probe(science: Science) -> None:
-    known = {"blimp": ", limit: 20100", "cola": ""}
-    there = {name: more for name, more in known.items() if (science.work / "tasks" / name).is_dir()}
-    probes = [f"{{name: {name}, path: tasks/{name}{more}}}" for name, more in there.items()]
+    there = {name: most for name, most in PROBES.items() if (science.work / "tasks" / name).is_dir()}
+    limits = {name: TINY_PROBE if science.tiny else most for name, most in there.items()}
+    probes = [f"{{name: {name}, path: tasks/{name}, limit: {limit}}}" for name, limit in limits.items()]
     if probes:
         science.run(70, "evaluate", "--checkpoint", "runs/gpt1", f"probes=[{', '.join(probes)}]")
         _keep_scores(science, "gpt1")
