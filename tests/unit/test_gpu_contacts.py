@@ -67,7 +67,7 @@ def test_promises_count_when_all_of_their_checks_are_there(contact: Contact) -> 
     assert graphs == "| >= 1 | 0 | falls short; rank 0: no / such thing |"
 
 
-def test_what_failed_is_told(contact: Contact) -> None:
+def test_what_failed_is_listed(contact: Contact) -> None:
     contact.of("t5").failed(ValueError("no such kernel"))
     contact.of("doctor").write("skipped", reason="3 s of the budget were left")
     contact.of("profile").write("end", outcome="killed by SIGKILL", phase_seconds=2.0)
@@ -118,7 +118,7 @@ def test_a_file_of_somebody_else(contact: Contact, data: bytes, problem: str) ->
     assert problem in str(caught.value) or problem == "UnicodeDecodeError"
 
 
-def test_a_terminal_is_told_nothing(contact: Contact) -> None:
+def test_a_terminal_obeys_nothing(contact: Contact) -> None:
     contact.of("\x1b[2J").series("a\nb", "\x1b]0;title\x07", [1.0])
     assert "\x1b" not in gpu_contacts.table(written(contact))
 

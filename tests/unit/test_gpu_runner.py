@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def kill(contact: Contact) -> None:
 
 
 def leave(contact: Contact) -> None:
-    contact.fact("begun", True)
+    contact.fact("started", True)
     raise ValueError("no such kernel")
 
 
@@ -99,14 +100,13 @@ def test_a_log_keeps_its_beginning_and_its_end(contact: Contact, monkeypatch: py
     monkeypatch.setattr(runner, "LOG_BYTES", 1000)
 
     def chatter(contact: Contact) -> None:
-        print("begun", "x" * 100_000, "done")
+        print("first", "x" * 100_000, "done")
 
     runner.run([Phase("chatters", 9, chatter), Phase("works", 9, work)], contact, 60)
     log = (contact.out / LOG).read_text()
     assert len(log) < 1200
-    assert [log.index(word) for word in ("begun", "[...]", " done", "=== works")] == sorted(
-        log.index(word) for word in ("begun", "[...]", " done", "=== works")
-    )
+    places = [log.index(word) for word in ("first", "[...]", " done", "=== works")]
+    assert places == sorted(places)
 
 
 def test_a_line_of_the_results_is_bounded_and_strict(contact: Contact) -> None:
@@ -115,3 +115,22 @@ def test_a_line_of_the_results_is_bounded_and_strict(contact: Contact) -> None:
     results = gpu_contacts.read(contact.out / "results.jsonl")
     assert len(results.fact("contact", "long")) < 5000
     assert results.fact("contact", "numbers") == [None, None, 1.5, True, None, {"a": "b"}]
+
+
+def test_fewer_rows_where_memory_runs_out(contact: Contact) -> None:
+    from torch import OutOfMemoryError
+
+    from tools.gpu.training import with_rows
+
+    asked = []
+
+    def measure(rows: int, fit: int) -> None:
+        asked.append(rows)
+        if rows > fit:
+            raise OutOfMemoryError("no memory")
+
+    with_rows(contact, 64, partial(measure, fit=40))
+    assert asked == [64, 32]
+    assert gpu_contacts.read(contact.out / "results.jsonl").fact("contact", "out of memory, rows") == 64
+    with pytest.raises(RuntimeError, match="out of memory even with 16 rows"):
+        with_rows(contact, 64, partial(measure, fit=1))

@@ -79,7 +79,8 @@ def ask(contact: Contact, budget: float, wanted: list[str]) -> str | None:
     names = [phase.name for phase in PHASES]
     if unknown := [name for name in wanted if name not in names]:
         raise kit.KitError(f"{', '.join(unknown)}: no such phase; choose among {', '.join(names)}")
-    signal.setitimer(signal.ITIMER_REAL, contact.began + budget + GRACE - time.time())  # SIGALRM ends what hangs
+    left = max(GRACE, contact.began + budget + GRACE - time.time())  # installing took some
+    signal.setitimer(signal.ITIMER_REAL, left)  # SIGALRM ends what hangs
     host, date = socket.gethostname(), f"{datetime.now(UTC):%Y-%m-%d}"
     facts = {"format": FORMAT, "host": host, "date": date, "device": contact.device, "tiny": contact.tiny}
     contact.write("start", **facts, budget=budget)

@@ -28,17 +28,15 @@ from tools.bench.loop import Loop
 from tools.bench.ours import BATCHES, TINY, Ours, initial_weights, tokens_per_step
 from tools.families import make_data
 from tools.gpu.record import Contact
-from tools.gpu.training import TINY_ROWS, WARM_UP, evaluated, first_loss, graph_facts, graphs, timed
+from tools.gpu.training import WARM_UP, evaluated, first_loss, graph_facts, graphs, rows, timed, with_rows
 
-ROWS = 64
 PRESETS = {"bert": "pretrain/bert_base", "roberta": "pretrain/roberta_base", "t5": "pretrain/t5_base"}
 SENTINELS = 100  # of T5's preset
 IGNORED = -100  # the label of what transformers does not predict
 
 
-def configuration(contact: Contact, family: str) -> Config:
-    """The family's preset on a small text that its objective can read; 64 rows in one micro-batch."""
-    rows = TINY_ROWS if contact.tiny else ROWS
+def configuration(contact: Contact, family: str, rows: int) -> Config:
+    """Returns the family's preset on a small text that its objective can read; all rows in one micro-batch."""
     masks, sentinels = family != "t5", SENTINELS * (family == "t5")
     data = make_data(contact.work / f"text-{'masks' if masks else 'sentinels'}", masks, sentinels)
     words = [f"data.path={data}", f"train.global_batch={rows}", f"train.micro_batch={rows}", "train.precision=bf16"]
@@ -59,22 +57,21 @@ class Text:
             training_batches(objective, data.training.batch(number, shape).micro_batches, config.run.seed, number)
             for number in range(1, BATCHES + 1)
         ]
+        named = [[_as_theirs(one) for one in batch] for batch in self.batches]
+        self.names = tuple(named[0][0])
+        self._theirs = [[tuple(one.values()) for one in batch] for batch in named]
 
     def ours(self, step: int) -> list[MicroBatch]:
-        """Micro-batches as our engine takes them."""
+        """Returns the micro-batches of a step as our engine takes them."""
         return self.batches[step % BATCHES]
 
     def theirs(self, step: int) -> list[tuple[Tensor, ...]]:
-        """The same as transformers takes them: what `names` names."""
-        return [tuple(_theirs(one).values()) for one in self.ours(step)]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(_theirs(self.ours(0)[0]))
+        """Returns the same as transformers takes them: what `names` names."""
+        return self._theirs[step % BATCHES]
 
 
-def _theirs(batch: MicroBatch) -> dict[str, Tensor]:
-    """A micro-batch as transformers' models take it."""
+def _as_theirs(batch: MicroBatch) -> dict[str, Tensor]:
+    """Returns a micro-batch as transformers' models take it."""
     *tokens, facts_B3 = batch.inputs
     ids_BS = tokens[0].T.contiguous()
     place_S = torch.arange(ids_BS.shape[1])
@@ -119,8 +116,8 @@ class Transformers(nn.Module):
 
 
 def ours(contact: Contact, family: str) -> None:
-    """Our engine, by its defaults and CUDA graphs."""
-    config = configuration(contact, family)
+    """Measures our engine, with CUDA graphs."""
+    config = configuration(contact, family, rows(contact))
     text = Text(config)
     engine = Ours(config, text, contact.device)
     first = first_loss(engine, text.ours(0))
@@ -129,11 +126,15 @@ def ours(contact: Contact, family: str) -> None:
 
 
 def transformers(contact: Contact, family: str) -> None:
-    """transformers' model in the loop that people write around it."""
-    config = configuration(contact, family)
-    text = Text(config)
-    model = Transformers(config, text.pad, text.names)
-    loop = Loop(model, config.optimizer, text.theirs, contact.device)
-    facts = {"first_loss": evaluated(model, text.theirs(0), contact.device)}
-    step = partial(loop.step, autocast=True)
-    timed(contact, "transformers", step, tokens_per_step(config), WARM_UP // 2, **facts)
+    """Measures transformers' model in the loop that people write around it."""
+
+    def measure(count: int) -> None:
+        config = configuration(contact, family, count)
+        text = Text(config)
+        model = Transformers(config, text.pad, text.names)
+        loop = Loop(model, config.optimizer, text.theirs, contact.device)
+        facts = {"first_loss": evaluated(model, text.theirs(0), contact.device), "rows": count}
+        step = partial(loop.step, autocast=True)
+        timed(contact, "transformers", step, tokens_per_step(config), WARM_UP // 2, **facts)
+
+    with_rows(contact, rows(contact), measure)

@@ -19,7 +19,7 @@ EXAMPLES, STEPS, ROUNDS = 3200, 20, 3
 
 
 def finetuning(contact: Contact) -> None:
-    """Examples per second of GPT-1 at full size, in bf16 with dropout and the auxiliary loss."""
+    """Measures the examples per second of GPT-1 at full size, in bf16 with dropout and the auxiliary loss."""
     tokenizer = make_data(contact.work / "text-causal").parent / "tokenizer"
     task = make_task(contact.work / "text-causal" / "phrases", tokenizer, 10 * BATCH if contact.tiny else EXAMPLES)
     words = [f"train.device={contact.device}", *(TINY if contact.tiny else [])]
@@ -44,7 +44,7 @@ def finetuning(contact: Contact) -> None:
 
 
 def make_task(folder: Path, tokenizer: Path, examples: int) -> Path:
-    """A folder of phrases with the lengths of SST-2's, in its format; the labels mean nothing."""
+    """Returns a folder of phrases with the lengths of SST-2's, in its format; the labels mean nothing."""
     import numpy as np
 
     from gpt1_ds.data.python_docs import documents

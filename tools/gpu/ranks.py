@@ -1,7 +1,7 @@
 """Two ranks on one GPU: gloo carries their messages, because NCCL refuses ranks that share a device.
 
-It shows the branches for CUDA of several ranks (copies, buckets, slices), not NCCL's values and rates. Each layout is
-two processes, which a hang or an operation that gloo does not have on a GPU ends.
+It shows the branches for CUDA of several ranks (copies, buckets, slices), not NCCL's values and rates. Each layout has
+two processes of its own: a hang, or an operation that gloo does not have on a GPU, costs that layout alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 3
 
 
 def two_ranks(contact: Contact) -> None:
-    """The losses of a few steps on every layout of two ranks beside those of one rank on the same device."""
+    """Compares the losses of a few steps on every layout of two ranks with those of one rank on the same device."""
     limit = SECONDS * (4 if contact.device == "cpu" else 1)
     alone = together(contact.device, [], 1, limit)
     contact.fact("losses of one rank", alone)
@@ -47,8 +47,8 @@ def two_ranks(contact: Contact) -> None:
 
 
 def together(device: str, words: list[str], world: int, seconds: float) -> list[float]:
-    """The losses that `world` ranks on one device give, each in a fork of this process. Raises RuntimeError for what a
-    rank raised, and TimeoutError.
+    """Returns the losses that `world` ranks on one device give, each in a fork of this process. Raises RuntimeError for
+    what a rank raised, and TimeoutError.
     """
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +124,7 @@ def _losses(device: str, words: list[str], rank: int, world: int, store: str) ->
 
 
 def _tokens(numbers: Any, step: int, config: Any) -> Any:
-    """int64 [B, T]: random tokens of these rows, the same on every layout."""
+    """Returns int64 [B, T]: random tokens of these rows, the same on every layout."""
     import numpy as np
 
     size = config.model.context + 1

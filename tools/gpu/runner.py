@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tools.gpu.record import LOG, Contact
 
-SHORTEST = 10.0  # seconds; with less than that left no phase is begun
+SHORTEST = 10.0  # seconds; with less than that left no phase is started
 LOG_BYTES = 400_000  # of each phase: the first and the last half of it
 SLOWER = 8  # how much longer a phase may take on a CPU
 

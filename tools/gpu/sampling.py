@@ -27,12 +27,12 @@ def configuration(contact: Contact) -> Config:
 
 
 def sizes(contact: Contact) -> tuple[int, int, int]:
-    """(rows, tokens of a prompt, tokens to add)."""
+    """Returns (rows, tokens of a prompt, tokens to add)."""
     return (2, 8, 8) if contact.tiny else (BATCH, PROMPT, NEW)
 
 
 def prompts(contact: Contact, config: Config) -> Tensor:
-    """int64 [B, S] on the device."""
+    """Returns int64 [B, S] on the device."""
     rows, prompt, _ = sizes(contact)
     assert config.model.vocab_size is not None, "the preset names it"
     generator = torch.Generator().manual_seed(7)
@@ -41,6 +41,7 @@ def prompts(contact: Contact, config: Config) -> Tensor:
 
 @torch.no_grad()
 def ours(contact: Contact) -> None:
+    """Measures our model with its caches."""
     from gpt1_ds.checkpoint.whole import whole_model
 
     config, (_, _, new) = configuration(contact), sizes(contact)
@@ -61,6 +62,7 @@ def ours(contact: Contact) -> None:
 
 @torch.no_grad()
 def transformers(contact: Contact) -> None:
+    """Measures transformers' `generate` with its cache."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config, (_, _, new) = configuration(contact), sizes(contact)

@@ -28,7 +28,7 @@ BUDGET = 480.0  # seconds of all of it
 PART = 0.9  # of the seconds: the rest is evaluation, saving and a rate that was the best of a short series
 MOST_EPOCHS = 10
 BYTES = 400_000  # of each file that returns
-LEAST, GRACE = 15.0, 15.0  # seconds with which something is begun, and in which it ends when it is asked to
+LEAST, GRACE = 15.0, 15.0  # seconds with which a program is started, and in which it ends when it is asked to
 SNLI = ["task.train=[snli_slice_train.json]", "task.dev=[snli_slice_dev.json]", "task.test=[snli_dev.csv]"]
 PROBES = {"blimp": 20_100, "cola": 1100}  # questions: of 67,000 pairs, of all sentences
 FINETUNED = {  # preset: (folder of the task, settings)

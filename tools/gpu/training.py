@@ -5,6 +5,7 @@ Our engine in its variants, and what others write. Each is a process of its own,
 
 from __future__ import annotations
 
+import gc
 import gzip
 import shutil
 import time
@@ -39,14 +40,28 @@ def rows(contact: Contact) -> int:
     return TINY_ROWS if contact.tiny else ROWS
 
 
+def with_rows(contact: Contact, most: int, measure: Callable[[int], None]) -> None:
+    """Calls `measure` with `most` rows, or with half or a quarter of them where the GPU's memory runs out. Raises
+    RuntimeError where it always does.
+    """
+    for count in (most, most // 2, most // 4):
+        try:
+            return measure(count)
+        except torch.OutOfMemoryError:
+            contact.fact("out of memory, rows", count)
+        gc.collect()  # what the error's traceback kept
+        torch.cuda.empty_cache()
+    raise RuntimeError(f"out of memory even with {most // 4} rows")
+
+
 def graphs() -> list[str]:
-    """Ask for CUDA graphs, whether or not they were proven here before."""
+    """Returns the words that ask for CUDA graphs, whether or not they were proven here before."""
     kinds = get_args(get_type_hints(TrainConfig)["cuda_graphs"])
     return ["train.cuda_graphs=on"] if "on" in kinds else []
 
 
-def timed(contact: Contact, name: str, step: Callable[[], Any], tokens: int, warm_up: int, **facts: Any) -> list[float]:
-    """Record three series of `step`, in tokens per second, after the first steps, whose seconds and losses are kept."""
+def timed(contact: Contact, name: str, step: Callable[[], Any], tokens: int, warm_up: int, **facts: Any) -> None:
+    """Records three series of `step`, in tokens per second, after first steps, whose seconds and losses are kept."""
     firsts, losses = [], []
     for _ in range(warm_up):
         began = time.perf_counter()
@@ -56,11 +71,10 @@ def timed(contact: Contact, name: str, step: Callable[[], Any], tokens: int, war
     measured = rate(step, tokens, contact.device, 1 if contact.tiny else STEPS)
     values = [measured() for _ in range(3)]
     contact.series(name, "tokens/s", values, tokens=tokens, first_steps_s=firsts, losses=losses, **used(), **facts)
-    return values
 
 
 def used() -> dict[str, float]:
-    """Peak memory of this process on the GPU, GiB."""
+    """Returns the peak memory of this process on the GPU, GiB; nothing on a CPU."""
     if not torch.cuda.is_available():
         return {}
     peaks = {"allocated_gib": torch.cuda.max_memory_allocated(), "reserved_gib": torch.cuda.max_memory_reserved()}
@@ -68,7 +82,7 @@ def used() -> dict[str, float]:
 
 
 def ours(contact: Contact, *words: str) -> None:
-    """Our engine, with `words` over its usual settings; its memory beside the plan's."""
+    """Measures our engine, with `words` over its usual settings, and its memory beside the plan's."""
     config = gpt1(options(contact), rows(contact), *words)
     began = time.perf_counter()
     text = Text(config)
@@ -79,28 +93,28 @@ def ours(contact: Contact, *words: str) -> None:
 
 
 def graphed(contact: Contact) -> None:
-    """Compiled blocks, each micro-batch as a CUDA graph."""
+    """Measures compiled blocks, each micro-batch a CUDA graph."""
     ours(contact, *graphs())
 
 
 def eager_graph(contact: Contact) -> None:
-    """A CUDA graph of blocks that are not compiled."""
+    """Measures a CUDA graph of blocks that are not compiled."""
     ours(contact, "train.compile=off", *graphs())
 
 
 def micro_batches(contact: Contact) -> None:
-    """Eight micro-batches a step, each as a CUDA graph."""
+    """Measures a step of eight micro-batches, each a CUDA graph."""
     ours(contact, f"train.micro_batch={max(1, rows(contact) // 8)}", *graphs())
 
 
 def graph_facts(engine: Ours) -> dict[str, Any]:
-    """How many CUDA graphs an engine uses, or why it uses none."""
+    """Returns how many CUDA graphs an engine uses, and why it uses none."""
     passes = getattr(engine.engine, "graphs", None)
     return {"count": passes.count, "problem": passes.problem} if passes else {"count": 0, "problem": "none are made"}
 
 
 def first_loss(engine: Ours, batches: Sequence[Any]) -> float:
-    """The loss of a batch without dropout, before training; the memory that it takes is not counted."""
+    """Returns the loss of a batch without dropout, before training; the memory that it takes is not counted."""
     with torch.compiler.set_stance("force_eager"):  # graphs for evaluation would never be used again
         found = float(engine.engine.evaluate(batches))
     if torch.cuda.is_available():
@@ -116,19 +130,27 @@ def _planned(config: Config) -> dict[str, Any]:
 
 
 def transformers(contact: Contact) -> None:
-    """OpenAIGPTLMHeadModel in bf16 autocast with fused AdamW, as people run it."""
-    config = gpt1(options(contact), rows(contact))
-    model = Transformers(config)
-    _loop(contact, "transformers", config, model, model, attention=model.attention)
+    """Measures OpenAIGPTLMHeadModel in bf16 autocast with fused AdamW, as people run it."""
+
+    def measure(count: int) -> None:
+        config = gpt1(options(contact), count)
+        model = Transformers(config)
+        _loop(contact, "transformers", config, model, model, attention=model.attention)
+
+    with_rows(contact, rows(contact), measure)
 
 
 def plain(contact: Contact, compiled: bool) -> None:
-    """A hand-written GPT-1 with SDPA and its dropout, in bf16 autocast."""
-    config = gpt1(options(contact), rows(contact))
-    model = Plain(config)
+    """Measures a hand-written GPT-1 with SDPA and its dropout, in bf16 autocast."""
     backend = "inductor" if contact.device == "cuda" else "eager"  # a CPU shows that it is traced
-    form = torch.compile(model, dynamic=False, backend=backend) if compiled else model
-    _loop(contact, f"plain{', compiled' * compiled}", config, model, form)
+
+    def measure(count: int) -> None:
+        config = gpt1(options(contact), count)
+        model = Plain(config)
+        form = torch.compile(model, dynamic=False, backend=backend) if compiled else model
+        _loop(contact, f"plain{', compiled' * compiled}", config, model, form)
+
+    with_rows(contact, rows(contact), measure)
 
 
 def _loop(contact: Contact, name: str, config: Config, model: Any, form: Any, **facts: Any) -> None:
@@ -136,12 +158,13 @@ def _loop(contact: Contact, name: str, config: Config, model: Any, form: Any, **
     loop = Loop(model, config.optimizer, text.plain, contact.device)
     first = evaluated(model, text.plain(0), contact.device)
     step = partial(loop.step, form, autocast=True)
-    timed(contact, name, step, tokens_per_step(config), WARM_UP // 2, first_loss=first, **facts)
+    facts |= {"first_loss": first, "rows": config.train.micro_batch}
+    timed(contact, name, step, tokens_per_step(config), WARM_UP // 2, **facts)
 
 
 @torch.no_grad()
 def evaluated(model: Any, batches: Any, device: str) -> float:
-    """The loss of a batch without dropout; the model then trains on."""
+    """Returns the loss of a batch without dropout; the model is in training mode afterwards."""
     model.eval()
     with torch.autocast(device, torch.bfloat16):
         losses = [model(*(part.to(device) for part in batch)) for batch in batches]
@@ -150,7 +173,7 @@ def evaluated(model: Any, batches: Any, device: str) -> float:
 
 
 def profile(contact: Contact) -> None:
-    """Where a step without graphs spends its time: milliseconds of each operator, and a trace for a browser."""
+    """Records the milliseconds of each operator in a step without graphs, and a trace for a browser."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
