@@ -5,14 +5,15 @@
 #   bash tools/fakecuda.sh -- COMMAND...    run COMMAND with the environment's python and python3
 #   bash tools/fakecuda.sh WORDS...         WORDS go to pytest in the place of tests/fakecuda
 # Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run. A failure in CI (tools/test.sh).
-# tools/twin.sh makes environments with another torch by FAKECUDA_VENV, _TORCH, _PYTHON, _PINS.
+# tools/twin.sh makes others by FAKECUDA_VENV, _TORCH, and either _REST or _PYTHON and _PINS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${FAKECUDA_VENV:-.venv-fakecuda}
-python=${FAKECUDA_PYTHON:-.venv/bin/python}
-pins=${FAKECUDA_PINS:-} # a file of versions: all packages are installed by it; without one, all but torch are .venv's
-space=8                 # GB that must be free: the wheels and what they unpack to
+rest=${FAKECUDA_REST:-.venv} # the environment that has all else
+pins=${FAKECUDA_PINS:-}      # a file of versions by which all else is installed instead
+python=${FAKECUDA_PYTHON:-$rest/bin/python}
+space=8 # GB that must be free: the wheels and what they unpack to
 failure="tests/fakecuda is not run"
 [ -z "$pins" ] || space=12 failure="no twin is made"
 cannot() { echo "$failure: $*" >&2; exit 69; }
@@ -42,7 +43,7 @@ if [ ! -e "$stamp" ]; then
     # Triton 3.6 cannot interpret kernels with numpy 2.5: tests/helpers/interpreter.py does it with CI's
     pip install --no-compile --no-deps --target "$venv/interpreter" "$(grep '^numpy==' tools/constraints.txt)"
   else # what is in the environment itself comes first
-    .venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
+    "$rest/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/zz_rest.pth"
   fi
   torch=$site/torch
   g++ -std=c++20 -O1 -shared -fPIC -I"$torch/include" tools/fakecuda/shim.cpp \
@@ -53,7 +54,7 @@ if [ ! -e "$stamp" ]; then
   touch "$stamp"
 fi
 if [ "${1:-}" = -- ]; then
-  export PATH=$PWD/$venv/bin:$PATH
+  export PATH=$PWD/$venv/bin:$PATH PYTHON=$PWD/$venv/bin/python # scripts of tools/ take PYTHON
   exec "${@:2}"
 fi
 cores=$(OMP_NUM_THREADS="" nproc)
