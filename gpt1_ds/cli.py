@@ -31,6 +31,7 @@ from gpt1_ds.commands import (
     tracking,
 )
 from gpt1_ds.commands.parser import Command, Group, Parser, place_arguments
+from gpt1_ds.common import memory
 from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.text import shown
@@ -92,7 +93,9 @@ def _safe_path() -> Iterator[None]:
 
 def _main(arguments: Sequence[str] | None) -> int:
     try:
-        options = parse(sys.argv[1:] if arguments is None else arguments)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        UserError.raise_all(_unwritable(arguments))
+        options = parse(arguments)
         if not hasattr(options, "command"):
             parser().print_help()
             return EXIT_USAGE
@@ -115,6 +118,17 @@ def _main(arguments: Sequence[str] | None) -> int:
         if explained is None:
             raise
         return _explain(explained, explained.code)
+    except (MemoryError, RuntimeError) as error:
+        if (short := memory.shortage(error)) is None:
+            raise
+        return _explain(TrainingError(short), EXIT_FAILURE)
+
+
+def _unwritable(arguments: Sequence[str]) -> Iterator[str]:
+    """One line per argument whose bytes are no UTF-8: no configuration or result could name it."""
+    for word in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            yield f"{word}: this argument is not UTF-8; rename the file or folder, or set your terminal to UTF-8"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

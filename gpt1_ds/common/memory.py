@@ -6,6 +6,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpt1_ds.common.errors import one_line
+from gpt1_ds.common.files import this_node
+
+LESS_MEMORY = "use a smaller train.micro_batch, train.recompute=block or more ranks; `gpt1-ds plan` says what fits"
+_SHORT = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "CUDA out of memory")
 _MOUNT = Path("/sys/fs/cgroup")
 
 
@@ -25,6 +30,26 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def shortage(error: BaseException) -> str | None:
+    """Returns one line where an error of Python, NumPy or torch (on a CPU or a GPU) says that memory ran out, else
+    None.
+    """
+    said = one_line(error, 160)
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    if not named and not (isinstance(error, RuntimeError) and any(words in str(error) for words in _SHORT)):
+        return None
+    return f"memory ran out on {this_node()}{f' ({said})' if said else ''}; {LESS_MEMORY}"
+
+
+def kernel_kills() -> int:
+    """Processes that Linux has killed on this machine because memory ran out; 0 where it does not say."""
+    try:
+        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(fields.get("oom_kill", 0))
 
 
 def _left_in_groups() -> Iterator[int]:

@@ -26,9 +26,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from gpt1_ds.common import log, stop_signals
+from gpt1_ds.common import log, memory, stop_signals
 from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
-from gpt1_ds.common.files import explain
+from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.launcher import scratch
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
@@ -80,7 +80,9 @@ def start(target: str, arguments: tuple[Any, ...], nproc: int | None) -> int:
         if rank == 0 or not error.on_all_ranks:
             raise
         sys.exit(error.code)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
+        if (short := memory.shortage(error)) is not None:
+            raise TrainingError(f"rank {rank}: {short}") from error
         if any(words in str(error) for words in _PEER_LOST):
             raise LaunchError(f"rank {rank} lost contact with another rank;\nits log: logs/rank-{rank}.log") from None
         raise
@@ -111,7 +113,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
 def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
     """Like `launch`, but gives what each rank's function returned."""
     folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
-    processes, pipes = [], []
+    processes, pipes, kills = [], [], memory.kernel_kills()
     context = server()
     try:
         for rank in range(ranks):
@@ -124,7 +126,7 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
             _STARTED.append(process)
             pipes.append(here)
         with _forwarded_signals():
-            return _collect(processes, pipes)
+            return _collect(processes, pipes, kills)
     finally:
         _end(processes)
         log.clear_line()
@@ -168,6 +170,9 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
         if told is not None:
             pipe.send(("told", told))
             os._exit(told.code)
+        if (short := memory.shortage(error)) is not None:
+            pipe.send(("told", TrainingError(f"rank {rank}: {short}")))
+            os._exit(EXIT_FAILURE)
         text = "".join(traceback.format_exception(error)).rstrip()
         pipe.send(("failed", Failure(rank, text, EXIT_FAILURE, any(words in text for words in _PEER_LOST))))
         os._exit(EXIT_FAILURE)
@@ -200,8 +205,10 @@ def _die_with_parent() -> None:
         os._exit(EXIT_FAILURE)
 
 
-def _collect(processes: list[Any], pipes: list[Connection]) -> list[Any]:
-    """Wait for every rank; results in rank order. The first failure is given a moment to be joined by its cause."""
+def _collect(processes: list[Any], pipes: list[Connection], kills: int) -> list[Any]:
+    """Wait for every rank; results in rank order. The first failure is given a moment to be joined by its cause. The
+    kernel had killed `kills` processes before.
+    """
     results: dict[int, Any] = {}
     failures: list[Failure] = []
     deadline = None
@@ -211,7 +218,7 @@ def _collect(processes: list[Any], pipes: list[Connection]) -> list[Any]:
         for ready in multiprocessing.connection.wait(list(waiting), timeout=0.2):
             rank = waiting[cast(Connection, ready)]
             open_ranks.discard(rank)
-            outcome = _outcome(rank, processes[rank], pipes[rank])
+            outcome = _outcome(rank, processes[rank], pipes[rank], kills)
             if isinstance(outcome, (UserError, TrainingError)):
                 raise outcome
             if isinstance(outcome, Failure):
@@ -225,12 +232,15 @@ def _collect(processes: list[Any], pipes: list[Connection]) -> list[Any]:
     return [results[rank] for rank in range(len(processes))]
 
 
-def _outcome(rank: int, process: Any, pipe: Connection) -> tuple[Any] | Failure | UserError | TrainingError:
+def _outcome(rank: int, process: Any, pipe: Connection, kills: int) -> tuple[Any] | Failure | UserError | TrainingError:
     try:
         kind, value = pipe.recv()
     except EOFError:
         process.join(timeout=GRACE_SECONDS)
         code = process.exitcode
+        if code == -signal.SIGKILL and memory.kernel_kills() > kills:
+            short = f"memory ran out on {this_node()}: the kernel killed the rank; {memory.LESS_MEMORY}"
+            return TrainingError(f"rank {rank}: {short}")
         if code is not None and code < 0:
             name = signal.Signals(-code).name
             return Failure(rank, f"it was killed by {name}" + _hint(-code), EXIT_FAILURE)

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common import memory
+from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
 from gpt1_ds.launcher import launch
 
 HERE = "tests.parallel.test_launch"
@@ -52,6 +53,8 @@ def listening_on() -> list[str]:
 
 
 def misbehave(kind: str, rank: int) -> int:
+    import numpy as np
+    import torch
     import torch.distributed as dist
 
     from gpt1_ds.engine.process_groups import connect
@@ -63,6 +66,12 @@ def misbehave(kind: str, rank: int) -> int:
             raise RuntimeError("this is the culprit")
         if kind == "user":
             raise ConfigError("model.layers=0 is too small")
+        if kind == "python":
+            raise MemoryError
+        if kind == "numpy":
+            np.empty(1 << 50)
+        if kind == "torch":
+            torch.empty(1 << 50)
         if kind == "exit":
             os._exit(7)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -91,6 +100,15 @@ def test_the_failing_rank_is_shown_and_the_others_end(kind: str, words: str) -> 
     assert str(caught.value).count("failed:") == 1
     assert time.monotonic() - began < 10
     assert not [p for p in psutil.Process().children(recursive=True) if "rank-" in p.name()]
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "torch", "kill"])
+def test_a_rank_without_memory_is_one_line(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the kernel ended it, which then counts one process more."""
+    kills = iter((3, 4))
+    monkeypatch.setattr(memory, "kernel_kills", lambda: next(kills))
+    with pytest.raises(TrainingError, match=r"^rank 1: memory ran out on .*; use a smaller train.micro_batch.*$"):
+        launch.run(f"{HERE}:misbehave", (kind, 1), 2)
 
 
 def test_what_a_person_can_mend_arrives_as_such() -> None:
