@@ -7,11 +7,11 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import append
 
 RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
@@ -88,6 +88,30 @@ class RunDir:
         with contextlib.suppress(OSError):
             append(self.events, "".join(self._pending))
             self._pending.clear()
+
+
+def check_types(path: Path, where: str, record: Any, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> None:
+    """Raise DataError for a record of `path` that lacks a key of `kinds`, which is not among the `optional` ones, or
+    has a value of another kind: "count", "number" (null is one that is not finite), "text", "truth", "numbers" by name.
+    """
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: {where} is {record!r:.40}, no record; remove it")
+    for key, kind in kinds.items():
+        if key not in record and key in optional:
+            continue
+        if not _is_of(kind, record.get(key)):
+            raise DataError(f"{path}: {where}: {key} is {record.get(key)!r:.40}, no {kind}; remove this record")
+
+
+def _is_of(kind: str, value: Any) -> bool:
+    if kind == "numbers":
+        return isinstance(value, dict) and all(_is_of("number", one) for one in value.values())
+    if kind == "number" and value is None:
+        return True
+    if kind in ("count", "number"):
+        exact = type(value) is int and 0 <= value < 2**63
+        return exact or (kind == "number" and type(value) in (int, float) and abs(value) < 1e300)
+    return type(value) is {"text": str, "truth": bool}[kind]
 
 
 _COUNTED_ON: dict[str, dict[str, type]] = {

@@ -12,11 +12,12 @@ from typing import Any
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.log import say
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.units import byte_size
 from gpt1_ds.config import Config
 from gpt1_ds.report import figures, profile_figures
 from gpt1_ds.report.template import render
+from gpt1_ds.tracking.record import read_records
 
 WAITING = ("send", "receive", "agreement")  # phases in which a rank does little but wait for others
 BESIDES = ("evaluation", "save")  # happen in some steps only
@@ -82,7 +83,7 @@ def _number(name: str) -> int:
 
 def _step_seconds(run_dir: RunDir, profiled: Sequence[int]) -> float | None:
     """Median of the logged steps around the window: what a step takes when nobody looks."""
-    lines = [line for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"]
+    lines = [line for line in read_records(run_dir.metrics) if line["kind"] == "train"]
     others = [line["step_seconds"] for line in lines if line["step"] not in profiled and line["step"] > 1]
     return median(others) if others else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import read_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.probes import PREFIX, SCALES
 from gpt1_ds.tracking.entries import read_entries
+from gpt1_ds.tracking.record import read_records
 
 Records = list[dict[str, Any]]
 
@@ -46,7 +47,7 @@ def read(folder: Path) -> RunStory:
     run_dir = RunDir(folder)
     if not run_dir.config.exists():
         raise DataError(f"{folder}: not a run folder (config.yaml is missing)")
-    lines = list(read_jsonl(run_dir.metrics))
+    lines = read_records(run_dir.metrics)
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")
     config = load_recorded(run_dir.config)
@@ -59,14 +60,14 @@ def read(folder: Path) -> RunStory:
         config=config,
         train=train,
         held_out=[line for line in lines if line["kind"] == "eval"],
-        events=list(read_jsonl(run_dir.events)),
-        samples=list(read_jsonl(folder / "samples.jsonl")),
+        events=_checked(run_dir.events, _EVENT, optional=tuple(_EVENT)),
+        samples=_checked(folder / "samples.jsonl", _SAMPLE),
         evaluations=_evaluations(entries, "held-out"),
         probes={name: scores for name in SCALES if (scores := _evaluations(entries, PREFIX + name))},
-        baselines=read_json(Path(config.data.path[0].path) / "ngrams.json", missing=[]),
+        baselines=_baselines(Path(config.data.path[0].path) / "ngrams.json"),
         scores=[line for line in lines if line["kind"] == "task"],
         entries=entries,
-        environment=read_json(run_dir.environment, missing={}),
+        environment=_environment(run_dir.environment),
         folder=folder,
     )
 
@@ -83,6 +84,32 @@ def read_all(folders: Sequence[Path]) -> list[RunStory]:
             for part in parts:
                 del part[end]
     return [replace(story, name="/".join(part)) for story, part in zip(stories, parts, strict=True)]
+
+
+_EVENT = {"step": "count", "steps": "count", "ranks": "count", "seconds": "number"}
+_SAMPLE = {"step": "count", "prompt": "text", "text": "text"}
+_BASELINE = {"order": "count", "loss": "number", "bits_per_byte": "number"}
+
+
+def _checked(path: Path, kinds: Mapping[str, str], optional: Sequence[str] = ()) -> Records:
+    """The records of a JSONL file. Raises DataError for one whose values are of other kinds."""
+    records = list(read_jsonl(path))
+    for number, record in enumerate(records, 1):
+        check_types(path, f"record {number}", record, kinds, optional)
+    return records
+
+
+def _baselines(path: Path) -> Records:
+    found = read_json(path, missing=[])
+    for number, record in enumerate(found if isinstance(found, list) else [found], 1):
+        check_types(path, f"entry {number}", record, _BASELINE)
+    return list(found)
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    found = read_json(path, missing={})
+    check_types(path, "the file", found, {})
+    return dict(found)
 
 
 def _evaluations(entries: Records, task: str) -> Records:

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_results import Cell, Score, Study
 from gpt1_ds.scaling.laws import exponents
 from gpt1_ds.scaling.tables import DIVERGED
+from gpt1_ds.tracking.record import read_records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
 def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
     """(tokens, held-out loss), the finite ones; the batches' losses of a run that diverged before two evaluations."""
     run = study.run_dir(cell)
-    lines = list(read_jsonl(run.metrics)) if run else []
+    lines = read_records(run.metrics) if run else []
     for kind in ("eval", "train") if cell.outcome == DIVERGED else ("eval",):
         points = [
             (line["tokens"], line["loss"])

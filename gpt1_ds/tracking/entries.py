@@ -14,10 +14,12 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.lock import one_at_a_time
+from gpt1_ds.common.rundir import check_types
 from gpt1_ds.tracking.record import TaskRecord
 
 CONTROL = "control/"  # before the names of a control and its task
 Entry = dict[str, Any]
+KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers"}
 
 
 def merge(path: Path, entry: Entry) -> None:
@@ -36,13 +38,15 @@ def read_entries(path: Path | None) -> list[Entry]:
     if path is None or not path.exists():
         return []
     try:
-        entries: list[Entry] = json.loads(path.read_text())
-        dict.fromkeys((key_of(entry), len(entry["metrics"])) for entry in entries)  # they have what a result has
-    except (ValueError, KeyError, TypeError):
-        raise DataError(
-            f"{path}: not a list of results; remove it and evaluate again, or choose another --out"
-        ) from None
-    return entries
+        entries: Any = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        entries = {}
+    if not isinstance(entries, list):
+        raise DataError(f"{path}: not a list of results; remove it and evaluate again, or choose another --out")
+    for number, entry in enumerate(entries, 1):
+        check_types(path, f"result {number}", entry, KINDS)
+    results: list[Entry] = entries
+    return results
 
 
 def of_models(entries: Iterable[Entry]) -> list[Entry]:

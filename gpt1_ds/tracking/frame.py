@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt1_ds.common.errors import DataError, UserError
-from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.tracking.record import read_records
 
 if TYPE_CHECKING:
     import pandas
@@ -26,7 +27,7 @@ def read_metrics(run: str | Path) -> pandas.DataFrame:
     if not run_dir.config.is_file():
         raise DataError(f"{run}: no such run folder; name one that `gpt1-ds pretrain` or gpt1_ds.train made")
     rows = []
-    for line in read_jsonl(run_dir.metrics):
+    for line in read_records(run_dir.metrics):
         scores = line.pop("metrics", {})
         rows.append({**line, **scores})
     return pandas.DataFrame(rows, columns=None if rows else ["kind", "step"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
-from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.common.rundir import check_types, read_jsonl
 
 OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy")  # not there where they are null
 
@@ -83,6 +83,25 @@ class TaskRecord:
     def __str__(self) -> str:
         scores = (f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in self.metrics.items())
         return f"{self.task} {self.split}: {', '.join(scores)}, loss {self.loss:.4f}"
+
+
+_KINDS = {  # of fields, by their types
+    **{"int": "count", "int | None": "number", "float": "number", "float | None": "number"},
+    **{"str": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
+}
+_RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord)}
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a metrics.jsonl in the order of the file. Raises DataError for one that is not as this
+    program writes it.
+    """
+    found = list(read_jsonl(path))
+    for one in found:
+        if (record := _RECORDS.get(one["kind"])) is not None:
+            kinds = {field.name: _KINDS[str(field.type)] for field in fields(record)}
+            check_types(path, f"the {one['kind']} record of step {one['step']}", one, kinds, OPTIONAL)
+    return found
 
 
 class MetricsFile:

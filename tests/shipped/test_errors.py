@@ -39,6 +39,7 @@ from tools.runs import TINY
         (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "gpt1_117m"]),
         (["data.path=nowhere"], ["nowhere: not a dataset", "gpt1-ds data build"]),
         (["--frobnicate"], ["--frobnicate"]),
+        (["run.dir=runs-\udcff"], ["run.dir=runs-\\udcff: this argument is not UTF-8", "rename"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
