@@ -3,8 +3,10 @@
     python tools/fuzz_hostile.py [--mutations 1000] [--seed 1] [--only KIND ...]
 
 Kinds: the files of a checkpoint (manifest, index, state, configuration, tokenizer), a folder of transformers, a
-dataset, one with sentence borders. Each answer must be one refusal for people (UserError) or a result; within a second
-of this process's time; with at most 300 MiB more memory. Prints a line per kind and one per failure; exits with 1 if
+dataset, one with sentence borders, the records of a run folder; links, folders, devices and pipes in the place of a
+file; a tokenizer's pattern that backtracks, and a Parquet file that is one long text many times. Each answer must be
+one refusal for people (UserError) or a result; within a second of this process's time (a page of a run: ten); with at
+most 300 MiB more memory. Prints a line per kind and one per failure; exits with 1 if
 there was one.
 """
 
@@ -14,6 +16,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import json
 import random
 import resource
 import shutil
@@ -24,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,11 +43,14 @@ from gpt1_ds.architecture.architecture import architecture  # noqa: E402
 from gpt1_ds.checkpoint import manifest  # noqa: E402
 from gpt1_ds.commands import checkpoint as command  # noqa: E402
 from gpt1_ds.common.errors import ConfigError, UserError  # noqa: E402
-from gpt1_ds.config import ModelConfig, load, world_problems  # noqa: E402
+from gpt1_ds.common.files import explain, write_json  # noqa: E402
+from gpt1_ds.common.rundir import RunDir  # noqa: E402
+from gpt1_ds.config import ModelConfig, load, to_yaml, world_problems  # noqa: E402
 from gpt1_ds.data.build import build  # noqa: E402
 from gpt1_ds.data.loader import BatchShape  # noqa: E402
 from gpt1_ds.data.python_docs import documents  # noqa: E402
 from gpt1_ds.data.sources import open_data  # noqa: E402
+from gpt1_ds.data.tokenizers.imports import import_hf  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.tokenizers.train import train  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
@@ -54,6 +61,11 @@ from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
 from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
+from gpt1_ds.report.page import write_report  # noqa: E402
+from gpt1_ds.slurm import status as job_status  # noqa: E402
+from gpt1_ds.tracking.entries import merge  # noqa: E402
+from gpt1_ds.tracking.frame import read_metrics  # noqa: E402
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TaskRecord, TrainRecord  # noqa: E402
 from tools import hostile_inputs as hostile  # noqa: E402
 from tools.families import FAMILIES  # noqa: E402
 from tools.memory import memory_now, memory_peak, reserved  # noqa: E402
@@ -73,6 +85,7 @@ class Kind:
     honest: str
     mutate: Mutate
     examine: Examine
+    seconds: float = SECONDS
 
 
 @dataclass
@@ -142,6 +155,35 @@ def read_dataset(folder: Path, words: Sequence[str]) -> None:
         data.held_out.batches(BatchShape(4, 2), 2)
 
 
+def use_run(folder: Path) -> None:
+    """What reads a run folder: its page, its state as a job, its metrics as a table."""
+    refusals = []
+    for read in (
+        lambda: write_report([folder]),
+        lambda: list(job_status.describe(RunDir(folder))),
+        partial(read_metrics, folder),
+    ):
+        try:
+            read()
+        except UserError as refusal:
+            refusals += refusal.problems
+        except OSError as error:  # as cli.py answers it
+            if (told := explain(error)) is None:
+                raise
+            refusals += told.problems
+    if refusals:
+        raise UserError(*refusals)
+
+
+def use_pattern(folder: Path) -> None:
+    tokenizer, _ = import_hf(folder, folder.parent / "imported")
+    tokenizer.encode("a" * 60 + "!")
+
+
+def use_table(folder: Path) -> None:
+    build([folder / "bomb.parquet"], TOKENIZER, folder.parent / "built", workers=1, validation=0.3)
+
+
 KINDS = {
     "manifest": Kind("checkpoint", hostile.mutate_manifest, use_checkpoint),
     "index": Kind("checkpoint", hostile.mutate_index, use_checkpoint),
@@ -151,6 +193,11 @@ KINDS = {
     "transformers": Kind("transformers", hostile.mutate_hf, use_hf),
     "dataset": Kind("dataset", hostile.mutate_dataset, use_dataset),
     "sentences": Kind("sentences", hostile.mutate_dataset, use_sentences),
+    "run": Kind("run", hostile.mutate_run, use_run, seconds=10.0),
+    "places": Kind("checkpoint", hostile.mutate_places, use_checkpoint),
+    "data places": Kind("dataset", hostile.mutate_places, use_dataset),
+    "pattern": Kind("pattern", hostile.backtracking_tokenizer, use_pattern),
+    "dictionary": Kind("prose", hostile.dictionary_bomb, use_table),
 }
 
 
@@ -174,9 +221,52 @@ def make_honest(folder: Path) -> None:
         (prose / f"{number}.txt").write_text(document[:3000])
     train([prose], folder / "masks", 400, masks=True)
     build([prose], folder / "masks", folder / "sentences", workers=1, validation=0.3, split_sentences=True)
+    make_run(folder / "run")
+    make_pattern(folder / "pattern")
     for kind in KINDS.values():
+        if kind.examine is use_table:  # its honest folder has no table yet
+            continue
         with tempfile.TemporaryDirectory() as scratch:
             kind.examine(Path(shutil.copytree(folder / kind.honest, Path(scratch) / "input")))
+
+
+def make_run(folder: Path) -> None:
+    """The records of a run of two steps, as a run writes them."""
+    run_dir = RunDir(folder)
+    run_dir.create()
+    (folder / "config.yaml").write_text(to_yaml(load([], ["model.vocab_size=500", "run.name=run"])))
+    metrics = MetricsFile(run_dir.metrics)
+    speed = {"tokens_per_second": 9.5, "step_seconds": 0.5, "data_wait_seconds": 0.0, "model_tflops_per_rank": 0.1}
+    for step in (1, 2):
+        loss = {"loss": 6.0 / step, "learning_rate": 1e-3, "grad_norm": 1.0, "applied": True, "mfu": None}
+        metrics.add(
+            TrainRecord(step=step, tokens=9 * step, peak_memory_gib=0.2, batch_fingerprint="0f", **loss, **speed)
+        )
+        metrics.add(EvalRecord(step=step, tokens=9 * step, loss=5.0, perplexity=148.4, bits_per_byte=2.0))
+        metrics.add(TaskRecord(step=step, tokens=9, task="cola", split="dev", loss=1.0, metrics={"mcc": 0.1}))
+    run_dir.add_event("started", step=0, steps=2, ranks=1, job="")
+    run_dir.add_event("saved", step=2)
+    run_dir.add_event("stopped", step=2, reason="done", seconds=1.5)
+    (folder / "samples.jsonl").write_text(json.dumps({"step": 2, "prompt": "It", "text": "It was"}) + "\n")
+    metrics_of = {"accuracy": 0.6, "low": 0.5, "high": 0.7, "control": 0.5, "chance": 0.5, "examples": 10}
+    held_out = {"loss": 5.0, "perplexity": 148.4, "bits_per_byte": 2.0}
+    for task, scores in {"zero-shot/blimp": metrics_of, "zero-shot/lambada": metrics_of, "held-out": held_out}.items():
+        merge(run_dir.evaluation, {"task": task, "split": "test", "step": 2, "metrics": scores})
+    write_json(run_dir.environment, {"host": "here", "torch": torch.__version__, "variables": {}, "gpt1_ds": {}})
+
+
+def make_pattern(folder: Path) -> None:
+    """A tokenizer.json of letters."""
+    folder.mkdir()
+    vocabulary = {"[UNK]": 0, "a": 1, "!": 2}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    special = {"id": 0, "content": "[UNK]", "special": True, "single_word": False, "lstrip": False}
+    added = [{**special, "rstrip": False, "normalized": False}]
+    body = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None}
+    body |= {"pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(body))
+    settings = {"unk_token": "[UNK]", "eos_token": "[UNK]", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def attack(kind: Kind, honest: Path, draw: random.Random, tally: Tally, name: str) -> None:
@@ -193,14 +283,16 @@ def attack(kind: Kind, honest: Path, draw: random.Random, tally: Tally, name: st
             tally.refused += 1
             if any("\n" in line or len(line) > 2000 for line in refusal.problems):
                 problem = f"not one line each: {refusal.problems!r:.200}"
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a panic of a library is no Exception
             where = traceback.extract_tb(error.__traceback__)[-1]
             problem = (
                 f"{type(error).__name__}: {error!s:.120} at {where.filename.rpartition('gpt1_ds/')[2]}:{where.lineno}"
             )
         seconds, mib = time.process_time() - began, (memory_peak() - before) / 2**20
     tally.seconds, tally.mib = max(tally.seconds, seconds), max(tally.mib, mib)
-    if seconds > SECONDS or mib > MIB:
+    if seconds > kind.seconds or mib > MIB:
         problem = f"{problem} took {seconds:.2f} s and {mib:.0f} MiB"
     if problem:
         tally.failures += (f"{name}: {problem}",)

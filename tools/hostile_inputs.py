@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import struct
@@ -220,3 +221,58 @@ def mutate_dataset(draw: random.Random, folder: Path) -> None:
         sign_dataset(folder)
     if how >= 2:
         change_json(draw, folder / "dataset.json")
+
+
+def mutate_run(draw: random.Random, folder: Path) -> None:
+    """A record of a run folder, or the file itself: as another program or an older disk may leave it."""
+    name = draw.choice(("metrics.jsonl", "events.jsonl", "samples.jsonl", "eval.json", "env.json", "config.yaml"))
+    path = folder / name
+    if draw.random() < 0.15:
+        replace_file(draw, path)
+    elif name == "config.yaml":
+        change_yaml(draw, path)
+    elif name.endswith(".json"):
+        draw.choice((change_json, change_json, change_bytes))(draw, path)
+    else:
+        lines = path.read_text().splitlines()
+        at = draw.randrange(len(lines))
+        lines[at] = json.dumps(change(draw, json.loads(lines[at])))
+        path.write_text("\n".join(lines) + "\n")
+
+
+def mutate_places(draw: random.Random, folder: Path) -> None:
+    replace_file(draw, draw.choice(sorted(path for path in folder.rglob("*") if path.is_file())))
+
+
+def replace_file(draw: random.Random, path: Path) -> None:
+    """A folder, an empty file, a link to nothing, to itself or to a device, or a pipe in the place of a file."""
+    path.unlink()
+    how = draw.randrange(6)
+    if how == 0:
+        path.mkdir()
+    elif how == 1:
+        path.touch()
+    elif how == 5:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(("nowhere", path.name, "/dev/zero")[how - 2])
+
+
+def backtracking_tokenizer(draw: random.Random, folder: Path) -> None:
+    """A tokenizer.json whose pattern takes exponential time, beside text that shows it."""
+    pattern = draw.choice(("(a|a)*$", "(a+)+$", "(?:a|aa)+$", "([a-z]+)*\\d"))
+    path = folder / "tokenizer.json"
+    body = json.loads(path.read_text())
+    body["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps(body))
+
+
+def dictionary_bomb(draw: random.Random, folder: Path) -> None:
+    """A Parquet file of some kilobytes, all of whose rows are one long text of its dictionary."""
+    import pyarrow
+    from pyarrow import parquet
+
+    text = draw.choice("ab ") * draw.choice((1 << 20, 22 << 20))
+    rows = pyarrow.array([0] * draw.choice((10, 500)), pyarrow.int32())
+    column = pyarrow.DictionaryArray.from_arrays(rows, pyarrow.array([text]))
+    parquet.write_table(pyarrow.table({"text": column.cast(pyarrow.string())}), folder / "bomb.parquet", "2.6")

@@ -146,13 +146,22 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file to read at `path`. Raises DataError for a folder, a pipe or a device in its place, which
+    might never end.
+    """
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: not a plain file; remove it")
+    return path.exists()
+
+
 def read_json(path: Path, missing: Any = None) -> Any:
     """What `write_json` wrote, or `missing` where there is no file. Raises DataError for a damaged one."""
-    if not path.exists():
+    if not is_there(path):
         return missing
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged: no JSON ({one_line(error)}); remove it and make it again") from None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.files import append
+from gpt1_ds.common.files import append, is_there
 
 RUN_VARIABLE = "GPT1_DS_RUN"  # the run folder of the job that a process belongs to; set by launch/life.sh
 
@@ -124,14 +124,14 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a JSONL file. What a kill, a power cut or a full disk cut off, or another program wrote, is passed
     over.
     """
-    if not path.exists():
+    if not is_there(path):
         return
     with open(path, "rb") as file:
         for line in file:
             if line.endswith(b"\n"):
                 try:
                     value = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 kinds = _COUNTED_ON.get(path.name, {})  # what everyone who reads a file of this name counts on
                 if isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in kinds.items()):

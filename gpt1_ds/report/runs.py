@@ -109,6 +109,8 @@ def _baselines(path: Path) -> Records:
 def _environment(path: Path) -> dict[str, Any]:
     found = read_json(path, missing={})
     check_types(path, "the file", found, {})
+    for key in ("gpt1_ds", "variables"):
+        check_types(path, key, found.get(key, {}), {})
     return dict(found)
 
 

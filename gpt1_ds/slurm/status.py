@@ -13,7 +13,6 @@ from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import decimals
 from gpt1_ds.slurm.faults import read_note
 from gpt1_ds.slurm.tries import newest_step
-from gpt1_ds.tracking.record import read_records
 
 EVENTS = 5  # of the run's latest that are shown
 
@@ -23,8 +22,9 @@ def describe(run_dir: RunDir) -> Iterator[str]:
     if not run_dir.path.is_dir():
         raise ConfigError(f"{run_dir.path}: no such run folder")
     step = "no step yet"
-    for line in read_records(run_dir.metrics):
-        step = f"step {line['step']}, loss {decimals(line.get('loss'))}" if line["kind"] == "train" else step
+    for line in read_jsonl(run_dir.metrics):
+        loss = line.get("loss") if isinstance(line.get("loss"), (int, float)) else None
+        step = f"step {line['step']}, loss {decimals(loss)}" if line["kind"] == "train" else step
     target = read_note(run_dir.done).get("step", "-")
     done = f"done at step {target}" if run_dir.done.exists() else f"newest checkpoint of step {newest_step(run_dir)}"
     yield f"{run_dir.path}: {step}; {done}"

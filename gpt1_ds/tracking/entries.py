@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import write_json
+from gpt1_ds.common.files import is_there, write_json
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.rundir import check_types
 from gpt1_ds.tracking.record import TaskRecord
@@ -35,7 +35,7 @@ def write_scores(record: TaskRecord, path: Path) -> None:
 
 def read_entries(path: Path | None) -> list[Entry]:
     """The results in an eval.json; none where there is no file. Raises DataError for another file."""
-    if path is None or not path.exists():
+    if path is None or not is_there(path):
         return []
     try:
         entries: Any = json.loads(path.read_text())

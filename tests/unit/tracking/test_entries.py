@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -36,8 +38,31 @@ def test_two_processes_lose_no_result_of_each_other(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["eval.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{}}", "[1]", '[{"task": "a"}]'])
-def test_another_file_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "eval.json").write_text(text)
-    with pytest.raises(DataError, match=r"eval\.json: not a list of results; remove it and evaluate again"):
+RESULT = {"task": "a", "split": "dev", "step": 1, "metrics": {"accuracy": 0.5, "f1": None}}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "not a list of results; remove it and evaluate again"),
+        ("{}}", "not a list of results; remove it and evaluate again"),
+        ("[1]", "result 1 is 1, no record; remove it"),
+        ('[{"task": "a"}]', "result 1: split is None, no text; remove this record"),
+        (json.dumps([RESULT, {**RESULT, "step": True}]), "result 2: step is True, no count; "),
+        (json.dumps([{**RESULT, "metrics": [1]}]), r"result 1: metrics is \[1\], no numbers; "),
+        (json.dumps([{**RESULT, "metrics": {"a": "high"}}]), "result 1: metrics is {'a': 'high'}, no numbers; "),
+        (json.dumps([{**RESULT, "metrics": {"a": 10**400}}]), "result 1: metrics is {'a': 1000"),
+    ],
+)
+def test_another_file_is_refused(content: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "eval.json").write_text(json.dumps([RESULT]))
+    assert read_entries(tmp_path / "eval.json") == [RESULT]
+    (tmp_path / "eval.json").write_text(content)
+    with pytest.raises(DataError, match=rf"eval\.json: {says}"):
+        read_entries(tmp_path / "eval.json")
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "eval.json")
+    with pytest.raises(DataError, match=r"eval\.json: not a plain file"):
         read_entries(tmp_path / "eval.json")

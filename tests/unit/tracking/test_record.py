@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TrainRecord, read_records
 
 
 def train_record(step: int, **changes: object) -> TrainRecord:
@@ -78,3 +79,26 @@ def test_lines_that_are_no_record_do_not_stop_a_resume(tmp_path: Path, monkeypat
     file.rewind(1, evaluated=0)
     assert [json.loads(line)["step"] for line in file.path.read_text().splitlines()] == [1]
     assert replaced[0] in synced
+
+
+GOOD = {"kind": "eval", "step": 3, "tokens": 9, "loss": 1.5, "perplexity": None, "bits_per_byte": 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"loss": "1.5"}, "loss is '1.5', no number"),
+        ({"tokens": 1.5}, "tokens is 1.5, no count"),
+        ({"tokens": -1}, "tokens is -1, no count"),
+        ({"perplexity": True}, "perplexity is True, no number"),
+        ({"bits_per_byte": float("inf")}, "bits_per_byte is inf, no number"),
+        ({"pair_loss": [1]}, r"pair_loss is \[1\], no number"),
+    ],
+)
+def test_a_record_of_another_type_is_named(changed: dict[str, object], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n" + '{"kind": "torn')
+    assert read_records(path) == [GOOD]
+    path.write_text(json.dumps({**GOOD, **changed}) + "\n")
+    with pytest.raises(DataError, match=rf"metrics\.jsonl: the eval record of step 3: {says}; remove this record"):
+        read_records(path)
