@@ -56,6 +56,9 @@ class RunDir:
         for folder in (self.path, self.checkpoints, self.logs):
             if os.path.lexists(folder) and not folder.is_dir():
                 raise ConfigError(f"{folder}: is no folder; remove it, or choose another run.name")
+        for file in (self.config, self.environment, self.metrics, self.events, self.evaluation, self.done):
+            if os.path.lexists(file) and not file.is_file():
+                raise ConfigError(f"{file}: is no regular file; remove it, or choose another run.name")
         there = next(path for path in (self.path, *self.path.absolute().parents) if os.path.lexists(path))
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))

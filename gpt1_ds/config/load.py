@@ -124,8 +124,20 @@ def _defaults() -> DictConfig:
 
 
 def default_name(files: Sequence[str]) -> str:
-    """Of a run that is not named: the last file's."""
-    return re.sub(r"[^\w.-]", "-", Path(files[-1]).stem) if files else "run"
+    """The name of a run that is not named: the last file's stem. A file that says how a task is done, but not which,
+    like `finetune/text`, is named with the file before it: `sst2-text`.
+    """
+    if not files:
+        return "run"
+    stems = [Path(files[-1]).stem]
+    if len(files) > 1 and _completes_a_task(read_file(files[-1])):
+        stems.insert(0, default_name(files[:-1]))
+    return re.sub(r"[^\w.-]", "-", "-".join(stems))
+
+
+def _completes_a_task(layer: Layer) -> bool:
+    task = layer.values.get("task")
+    return isinstance(task, Mapping) and "name" not in task
 
 
 def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> str | None:
@@ -187,6 +199,8 @@ def find_file(name: str) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
+    if Path(name).exists():
+        raise ConfigError(f"{name}: is no regular file; name a YAML file")
     shipped = presets()
     close = difflib.get_close_matches(name.removesuffix(".yaml"), shipped, n=2)
     first = sorted(shipped, key=lambda preset: not preset.startswith("pretrain/"))  # of a long list the middle is cut

@@ -135,7 +135,7 @@ class Start:
         if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():
             return None
         step = int(manifest.read(folder)["step"])
-        changed = resume.changes(load_recorded(self.run_dir.config), self.resolved)
+        changed = resume.changes(load_recorded(self.run_dir.config), self.resolved).keys() - {"checkpoint.resume"}
         is_done = not changed and read_json(self.run_dir.done) == {"step": step} and step >= (self.steps or math.inf)
         return step if is_done else None
 

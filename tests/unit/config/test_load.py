@@ -34,7 +34,7 @@ RUNS = [path for path in sorted(SHIPPED.rglob("*.yaml")) if path.parent.name not
 def test_shipped_presets_load(path: Path) -> None:
     before = BEFORE.get(path.stem, [])
     config = load([*before, str(path)])
-    assert config.run.name == path.stem
+    assert config.run.name == (f"{before[0].partition('/')[2]}-{path.stem}" if before else path.stem)
     name = str(path.relative_to(SHIPPED).with_suffix(""))
     assert load([*before, name]) == config, "by name, without the suffix, too"
 
@@ -65,6 +65,20 @@ def test_layers_merge_left_to_right(tmp_path: Path) -> None:
     assert (config.model.layers, config.model.width, config.model.heads) == (5, 32, 2)
     assert (config.train.tokens, config.train.epochs, config.train.steps) == (None, 2.0, None)
     assert config.run.name == "b"
+
+
+def test_a_file_on_how_a_task_is_done_is_named_with_the_task() -> None:
+    """Two tasks in text are two runs, and neither is the run of the task's head."""
+    names = [load([f"finetune/{task}", "finetune/text"]).run.name for task in ("sst2", "cola")]
+    assert names == ["sst2-text", "cola-text"]
+    assert load(["finetune/sst2", "parallel/tp2_pp2"]).run.name == "tp2_pp2"
+    assert load(["finetune/sst2", "finetune/text"], ["run.name=mine"]).run.name == "mine"
+
+
+def test_what_is_no_file_is_said(in_folder: Path) -> None:
+    Path("folder").mkdir()
+    with pytest.raises(ConfigError, match="folder: is no regular file"):
+        load(["folder"])
 
 
 def test_keys_that_exclude_each_other_in_one_layer() -> None:

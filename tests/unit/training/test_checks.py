@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,17 @@ def _link_in_the_way(_: dict[str, Path]) -> list[str]:
     return []
 
 
+def _pipe_in_the_way(_: dict[str, Path]) -> list[str]:
+    Path("runs/run").mkdir(parents=True)
+    os.mkfifo("runs/run/metrics.jsonl")
+    return []
+
+
+def _folder_in_the_way(_: dict[str, Path]) -> list[str]:
+    Path("runs/run/config.yaml").mkdir(parents=True)
+    return []
+
+
 Prepare = Callable[[dict[str, Path]], list[str]]
 VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     checks.check_settings: [
@@ -111,6 +123,8 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
         (_open_folder, "everybody may write to this run folder"),
         (_file_in_the_way, "a part of this path is a file"),
         (_link_in_the_way, "runs/run: is no folder; remove it"),
+        (_pipe_in_the_way, "runs/run/metrics.jsonl: is no regular file; remove it"),
+        (_folder_in_the_way, "runs/run/config.yaml: is no regular file; remove it"),
     ],
     checks.check_material: [
         (lambda _: ["data.path=nowhere"], "nowhere: not a dataset"),
