@@ -83,6 +83,7 @@ def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.sweep.rehearsal import rehearsed, smaller
     from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.finetune_config import finetune_config
+    from gpt1_ds.training.pretrain_config import pretrain_config
 
     study, parts = load_study(options.study), options.rehearse
     study = study if parts is None else rehearsed(study, parts)
@@ -95,7 +96,7 @@ def _run_study(options: argparse.Namespace) -> int:
         return sized(finetune_config(files, overrides))
 
     def configure_model(files: Sequence[str], overrides: Sequence[str]) -> Config:
-        return with_embedded_corpus(sized(load(files, overrides)), make=not options.dry_run)
+        return with_embedded_corpus(sized(pretrain_config(files, overrides)), make=not options.dry_run)
 
     models = make_pretraining(study, configure_model, options.overrides)
     if models is not None:

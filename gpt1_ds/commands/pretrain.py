@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
         start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    code = launch.start("gpt1_ds.training.pretrain:pretrain", (start.config,), options.nproc)
+    code = launch.start("gpt1_ds.training.pretrain:pretrain", (start.resolved,), options.nproc)
     update_profile(start.config)
     return code
 

@@ -150,6 +150,18 @@ def named(files: Sequence[str], overrides: Sequence[str], section: str, key: str
     return found
 
 
+def is_published(files: Sequence[str], overrides: Sequence[str], section: str, key: str) -> bool:
+    """Whether the last layer that names `section.key` is a shipped preset: the value of a published model, which no
+    file or word of the user's names.
+    """
+    found = False
+    for layer in [*map(read_file, files), _read_words(overrides, [])]:
+        values = layer.values.get(section)
+        if isinstance(values, Mapping) and key in values:
+            found = Path(layer.origin).is_relative_to(SHIPPED)
+    return found
+
+
 def names_task(files: Sequence[str], overrides: Sequence[str]) -> bool:
     """Whether a layer has the section that makes a run a fine-tuning run."""
     return any(layer.values.get("task") for layer in [*map(read_file, files), _read_words(overrides, [])])

@@ -26,7 +26,7 @@ class ModelConfig:
     context: int = 128  # tokens that a stack sees, and the number of learned positions
     ffn: int | None = None  # width of the feed-forward layer; null: 4 * width
     units: int = 2048  # of the LSTM; other kinds have none
-    vocab_size: int | None = None  # token ids the model knows; null: the tokenizer's
+    vocab_size: int | None = None  # token ids the model knows; null, or named by a shipped preset: the tokenizer's
     vocab_multiple: int = 128  # the embedding's rows are padded to a multiple of this (pad rows never win)
     residual_dropout: float = 0.1  # share of each sub-layer's output dropped before the residual sum
     embedding_dropout: float = 0.1  # share of token + position embedding dropped

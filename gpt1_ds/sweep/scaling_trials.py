@@ -27,6 +27,7 @@ from gpt1_ds.sweep import outcome
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
 from gpt1_ds.sweep.trial import Trial
 from gpt1_ds.training import resume
+from gpt1_ds.training.vocabulary import trained_config
 
 TRUNK_SAVES = 0.02  # of a trunk's steps: about how much a branch repeats at most
 EVALUATIONS = 10  # of the held-out data in a run
@@ -127,7 +128,8 @@ def make_trials(
 def base_config(study: ScalingStudy, overrides: Sequence[str]) -> Config:
     """What all trials have in common."""
     sizes = [f"model.layers={study.arms[0].layers[0]}", f"model.width={study.head_width}", "model.heads=1"]
-    return load(study.base, [*study.overrides, *overrides, *sizes])
+    words = [*study.overrides, *overrides, *sizes]
+    return trained_config(load(study.base, words), study.base, words)
 
 
 def study_folder(name: str) -> Path:

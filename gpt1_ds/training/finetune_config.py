@@ -18,7 +18,7 @@ from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.training.beginning import model_of
-from gpt1_ds.training.vocabulary import task_tokenizer
+from gpt1_ds.training.vocabulary import task_tokenizer, trained_config
 
 EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
 
@@ -29,7 +29,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     Raises ConfigError, and CheckpointError when there is no such checkpoint.
     """
     source = model_of(files, overrides)
-    config = load(files, overrides, source)
+    config = trained_config(load(files, overrides, source), files, overrides, source)
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
     ConfigError.raise_all(_form_problems(config.model, config.task))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
 from gpt1_ds.training.beginning import model_of
+from gpt1_ds.training.vocabulary import trained_config
 
 
 def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
@@ -15,7 +16,8 @@ def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
     Raises ConfigError, also for one that names a task, and CheckpointError when there is no such checkpoint.
     """
-    config = load(files, overrides, model_of(files, overrides))
+    source = model_of(files, overrides)
+    config = load(files, overrides, source)
     if config.task is not None:
         raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
-    return config
+    return trained_config(config, files, overrides, source)

@@ -107,7 +107,7 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
         return _ended(start.run_dir, DONE, step)
     _DONE.append(config.run.name)
     with _as_before():
-        outcome = _run(start.config)
+        outcome = _run(start.resolved if start.config.task is None else start.config)
     return _ended(start.run_dir, outcome.reason, outcome.step)
 
 
