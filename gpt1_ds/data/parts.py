@@ -154,7 +154,8 @@ def write_part(
 def encoded(unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool) -> Iterator[Encoded]:
     """The text of a unit as ids, in pieces; whole documents where the tokenizer needs them."""
     pieces = read_unit(unit, unwrapped)
-    if isinstance(tokenizer, WholeDocumentTokenizer):
+    if tokenizer.whole_documents:
+        assert isinstance(tokenizer, WholeDocumentTokenizer), tokenizer.kind
         yield from _encoded_whole(unit, pieces, tokenizer, split_sentences)
         return
     for piece in sentences(pieces) if split_sentences else pieces:
@@ -166,7 +167,7 @@ def _encoded_whole(
     unit: Unit, pieces: Iterable[Piece], tokenizer: WholeDocumentTokenizer, split_sentences: bool
 ) -> Iterator[Encoded]:
     texts: list[str] = []
-    letters = 0
+    letters, number = 0, 1
     for piece in sentences(pieces) if split_sentences else pieces:
         texts.append(piece.text)
         letters += len(piece.text)
@@ -177,9 +178,12 @@ def _encoded_whole(
             )
         if piece.ends_document:
             text = "".join(texts)
-            ids, starts = tokenizer.encode_sentences(texts) if split_sentences else (tokenizer.encode(text), [])
+            try:
+                ids, starts = tokenizer.encode_sentences(texts) if split_sentences else (tokenizer.encode(text), [])
+            except DataError as error:
+                raise DataError(f"{unit}: document {number}, which begins with {text[:40]!r}: {error}") from None
             yield Encoded(ids, starts, utf8_bytes(text), True)
-            texts, letters = [], 0
+            texts, letters, number = [], 0, number + 1
 
 
 def utf8_bytes(text: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.data.tokenizers.base import OPENAI, T5, WORDPIECE, Tokenizer
+from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.interop.hf_task import FineTuned, last_norm
@@ -134,7 +134,7 @@ _BIAS = """The head's bias is in the last LayerNorm's, `{norm}`, because `score`
   outputs are as they should be, but this folder is not to be loaded as a language model."""
 _ORDERS = f"""{_TEXT} **A pair is read in both orders and the two outputs are added**, as above: one order alone
   is half an answer, and each of them holds half of the head's bias."""
-_LOSSY = "The tokenizer gives the ids that the model was trained on, for every text; decoding loses blanks."
+_LOSSY = "The tokenizer gives the ids that the model was trained on, for every text; decoding loses layout."
 _SAME = "The tokenizer gives the ids that the model was trained on, for every text, and decodes them back to it."
 
 
@@ -196,7 +196,9 @@ def _tags(family: Family) -> str:
 
 
 def _about(tokenizer: Tokenizer) -> str:
-    return {OPENAI: DIFFERENCE, WORDPIECE: _LOSSY, T5: _LOSSY}.get(tokenizer.kind, _SAME)
+    if tokenizer.kind == OPENAI:
+        return DIFFERENCE
+    return _SAME if tokenizer.gives_text_back else _LOSSY
 
 
 def _example(tuned: FineTuned) -> str:

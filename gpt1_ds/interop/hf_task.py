@@ -26,10 +26,10 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, ModelConfig
+from gpt1_ds.data.tokenizers import library_format
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
-from gpt1_ds.interop.hf_tokenizer import template
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.layouts import ROLES
 
@@ -148,7 +148,7 @@ def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> N
     first, between, last = ROLES[task.symbols]
     segment = int(task.symbols == "separator")  # of the second text
     begin, middle, end = [(symbol(first), 0), ("A", 0)], [(symbol(role), 0) for role in between], symbol(last)
-    contents["post_processor"] = template(
+    contents["post_processor"] = library_format.template(
         [*begin, (end, 0)], [*begin, *middle, ("B", segment), (end, segment)], {name: n for n, name in names.items()}
     )
     settings["padding_side"] = "right"

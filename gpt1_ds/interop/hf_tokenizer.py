@@ -15,12 +15,9 @@ newlines, clitics or titles. Measured against our exact encoder on novels of the
     tokens, 12 novels not seen         273,380       276,457              exact: 273,373
     tokens in other places             0.01 %        not measured         passages of 8 paragraphs
 
-**Any other tokenizer.json: the file itself.** A SentencePiece model that is neither ours nor T5's has no such form.
-
-**Byte-level BPE, WordPiece and T5's unigram model: the same ids for every text**, as both sides are the `tokenizers`
-library. Where a tokenizer has `cls`, a text or a pair of texts gets the symbols of its family: `[CLS] a [SEP] b [SEP]`,
-with segments 0 and 1, for WordPiece, and `<s> a </s></s> b </s>` for the byte-level BPE. With unigram models each text
-ends with the end of a document. The tokenizer of a model that continues text puts nothing around it.
+**Byte-level BPE, WordPiece, T5's unigram model and any other tokenizer.json: the file itself**, which the same library
+runs here, with the template that it has for a text or a pair of texts. The tokenizer of a model that continues text
+puts nothing around it. A SentencePiece model that is neither ours nor T5's has no such form.
 
 Control symbols are declared special, and `split_special_tokens` makes their text in an input ordinary text again, but
 where there are sentinels, which a text may name.
@@ -28,11 +25,11 @@ where there are sentinels, which a text may name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.tokenizers import library_format
 from gpt1_ds.data.tokenizers.base import (
     GPT2,
     OPENAI,
@@ -44,12 +41,9 @@ from gpt1_ds.data.tokenizers.base import (
     WORDPIECE,
     Tokenizer,
 )
-from gpt1_ds.data.tokenizers.gpt2_bpe import Gpt2Bpe
 from gpt1_ds.data.tokenizers.openai_bpe import OpenAIBpe
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import SentencePieceBpe, SentencePieceUnigram
-from gpt1_ds.data.tokenizers.t5_unigram import T5Unigram, backend
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
-from gpt1_ds.data.tokenizers.wordpiece import WordPiece
 
 UNKNOWN = "<unk>"
 OPENAI_SYMBOLS = ("_start_", "_delimiter_", "_classify_", "<eod>")  # the first three are the release's own names
@@ -100,7 +94,7 @@ def tokenizer_files(tokenizer: Tokenizer, context: int, plain: bool = False) -> 
         "split_special_tokens": not tokenizer.special_ids.sentinels,  # which a text may name
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.kind == WORDPIECE:
+    if contents["model"].get("type") == "WordPiece":
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return {"tokenizer.json": contents, "tokenizer_config.json": config}
 
@@ -117,7 +111,9 @@ def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
     merges = [pair for piece in pieces for pair in _splits(piece) if known.issuperset(pair)]
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
-    return _json(special, None, split, decoder, _bpe(vocabulary, merges, byte_fallback=True, suffix=None))
+    return library_format.whole(
+        special, None, split, decoder, library_format.bpe(vocabulary, merges, unk_token=UNKNOWN, byte_fallback=True)
+    )
 
 
 def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -129,9 +125,7 @@ def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     model = {"type": "Unigram", "unk_id": tokenizer.unknown_id, "vocab": tokenizer.scored, "byte_fallback": True}
-    contents = _json(special, None, split, decoder, model)
-    contents["post_processor"] = _ended(special, tokenizer.eod_id)
-    return contents
+    return library_format.whole(special, None, split, decoder, model, library_format.ended(special, tokenizer.eod_id))
 
 
 def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -148,45 +142,14 @@ def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
     ]
     cuts = ((r"\n", "Isolated"), (r"[^\S\n]+", "Removed"), (_PUNCTUATION, "Isolated"), (_WORDS, "Isolated"))
     splits = [{"type": "Split", "pattern": {"Regex": cut}, "behavior": how, "invert": False} for cut, how in cuts]
-    return _json(
+    vocabulary, merges = {**tokenizer.pieces, **special}, list(tokenizer.ranks)
+    return library_format.whole(
         special,
         {"type": "Sequence", "normalizers": normalizers},
         {"type": "Sequence", "pretokenizers": splits},
         {"type": "BPEDecoder", "suffix": END},
-        _bpe({**tokenizer.pieces, **special}, list(tokenizer.ranks), byte_fallback=False, suffix=END),
+        library_format.bpe(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END),
     )
-
-
-def gpt2_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` of a byte-level BPE."""
-    assert isinstance(tokenizer, Gpt2Bpe), tokenizer.kind
-    contents = _of_library(tokenizer.backend.to_str(), tokenizer.symbols)
-    roles = {number: name for name, number in tokenizer.symbols.items()}
-    if tokenizer.special_ids.cls is not None:
-        first, second = (roles[tokenizer.special_ids.require(role, "the layout")] for role in ("cls", "separator"))
-        single = [(first, 0), ("A", 0), (second, 0)]
-        pair = [*single, (second, 0), ("B", 0), (second, 0)]
-        contents["post_processor"] = template(single, pair, tokenizer.symbols)
-    return contents
-
-
-def wordpiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` of a WordPiece vocabulary."""
-    assert isinstance(tokenizer, WordPiece), tokenizer.kind
-    contents = _of_library(tokenizer.backend.to_str(), tokenizer.symbols)
-    single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
-    contents["post_processor"] = template(single, [*single, ("B", 1), ("[SEP]", 1)], tokenizer.symbols)
-    return contents
-
-
-def t5_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """`tokenizer.json` of T5's unigram model, as transformers writes it: each symbol is a piece, too."""
-    assert isinstance(tokenizer, T5Unigram), tokenizer.kind
-    contents = _of_library(backend(tokenizer.model).to_str(), tokenizer.symbols)
-    sentinels = sorted((number, symbol) for symbol, number in tokenizer.symbols.items())[len(tokenizer.model.symbols) :]
-    contents["model"]["vocab"] = [*tokenizer.model.pieces, *((symbol, 0.0) for _, symbol in sentinels)]
-    contents["post_processor"] = _ended(tokenizer.symbols, tokenizer.eod_id)
-    return contents
 
 
 def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -197,7 +160,10 @@ def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
     missing = {tokenizer.names[number]: number for number in sorted(control - known)}
     for token in added:
         token["special"] = token["special"] or token["id"] in control
-    return {**tokenizer.contents, "added_tokens": [*added, *_json(missing, None, None, None, None)["added_tokens"]]}
+    return {
+        **tokenizer.contents,
+        "added_tokens": [*added, *library_format.whole(missing, None, None, None, None)["added_tokens"]],
+    }
 
 
 def sentencepiece_model_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -212,40 +178,9 @@ FORMS: dict[str, Callable[[Tokenizer], dict[str, Any]]] = {
     SENTENCEPIECE: sentencepiece_json,
     UNIGRAM: unigram_json,
     OPENAI: openai_json,
-    GPT2: gpt2_json,
-    WORDPIECE: wordpiece_json,
-    T5: t5_json,
-    TOKENIZER_JSON: library_json,
+    **dict.fromkeys((GPT2, WORDPIECE, T5, TOKENIZER_JSON), library_json),
     SENTENCEPIECE_MODEL: sentencepiece_model_json,
 }
-
-
-def _of_library(text: str, symbols: dict[str, int]) -> dict[str, Any]:
-    """What the library wrote, with its control symbols in it."""
-    contents: dict[str, Any] = json.loads(text)
-    parts = (contents[key] for key in ("normalizer", "pre_tokenizer", "decoder", "model"))
-    return _json(dict(sorted(symbols.items(), key=lambda item: item[1])), *parts)
-
-
-def _ended(symbols: dict[str, int], eod: int) -> dict[str, Any]:
-    """Every text ends with the end of a document."""
-    end = next(symbol for symbol, number in symbols.items() if number == eod)
-    return template([("A", 0), (end, 0)], [("A", 0), (end, 0), ("B", 0), (end, 0)], symbols)
-
-
-def template(single: list[tuple[str, int]], pair: list[tuple[str, int]], symbols: dict[str, int]) -> dict[str, Any]:
-    """The symbols around one text, A, and around two, A and B; each with its segment."""
-
-    def part(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
-
-    used = {name for name, _ in pair if name in symbols}
-    return {
-        "type": "TemplateProcessing",
-        "single": [part(*item) for item in single],
-        "pair": [part(*item) for item in pair],
-        "special_tokens": {name: {"id": name, "ids": [symbols[name]], "tokens": [name]} for name in sorted(used)},
-    }
 
 
 def _splits(piece: str) -> Iterator[tuple[str, str]]:
@@ -257,35 +192,3 @@ def _splits(piece: str) -> Iterator[tuple[str, str]]:
     """
     cuts = sorted(range(1, len(piece)), key=lambda cut: not piece.startswith(piece[cut:]))
     return ((piece[:cut], piece[cut:]) for cut in cuts)
-
-
-def _bpe(
-    vocabulary: dict[str, int], merges: list[tuple[str, str]], byte_fallback: bool, suffix: str | None
-) -> dict[str, Any]:
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": UNKNOWN,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": suffix,
-        "fuse_unk": False,
-        "byte_fallback": byte_fallback,
-        "ignore_merges": False,
-        "vocab": vocabulary,
-        "merges": merges,
-    }
-
-
-def _json(special: dict[str, int], normalizer: Any, pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": number, "content": symbol, **flags} for symbol, number in special.items()],
-        "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": decoder,
-        "model": model,
-    }

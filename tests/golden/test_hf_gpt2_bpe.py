@@ -21,10 +21,9 @@ from tests.unit.data.corpora import sentences
 Pair = tuple[Tokenizer, Any]  # ours, and transformers' from the same files
 
 
-def theirs(kind: str, folder: Path) -> Any:
-    loader = getattr(transformers, kind)
+def theirs(kind: str, vocabulary: Path, merges: Path) -> Any:
     # the text of a control symbol in a text is ordinary text
-    return loader(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), split_special_tokens=True)
+    return getattr(transformers, kind)(vocab=str(vocabulary), merges=str(merges), split_special_tokens=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text("\n".join(sentences(2000, seed=7)))
     ours = train([folder / "text.txt"], folder / "out", 700, model="gpt2-bpe", masks=True)
-    return ours, theirs("GPT2TokenizerFast", folder / "out")
+    return ours, theirs("GPT2TokenizerFast", folder / "out" / "vocab.json", folder / "out" / "merges.txt")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder, source = tmp_path_factory.mktemp("gpt2"), shared_data("gpt2_bpe")
     ours, remarks = import_gpt2(source / "encoder.json", source / "vocab.bpe", folder / "out")
     assert remarks == ["known by sha256: GPT-2's encoder.json, GPT-2's vocab.bpe"]
-    return ours, theirs("GPT2TokenizerFast", folder / "out")
+    return ours, theirs("GPT2TokenizerFast", source / "encoder.json", source / "vocab.bpe")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Pair:
         "known by sha256: GPT-2's vocab.bpe",
         "not among the published files that are known, taken as they are: vocab.json",
     ]
-    return ours, theirs("RobertaTokenizerFast", folder / "out")
+    return ours, theirs("RobertaTokenizerFast", folder / "vocab.json", source / "vocab.bpe")
 
 
 def assert_equal(pair: Pair, texts: list[str]) -> None:

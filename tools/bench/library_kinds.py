@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from gpt1_ds.data.parts import utf8_bytes
-from gpt1_ds.data.tokenizers.gpt2_bpe import Gpt2Bpe
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.data.tokenizers.train import Model, train
-from gpt1_ds.data.tokenizers.wordpiece import WordPiece
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 from tools.bench.tokenization import Ids, first, pair, read, version_of, write
 
@@ -63,7 +62,7 @@ def measure(options: Options) -> Row:
 def library_alone(folder: Path, texts: list[str]) -> Ids:
     """The library's own encoder on the lines of each text."""
     tokenizer = load_tokenizer(folder)
-    assert isinstance(tokenizer, Gpt2Bpe | WordPiece), f"{folder} is of another kind"
+    assert isinstance(tokenizer, TokenizerJson), f"{folder} is of another kind"
     encode = tokenizer.backend.encode_batch_fast
     return [
         [number for line in encode(_LINES.split(text), add_special_tokens=False) for number in line.ids]

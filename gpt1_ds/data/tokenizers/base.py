@@ -119,6 +119,7 @@ class Tokenizer(ABC):
     """Text to ids and back."""
 
     whole_documents = False  # whether a document must not be cut before it is encoded
+    gives_text_back = True  # whether decode(encode(text)) == text for every text
 
     def __init__(self, metadata: Metadata) -> None:
         self.kind = metadata.kind

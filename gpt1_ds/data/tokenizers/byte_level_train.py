@@ -8,16 +8,8 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.data.tokenizers.gpt2_bpe import (
-    BYTE_LETTERS,
-    ENDOFTEXT,
-    MASK_SYMBOLS,
-    MERGES,
-    TASK_SYMBOLS,
-    VOCABULARY,
-    backend,
-    special_ids,
-)
+from gpt1_ds.data.tokenizers.gpt2_bpe import ENDOFTEXT, MASK_SYMBOLS, MERGES, TASK_SYMBOLS, VOCABULARY, special_ids
+from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
 
 FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
 
@@ -27,6 +19,7 @@ def learn(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[S
 
     Raises DataError naming the sizes that work.
     """
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from tokenizers.trainers import BpeTrainer
 
     symbols = [ENDOFTEXT, *TASK_SYMBOLS.values(), *(MASK_SYMBOLS.values() if masks else ())]
@@ -34,7 +27,8 @@ def learn(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[S
     if vocab_size < least:
         raise DataError(f"--vocab-size={vocab_size} is too small for 256 bytes and the symbols; use at least {least}")
     letters = list(BYTE_LETTERS.values())
-    made = backend({letter: number for number, letter in enumerate(letters)}, [])
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.train_from_iterator(
         lines,
         BpeTrainer(

@@ -1,28 +1,22 @@
-"""Byte-level BPE as GPT-2 and RoBERTa have it, by the `tokenizers` library: decode(encode(t)) == t for every text.
+"""Byte-level BPE as GPT-2 and RoBERTa have it: its files `vocab.json` and `merges.txt`, and its `tokenizer.json`.
 
-Text is bytes, each written as a visible character, so nothing is unknown. GPT-2's pattern cuts a text into words before
-merging; no match of it crosses from a character into the white space after it. So a text's ids are those of its blocks
-(what lies between white space, with one space before it) and of its runs of white space; they are encoded once and
-remembered, which is faster than the library on the whole text and gives the same ids.
-
-The vocabulary file may hold the control symbols or not: a role whose id it lacks is named `<role>`. The library is told
-of none, so their names in a text are ordinary text.
+Text is bytes, each written as a visible character, so nothing is unknown and decode(encode(t)) == t for every text.
+`tokenizer train` writes the two files, as imports of earlier versions did. `vocab.json` may hold the control symbols or
+not: a role whose id it lacks is named `<role>`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WordCache, ids_as_bytes
-from gpt1_ds.data.tokenizers.pieces import PieceTokenizer
+from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -37,78 +31,39 @@ ROBERTA_SYMBOLS = {
     "pad": "<pad>",
     "mask": "<mask>",
 }
+_LETTERS = frozenset(BYTE_LETTERS.values())
 _AGAIN = "download it again"
-# Unicode's White_Space, which `\s` means in the library; Python's has four control characters more
-_WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_BLOCKS = re.compile(rf" ?[^{_WHITE}]+|[{_WHITE}]+(?![^{_WHITE}])|[{_WHITE}]+")
-# Of blocks in these characters, the letters, digits and others that GPT-2's pattern knows, on any version of Unicode
-_PLAIN = re.compile(r"[ -~\u2010-\u2027]*\Z")
-_WORDS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+")
-_ENDS_IN_WHITE = re.compile(rf"[{_WHITE}]\Z")
 
 
-def _letters_of_bytes() -> dict[int, str]:
-    """Byte -> the character that stands for it (`bytes_to_unicode` of GPT-2's encoder.py)."""
-    visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in visible]
-    return {byte: chr(byte) for byte in visible} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+def load(folder: Path, metadata: Metadata) -> TokenizerJson:
+    """The tokenizer of a folder with the two files."""
+    path = folder / VOCABULARY
+    vocabulary = read_vocabulary(path, path.read_bytes())
+    merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes(), vocabulary)
+    appended = set(metadata.special_ids.present().values()) - set(vocabulary.values())
+    if len(vocabulary) + len(appended) != metadata.vocab_size:
+        raise DataError(f"{path}: has {len(vocabulary)} ids, not {metadata.vocab_size}; copy the folder again")
+    return TokenizerJson(path, metadata, contents(vocabulary, merges, metadata.special_ids))
 
 
-BYTE_LETTERS = _letters_of_bytes()
-_BYTE_OF = {letter: byte for byte, letter in BYTE_LETTERS.items()}
-
-
-class Gpt2Bpe(PieceTokenizer):
-    """Every id is a control symbol or the bytes of a piece of text."""
-
-    def __init__(self, folder: Path, metadata: Metadata) -> None:
-        super().__init__(metadata)
-        path = folder / VOCABULARY
-        self.vocabulary = read_vocabulary(path, path.read_bytes())
-        self.merges = read_merges(folder / MERGES, (folder / MERGES).read_bytes(), self.vocabulary)
-        names = {number: piece for piece, number in self.vocabulary.items()}
-        roles = metadata.special_ids.present()
-        appended = {number for number in roles.values() if number not in names}  # ids below vocab_size, as was checked
-        if len(names) + len(appended) != self.vocab_size:
-            raise DataError(f"{path}: has {len(names)} ids, not {self.vocab_size}; copy the folder again")
-        # name -> id of every control symbol
-        self.symbols = {names.get(number, OWN_SYMBOLS.get(role, f"<{role}>")): number for role, number in roles.items()}
-        self.pieces = [_piece_bytes(names.get(number, "")) for number in range(self.vocab_size)]
-        for number in roles.values():
-            self.pieces[number] = b""
-        self.backend = backend(self.vocabulary, self.merges)
-        self._blocks = WordCache(self._encode_block)
-        self._words = WordCache(self._encode_word)
-
-    @property
-    def is_roberta(self) -> bool:
-        return is_roberta(self.vocabulary)
-
-    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        if continues and _ENDS_IN_WHITE.search(text) and not text.endswith(" "):
-            blocks = _BLOCKS.findall(f"{text}x")[:-1]  # the last line end is a token of its own, before other text
-        else:
-            blocks = _BLOCKS.findall(text)
-        return np.frombuffer(bytearray().join(map(self._blocks.__getitem__, blocks)), dtype=np.int32)
-
-    def _encode_block(self, block: str) -> bytes:
-        """int32 ids of a block; the words of a plain one are remembered, too."""
-        if len(block) > 1 and _PLAIN.match(block) and not block.isspace():
-            return b"".join(map(self._words.__getitem__, _WORDS.findall(block)))
-        return self._encode_word(block)
-
-    def _encode_word(self, word: str) -> bytes:
-        return ids_as_bytes(self.backend.encode(word, add_special_tokens=False).ids)
-
-
-def backend(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:
-    """The library's tokenizer, without control symbols."""
-    import tokenizers
-
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    return made
+def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], special_ids: SpecialIds) -> dict[str, Any]:
+    """Its `tokenizer.json`. With `cls`, a text or a pair of texts gets RoBERTa's symbols."""
+    names, roles = {number: piece for piece, number in vocabulary.items()}, special_ids.present()
+    symbols = {names.get(number, OWN_SYMBOLS.get(role, f"<{role}>")): number for role, number in roles.items()}
+    around = None
+    if special_ids.cls is not None:
+        symbol_of = {number: symbol for symbol, number in symbols.items()}
+        first, second = (symbol_of[special_ids.require(role, "the layout")] for role in ("cls", "separator"))
+        single = [(first, 0), ("A", 0), (second, 0)]
+        around = library_format.template(single, [*single, (second, 0), ("B", 0), (second, 0)], symbols)
+    return library_format.whole(
+        dict(sorted(symbols.items(), key=lambda item: item[1])),
+        None,
+        library_format.byte_level(add_prefix_space=False),
+        library_format.byte_level(add_prefix_space=True),
+        library_format.bpe(vocabulary, merges),
+        around,
+    )
 
 
 def is_roberta(vocabulary: Mapping[str, int]) -> bool:
@@ -122,11 +77,6 @@ def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})
 
 
-def _piece_bytes(piece: str) -> bytes:
-    """Names that no text makes, like RoBERTa's `madeupword0000`, are their own text, as in transformers."""
-    return bytes(map(_BYTE_OF.__getitem__, piece))
-
-
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
     """Piece -> id. Raises DataError for what is no byte-level vocabulary."""
     try:
@@ -138,7 +88,7 @@ def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:
         raise DataError(f"{path}: not a vocabulary with the ids 0, 1, 2, ...; {_AGAIN}")
     if missing := [byte for byte, letter in BYTE_LETTERS.items() if letter not in vocabulary]:
         raise DataError(f"{path}: has no id for the byte {missing[0]}; {_AGAIN}, or import it as what it is")
-    wrong = next((piece for piece in vocabulary if not piece or not _BYTE_OF.keys() >= set(piece)), None)
+    wrong = next((piece for piece in vocabulary if not piece or not set(piece) <= _LETTERS), None)
     if wrong is not None:
         raise DataError(f"{path}: the piece {wrong!a:.60} is not written in GPT-2's letters for bytes; {_AGAIN}")
     return vocabulary

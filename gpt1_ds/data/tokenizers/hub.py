@@ -1,4 +1,4 @@
-"""A tokenizer's files from the Hugging Face hub, by name: three JSON files and nothing else; no code is run."""
+"""A tokenizer's files from the Hugging Face hub, by name: JSON files and nothing else; no code is run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
 
 
 def download(name: str) -> Path:

@@ -41,6 +41,8 @@ _MISSING = "the 2018 tokenizer needs ftfy and spaCy; run `pip install 'gpt1-ds[o
 class OpenAIBpe(Tokenizer):
     """Lower-cases, and knows no characters beyond the 238 of the release: decoding gives the gist, not the text."""
 
+    gives_text_back = False
+
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(metadata)
         # id of every piece of the release: the four symbols added after them have no text

@@ -25,14 +25,14 @@ from gpt1_ds.data.tokenizers.base import (
     read_metadata,
 )
 
-KINDS = {  # kind -> its module beside this one, and the class there
+KINDS = {  # kind -> its module beside this one, and the class or function there that opens a folder
     SENTENCEPIECE: ("sentencepiece_bpe", "SentencePieceBpe"),
     UNIGRAM: ("sentencepiece_bpe", "SentencePieceUnigram"),
     OPENAI: ("openai_bpe", "OpenAIBpe"),
-    GPT2: ("gpt2_bpe", "Gpt2Bpe"),
-    WORDPIECE: ("wordpiece", "WordPiece"),
-    T5: ("t5_unigram", "T5Unigram"),
-    TOKENIZER_JSON: ("tokenizer_json", "TokenizerJson"),
+    GPT2: ("gpt2_bpe", "load"),
+    WORDPIECE: ("wordpiece", "load"),
+    T5: ("t5_unigram", "load"),
+    TOKENIZER_JSON: ("tokenizer_json", "load"),
     SENTENCEPIECE_MODEL: ("sentencepiece_model", "SentencePieceModel"),
 }
 

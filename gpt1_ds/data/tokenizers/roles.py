@@ -26,6 +26,12 @@ USUAL = {
     "mask": ("<mask>", "[MASK]", "<|mask|>"),
     **{role: (f"<{role}>",) for role in ("start", "delimiter", "extract")},
 }
+_NEVER = {  # role -> those whose symbol it is not unless it is asked for: what stands between documents, or begins an
+    # encoder's input, is not GPT-1's start, and files of byte-level vocabularies name it as unknown, which they lack
+    "unknown": ("eod",),
+    "start": ("eod", "cls"),
+}
+FIRST_SENTINEL = "<extra_id_0>"
 MOST_BYTES = 16 << 20
 
 
@@ -70,15 +76,14 @@ def special_ids(
     found: dict[str, int] = {}
     for role in USUAL:
         symbols = [wanted[role]] if role in wanted else [*filter(None, [files.get(role)]), *USUAL[role]]
-        ids = [number for symbol in symbols if (number := id_of(symbol)) is not None]
+        others = () if role in wanted else [found.get(other) for other in _NEVER.get(role, ())]
+        ids = [number for symbol in symbols if (number := id_of(symbol)) is not None and number not in others]
         if ids:
             found[role] = ids[0]
         elif role in wanted:
             raise DataError(f"{path}: has no symbol {wanted[role]!r} for --role {role}; name one that it has")
     if "eod" not in found:
         raise DataError(f"{path}: no symbol is known to end a document; name one by --role eod=SYMBOL")
-    if "start" not in wanted and found.get("start") in (found["eod"], found.get("cls")):
-        found.pop("start", None)  # what stands between documents, or begins an encoder's input, is not GPT-1's
     sentinels = 0
     while id_of(f"<extra_id_{sentinels}>") == size - 1 - sentinels:
         sentinels += 1

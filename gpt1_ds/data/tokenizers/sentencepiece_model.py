@@ -23,6 +23,8 @@ _SPACE = "\u2581"
 
 
 class SentencePieceModel(WholeDocumentTokenizer):
+    gives_text_back = False  # it may change characters and spaces
+
     def __init__(self, folder: Path, metadata: Metadata) -> None:
         super().__init__(metadata)
         self._model = load(folder / FILE, (folder / FILE).read_bytes())

@@ -1,38 +1,30 @@
-"""The published unigram model of T5, by the `tokenizers` library: the ids of transformers' T5Tokenizer.
+"""The published unigram model of T5: its `spiece.model`, the file `unigram.json` of earlier versions' imports, and its
+`tokenizer.json`.
 
 Text is normalised (NFKC and some more, by the file's own map of characters), cut at white space, and each word, with
-U+2581 before it, into the pieces whose log-probabilities have the largest sum. What has no piece is `<unk>`. Words are
-encoded once and remembered: no piece reaches across a space. After the pieces come the sentinels `<extra_id_k>`, the
-first one last; SentencePiece's file does not have them.
-
-Decoding gives the gist, not the text: white space, and characters that NFKC maps to others, are lost.
+U+2581 before it, into the pieces whose log-probabilities have the largest sum. What has no piece is `<unk>`. After the
+pieces come the sentinels `<extra_id_k>`, the first one last; SentencePiece's file does not have them.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import sentencepiece_file
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WordCache, ids_as_bytes
-from gpt1_ds.data.tokenizers.pieces import PieceTokenizer
+from gpt1_ds.data.tokenizers import library_format, sentencepiece_file
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.sentencepiece_file import CONTROL, NORMAL, UNIGRAM, UNKNOWN
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 PUBLISHED = "spiece.model"  # the file that T5 comes with
 MODEL = "unigram.json"
 SPACE = "\u2581"
-ASCII = "".join(map(chr, range(0x21, 0x7F)))  # what is printed, without the space
 UNKNOWN_SYMBOL, SYMBOLS = "<unk>", {"pad": "<pad>", "eod": "</s>"}
 SENTINELS = 100  # of T5
 _AGAIN = "download it again"
@@ -58,70 +50,36 @@ class Model:
         roles = {role: self.symbols[symbol] for role, symbol in SYMBOLS.items()}
         return SpecialIds(unknown=self.symbols[UNKNOWN_SYMBOL], **roles, sentinels=sentinels or None)
 
-    def as_bytes(self) -> bytes:
-        """The file MODEL."""
-        charsmap = base64.b64encode(self.charsmap).decode()
-        return json.dumps({"charsmap": charsmap, "pieces": self.pieces}, ensure_ascii=False).encode()
+
+def load(folder: Path, metadata: Metadata) -> TokenizerJson:
+    """The tokenizer of a folder with the file MODEL."""
+    path, sentinels = folder / MODEL, metadata.special_ids.sentinels or 0
+    model = read_model(path, path.read_bytes())
+    if len(model.pieces) + sentinels != metadata.vocab_size or model.special_ids(sentinels) != metadata.special_ids:
+        raise DataError(f"{path}: not the pieces of the metadata; copy the folder again")
+    return TokenizerJson(path, metadata, contents(model, sentinels))
 
 
-class T5Unigram(PieceTokenizer):
-    def __init__(self, folder: Path, metadata: Metadata) -> None:
-        super().__init__(metadata)
-        path, sentinels = folder / MODEL, self.special_ids.sentinels or 0
-        self.model = read_model(path, path.read_bytes())
-        size = len(self.model.pieces) + sentinels
-        if size != self.vocab_size or self.model.special_ids(sentinels) != self.special_ids:
-            raise DataError(f"{path}: not the pieces of the metadata; copy the folder again")
-        last = self.vocab_size - 1
-        self.symbols = self.model.symbols | {f"<extra_id_{k}>": last - k for k in reversed(range(sentinels))}
-        texts = [piece.replace(SPACE, " ").encode() for piece, _ in self.model.pieces]
-        for number in self.model.symbols.values():
-            texts[number] = b""
-        self.pieces = texts + [b""] * sentinels
-        self._backend = backend(self.model)
-        self._pieces_of = self._backend.model.tokenize
-        self._keeps_ascii = not self.model.charsmap or self._backend.normalizer.normalize_str(ASCII) == ASCII
-        self._words = WordCache(lambda word: self._encode_word(word, " "))
-        self._at_line_start = WordCache(lambda word: self._encode_word(word, ""))  # those that begin with other letters
-
-    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        at_line_start, words, word_ids = self._at_line_start, self._words, self._words.__getitem__
-        ids: list[bytes] = []
-        for line in text.split("\n"):
-            first, *rest = line.split(" ")
-            ids.append((words if first[:1].isascii() else at_line_start)[first])
-            ids.extend(map(word_ids, rest))
-        return np.frombuffer(bytearray().join(ids), dtype=np.int32)
-
-    def _encode_word(self, word: str, before: str) -> bytes:
-        """int32 ids. Marks that begin a word are normalised together with the space `before` it."""
-        if word and word.isascii() and word.isprintable() and self._keeps_ascii:  # half the time of the whole pipeline
-            return ids_as_bytes(piece.id for piece in self._pieces_of(f"{SPACE}{word}"))
-        return ids_as_bytes(self._backend.encode(f"{before}{word}", add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Words with one space between them; unknown characters are lost."""
-        return super().decode(ids).removeprefix(" ")
-
-
-def backend(model: Model) -> Any:
-    """The library's tokenizer, without control symbols: their names in a text are ordinary text. A piece with a space
-    never fits, as text is cut there.
-    """
-    import tokenizers
-
-    pieces = [(f" {piece}" if piece in model.symbols else piece, score) for piece, score in model.pieces]
-    made = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, model.symbols[UNKNOWN_SYMBOL], False))
-    if model.charsmap:
-        made.normalizer = tokenizers.normalizers.Precompiled(model.charsmap)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.WhitespaceSplit(),
-            tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True),
-        ]
+def contents(model: Model, sentinels: int) -> dict[str, Any]:
+    """Its `tokenizer.json`, as transformers writes it: each symbol is a piece, too."""
+    last = len(model.pieces) + sentinels - 1
+    added = {f"<extra_id_{number}>": last - number for number in reversed(range(sentinels))}
+    symbols = dict(sorted((model.symbols | added).items(), key=lambda item: item[1]))
+    spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    charsmap = base64.b64encode(model.charsmap).decode()
+    return library_format.whole(
+        symbols,
+        {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
+        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]},
+        spaces,
+        {
+            "type": "Unigram",
+            "unk_id": model.symbols[UNKNOWN_SYMBOL],
+            "vocab": [*model.pieces, *((symbol, 0.0) for symbol in added)],
+            "byte_fallback": False,
+        },
+        library_format.ended(symbols, model.symbols[SYMBOLS["eod"]]),
     )
-    made.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
-    return made
 
 
 def model_of_file(path: Path, content: bytes) -> Model | None:

@@ -1,7 +1,11 @@
-"""Any `tokenizer.json`, read by the library that it is the format of, `tokenizers`: the same ids for every text.
+"""Every tokenizer that the `tokenizers` library runs, from its `tokenizer.json`: the same ids for every text.
 
 Only data is read: the file names algorithms of the library, and holds their tables. The names of control symbols in a
-text are ordinary text, as with every kind here; decoding is the library's.
+text are ordinary text, as with every kind here; other added tokens are found in a text as the library finds them.
+Where the way to split a text is that of GPT-2, BERT or T5, words are encoded once and remembered (`word_cutting.py`).
+
+Decoding is the library's. Only a byte-level vocabulary gives every text back: elsewhere layout is lost, and what a
+normaliser changes.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +23,12 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import roles
+from gpt1_ds.data.tokenizers import native_errors, roles
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.gpt2_bpe import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
 from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
 from gpt1_ds.data.tokenizers.whole_document import WholeDocumentTokenizer
+from gpt1_ds.data.tokenizers.word_cutting import words_of
 
 FILE = "tokenizer.json"
 MAX_BYTES = 128 << 20  # of the file; those of 250,000 pieces have 20 MB
@@ -33,87 +39,148 @@ _HIDDEN = "\0"  # before the names of control symbols, where a model would find 
 _AGAIN = "download it again"
 
 
+def load(folder: Path, metadata: Metadata) -> TokenizerJson:
+    """The tokenizer of a folder with the file."""
+    return TokenizerJson(folder / FILE, metadata, read(folder / FILE))
+
+
 class TokenizerJson(WholeDocumentTokenizer):
-    def __init__(self, folder: Path, metadata: Metadata) -> None:
+    """`contents` are those of a `tokenizer.json`; `path` is the file that they come from, for messages."""
+
+    def __init__(self, path: Path, metadata: Metadata, contents: dict[str, Any]) -> None:
         super().__init__(metadata)
-        self.contents = read(folder / FILE)
-        vocabulary = vocabulary_of(folder / FILE, self.contents)
+        self.path, self.contents = path, contents
+        vocabulary = vocabulary_of(path, contents)
         if max(vocabulary.values()) + 1 != self.vocab_size:
-            raise DataError(f"{folder / FILE}: not the ids of the metadata; copy the folder again")
+            raise DataError(f"{path}: not the ids of the metadata; copy the folder again")
         self._control = np.zeros(self.vocab_size, dtype=np.bool_)
-        self._control[[*self.special_ids.present().values(), *_special(self.contents)]] = True
+        self._control[[*self.special_ids.present().values(), *_special(contents)]] = True
         self._control[self.first_sentinel :] = True
         self.names = {number: piece for piece, number in vocabulary.items()}
+        self.symbols = {piece: number for piece, number in vocabulary.items() if self._control[number]}
+        decoders = list(_parts(contents.get("decoder")))
+        self._decoders = {part.get("type") for part in decoders}
+        self._prefix = next((part["prefix"] for part in decoders if part.get("type") == "WordPiece"), None)
+        self._suffix = next((part["suffix"] for part in decoders if part.get("type") == "BPEDecoder"), None)
         self.pieces = self._texts()
-        self.backend = backend(folder / FILE, self.contents, self.special_ids)
+        self.backend = backend(path, contents, self.special_ids)
+        self._words = words_of(self.backend)
+        self.whole_documents = self._words is None
+        adds_space = any(part.get("add_prefix_space") for part in _parts(contents.get("pre_tokenizer")))
+        self.gives_text_back = "ByteLevel" in self._decoders and contents.get("normalizer") is None and not adds_space
+        self._may_panic = '"Regex":' in json.dumps(contents.get("pre_tokenizer")) + json.dumps(
+            contents.get("normalizer")
+        )
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        return np.array(self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+        if self._words is not None:
+            return self._words.encode_part(text, "", False)
+        with self._errors():
+            found = self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return np.array(found, dtype=np.int32)
+
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
+        if self._words is not None:
+            return self._words.encode_part(text, previous, continues)
+        return super().encode_part(text, previous, continues)
 
     def encode_with_ends(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        with self._errors():
+            encoding = self.backend.encode(text, add_special_tokens=False)
         ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
         return np.array(encoding.ids, dtype=np.int32), ends
 
+    def _errors(self) -> AbstractContextManager[None]:
+        """What the library cannot encode is one line. The search for a pattern of the file's own may take too long."""
+        guard = native_errors.quiet_as_line if self._may_panic else native_errors.as_line
+        return guard(
+            f"{self.path}: the library tokenizers cannot encode a text", "leave the text out, or change the file"
+        )
+
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        if "ByteLevel" in self._decoders:  # of a run of bytes that are not UTF-8 the library shows all as wrong
+            return super().decode(ids)
         text: str = self.backend.decode([number for number in self.checked(ids) if not self._control[number]])
         return text
 
+    def begins_word(self) -> NDArray[np.bool_]:
+        if self._prefix is None:
+            return super().begins_word()
+        names = (self.names.get(number, "") for number in range(self.vocab_size))
+        return np.array([not name.startswith(self._prefix) for name in names])
+
     def _texts(self) -> list[bytes]:
         """The text of each id as its decoder spells it; nearly that where a decoder is of no usual kind."""
-        decoders = list(_parts(self.contents.get("decoder")))
-        kinds = {part.get("type") for part in decoders}
-        prefix = next((part["prefix"] for part in decoders if part.get("type") == "WordPiece"), None)
-        suffix = next((part["suffix"] for part in decoders if part.get("type") == "BPEDecoder"), None)
         added = {token["id"] for token in self.contents.get("added_tokens") or ()}
 
         def text(number: int) -> bytes:
             piece = self.names.get(number, "")
             if self._control[number] or number in added:
                 return b"" if self._control[number] else piece.encode()
-            if "ByteLevel" in kinds and _BYTE_OF.keys() >= set(piece):
+            if "ByteLevel" in self._decoders and _BYTE_OF.keys() >= set(piece):
                 return bytes(map(_BYTE_OF.__getitem__, piece))
-            if "ByteFallback" in kinds and (byte := re.fullmatch("<0x([0-9A-F]{2})>", piece)):
+            if "ByteFallback" in self._decoders and (byte := re.fullmatch("<0x([0-9A-F]{2})>", piece)):
                 return bytes([int(byte[1], 16)])
-            if prefix:
-                piece = piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}"
-            if suffix and piece.endswith(suffix):
-                piece = f"{piece.removesuffix(suffix)} "
+            if self._prefix and piece.startswith(self._prefix):
+                return piece.removeprefix(self._prefix).encode(errors="replace")
+            if self._prefix:
+                return f"{' ' * piece[:1].isalnum()}{piece}".encode(errors="replace")
+            if self._suffix and piece.endswith(self._suffix):
+                piece = f"{piece.removesuffix(self._suffix)} "
             return piece.replace(_SPACE, " ").encode(errors="replace")
 
         return [text(number) for number in range(self.vocab_size)]
 
 
-def learn_roles(path: Path, wanted: Mapping[str, str]) -> tuple[int, SpecialIds, str]:
-    """(vocabulary size, roles, a line about them) of a file. Raises DataError for one that the library cannot read,
-    and for a role whose symbol is missing, or is ordinary text.
+def learn_roles(
+    path: Path, contents: Mapping[str, Any], wanted: Mapping[str, str], said: Mapping[str, str]
+) -> tuple[int, SpecialIds, str]:
+    """(vocabulary size, roles, a line about them) of a file, `wanted` before what its files have `said`. Raises
+    DataError for one that the library cannot read, and for a role whose symbol is missing, or is ordinary text.
     """
-    contents = read(path)
     vocabulary = vocabulary_of(path, contents)
     size = max(vocabulary.values()) + 1
-    special_ids = roles.special_ids(path, vocabulary.get, wanted, roles.said(path.parent), size)
+    special_ids = roles.special_ids(path, vocabulary.get, wanted, said, size)
     names = {number: piece for piece, number in vocabulary.items()}
     merged = {"".join(pair) for pair in _merges(contents)}
     for role, number in special_ids.present().items():
         if names[number] in merged:
             raise DataError(f"{path}: {names[number]!r} is text that is merged, not a symbol for --role {role}")
     backend(path, contents, special_ids)
-    return size, special_ids, roles.shown(path, special_ids, names.__getitem__)
+    line = roles.shown(path, special_ids, names.__getitem__)
+    if roles.FIRST_SENTINEL in vocabulary and not special_ids.sentinels:
+        line += f"; its {roles.FIRST_SENTINEL} is not the last id, as the first sentinel is here: it has no sentinels"
+    return size, special_ids, line
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Raises DataError for what is no JSON object, or has a map of characters that the library cannot take."""
+    """The contents of a file. Raises DataError as `checked`, and for what is too large or no JSON object."""
     if path.stat().st_size > MAX_BYTES:
         raise DataError(f"{path}: {path.stat().st_size} bytes is too large for a tokenizer; {_AGAIN}")
     try:
         contents = parse_json(path.read_bytes(), MOST_MEMORY)
         if not isinstance(contents, dict):
             raise TypeError("no object")
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a {FILE} ({error!s:.200}); {_AGAIN}") from None
+    return checked(path, contents)
+
+
+def checked(path: Path, contents: dict[str, Any]) -> dict[str, Any]:
+    """`contents`. Raises DataError for those with a map of characters that the library cannot take, and for merges that
+    are left out at random.
+    """
+    try:
         for part in _parts(contents.get("normalizer")):
             if part.get("type") == "Precompiled" and part.get("precompiled_charsmap"):
                 check_charsmap(base64.b64decode(part["precompiled_charsmap"], validate=True))
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not a {FILE} ({error!s:.200}); {_AGAIN}") from None
+    model = contents.get("model")
+    if isinstance(model, dict) and model.get("dropout"):
+        raise DataError(
+            f"{path}: model.dropout {model['dropout']!r:.40}: a text would have other ids each time; set it to null"
+        )
     return contents
 
 
@@ -136,16 +203,11 @@ def backend(path: Path, contents: Mapping[str, Any], special_ids: SpecialIds) ->
     """The library's tokenizer, which finds no control symbol in a text and adds none to it."""
     import tokenizers
 
-    try:
+    with native_errors.quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
         made = tokenizers.Tokenizer.from_str(json.dumps(_hidden(contents, special_ids)))
         made.encode_special_tokens = True
         for token in made.encode("A text.", add_special_tokens=False).ids:
             made.id_to_token(token)
-    except BaseException as error:  # the library's own failures are not Exceptions
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        line = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: the library tokenizers cannot read it ({line}); {_AGAIN}") from None
     return made
 
 
@@ -181,9 +243,9 @@ def _merges(contents: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """A normalizer or decoder, or those of a sequence."""
+    """A normalizer, pre-tokenizer or decoder, or those of a sequence."""
     if isinstance(part, dict):
-        inner = part.get("normalizers") or part.get("decoders")
+        inner = part.get("normalizers") or part.get("pretokenizers") or part.get("decoders")
         if isinstance(inner, list):
             for one in inner:
                 yield from _parts(one)

@@ -1,26 +1,23 @@
-"""WordPiece as BERT has it, by the `tokenizers` library.
+"""WordPiece as BERT has it: its files `vocab.txt` and `tokenizer_config.json`, and its `tokenizer.json`.
 
 Text is cleaned of control characters, Chinese characters get blanks around them, an uncased vocabulary lower-cases and
 strips accents (NFD), words are split at white space and punctuation, and each word is cut greedily into the longest
 pieces there are, of which all but the first begin with `##`. A word of more than 100 characters, or with a character
-that has no piece, is `[UNK]`. Every step works on what lies between two blanks, which is encoded once and remembered.
-
-Decoding gives the gist, not the text: layout is lost, and capitals and accents too where the vocabulary is uncased.
+that has no piece, is `[UNK]`. `tokenizer train` writes the two files, as imports of earlier versions did.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, Tokenizer, WordCache, ids_as_bytes
+from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
 LOWER_CASE = "do_lower_case"  # the key of SETTINGS, as BERT's folders have it
@@ -30,74 +27,45 @@ LONGEST_WORD = 100  # characters
 _AGAIN = "download it again"
 
 
-class WordPiece(Tokenizer):
+def load(folder: Path, metadata: Metadata) -> TokenizerJson:
+    """The tokenizer of a folder with the two files."""
+    path = folder / VOCABULARY
+    vocabulary = read_vocabulary(path, path.read_bytes())
+    if len(vocabulary) != metadata.vocab_size or special_ids(vocabulary) != metadata.special_ids:
+        raise DataError(f"{path}: not the vocabulary of the metadata; copy the folder again")
+    lower_case = read_settings(folder / SETTINGS, (folder / SETTINGS).read_bytes())
+    return TokenizerJson(path, metadata, contents(vocabulary, lower_case))
+
+
+def contents(vocabulary: Mapping[str, int], lower_case: bool) -> dict[str, Any]:
+    """Its `tokenizer.json`."""
+    symbols = {symbol: vocabulary[symbol] for symbol in SYMBOLS.values()}
+    single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
+    model = {
+        "type": "WordPiece",
+        "unk_token": SYMBOLS["unknown"],
+        "continuing_subword_prefix": CONTINUES,
+        "max_input_chars_per_word": LONGEST_WORD,
+        "vocab": vocabulary,
+    }
+    return library_format.whole(
+        dict(sorted(symbols.items(), key=lambda item: item[1])),
+        normalizer(lower_case),
+        {"type": "BertPreTokenizer"},
+        {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True},
+        model,
+        library_format.template(single, [*single, ("B", 1), ("[SEP]", 1)], symbols),
+    )
+
+
+def normalizer(lower_case: bool) -> dict[str, Any]:
+    """BERT's clean-up, which strips accents where it lower-cases."""
+    cleaned = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    return {**cleaned, "strip_accents": None, "lowercase": lower_case}
+
+
+def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """`eod` is `[SEP]`, as BERT has no other symbol that ends a text."""
-
-    def __init__(self, folder: Path, metadata: Metadata) -> None:
-        super().__init__(metadata)
-        path = folder / VOCABULARY
-        self.vocabulary = read_vocabulary(path, path.read_bytes())
-        if len(self.vocabulary) != self.vocab_size or special_ids(self.vocabulary) != self.special_ids:
-            raise DataError(f"{path}: not the vocabulary of the metadata; copy the folder again")
-        self.lower_case = read_settings(folder / SETTINGS, (folder / SETTINGS).read_bytes())
-        self.symbols = {symbol: self.vocabulary[symbol] for symbol in SYMBOLS.values()}
-        self.backend = backend(self.vocabulary, self.lower_case)
-        self._specials = frozenset(self.symbols.values())
-        self._words = WordCache(lambda word: ids_as_bytes(self.backend.encode(word, add_special_tokens=False).ids))
-
-    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
-        words = text.replace("\n", " ").split(" ")
-        return np.frombuffer(bytearray().join(map(self._words.__getitem__, words)), dtype=np.int32)
-
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Words with one blank between them, as transformers decodes without special tokens; unknown words are lost."""
-        text: str = self.backend.decode([number for number in self.checked(ids) if number not in self._specials])
-        return text
-
-    def token_bytes(self) -> NDArray[np.int32]:
-        """Of the piece, and of one blank before what begins with a letter or a digit: an estimate of the original's.
-
-        What BERT's clean-up takes away is not counted, so bits per byte of the original need the bytes of the original.
-        """
-        sizes = np.zeros(self.vocab_size, dtype=np.int32)
-        for piece, number in self.vocabulary.items():
-            text = piece.removeprefix(CONTINUES)
-            if number not in self._specials:
-                sizes[number] = len(text.encode()) + (text == piece and text[0].isalnum())
-        return sizes
-
-    def begins_word(self) -> NDArray[np.bool_]:
-        begins = np.ones(self.vocab_size, dtype=np.bool_)
-        begins[[number for piece, number in self.vocabulary.items() if piece.startswith(CONTINUES)]] = False
-        return begins
-
-
-def backend(vocabulary: dict[str, int], lower_case: bool) -> Any:
-    """The library's tokenizer, without control symbols: their names in a text are ordinary text."""
-    import tokenizers
-
-    model = tokenizers.models.WordPiece(
-        vocabulary,
-        unk_token=SYMBOLS["unknown"],
-        max_input_chars_per_word=LONGEST_WORD,
-        continuing_subword_prefix=CONTINUES,
-    )
-    made = tokenizers.Tokenizer(model)
-    made.normalizer = normalizer(lower_case)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.decoder = tokenizers.decoders.WordPiece(prefix=CONTINUES)
-    return made
-
-
-def normalizer(lower_case: bool) -> Any:
-    import tokenizers
-
-    return tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lower_case
-    )
-
-
-def special_ids(vocabulary: dict[str, int]) -> SpecialIds:
     ids = {role: vocabulary[symbol] for role, symbol in SYMBOLS.items()}
     return SpecialIds(eod=ids["separator"], **ids)
 

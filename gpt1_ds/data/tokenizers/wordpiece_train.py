@@ -6,6 +6,7 @@ number. So the characters are counted here, and given to it in their order.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,8 +18,7 @@ from gpt1_ds.data.tokenizers.wordpiece import (
     SETTINGS,
     SYMBOLS,
     VOCABULARY,
-    backend,
-    normalizer,
+    contents,
     settings,
     special_ids,
 )
@@ -31,6 +31,7 @@ def learn(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[S
 
     Raises DataError naming the sizes that work.
     """
+    from tokenizers import Tokenizer
     from tokenizers.trainers import WordPieceTrainer
 
     letters = alphabet(lines, cased)
@@ -39,7 +40,8 @@ def learn(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[S
         raise DataError(
             f"--vocab-size={vocab_size} is too small for the characters of this text; use at least {len(first)}"
         )
-    made = backend({piece: number for number, piece in enumerate(first)}, not cased)
+    untrained = contents({piece: number for number, piece in enumerate(first)}, not cased)
+    made = Tokenizer.from_str(json.dumps({**untrained, "added_tokens": [], "post_processor": None}))
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=FEWEST,
@@ -60,7 +62,9 @@ def alphabet(lines: Sequence[str], cased: bool) -> list[str]:
 
     Of those that are equally common at the limit none is taken: which ones would be arbitrary.
     """
-    normalize = normalizer(not cased).normalize_str
+    from tokenizers.normalizers import BertNormalizer
+
+    normalize = BertNormalizer(lowercase=not cased).normalize_str
     raw: Counter[str] = Counter()
     for line in lines:
         raw.update(line)

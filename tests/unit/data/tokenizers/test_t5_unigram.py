@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.imports import MAX_SENTINELS, import_hf, import_sentencepiece
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.t5_unigram import MODEL, PUBLISHED, T5Unigram, model_of_file, read_model
+from gpt1_ds.data.tokenizers.t5_unigram import MODEL, PUBLISHED, model_of_file, read_model
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.helpers.hard_texts import CUTS, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
 from tests.unit.data.tokenizers.t5_files import spiece_model
+
+OLD = Path(__file__).parents[3] / "golden" / "tokenizers-format-2"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def test_pieces_of_a_text_joined_are_the_whole(tokenizer: Tokenizer, text: str, 
 def test_sentinels_are_the_last_ids(tokenizer: Tokenizer) -> None:
     assert (tokenizer.vocab_size, tokenizer.first_sentinel) == (140, 120)
     assert tokenizer.special_ids.values() == {"unknown": 2, "eod": 1, "pad": 0, "sentinels": 20}
-    assert isinstance(tokenizer, T5Unigram)
+    assert isinstance(tokenizer, TokenizerJson)
     assert (tokenizer.symbols["<extra_id_0>"], tokenizer.symbols["<extra_id_19>"]) == (139, 120)
     ids = tokenizer.encode("</s> <pad> <unk> <extra_id_0>")
     assert not np.isin(ids, [0, 1, *range(120, 140)]).any(), "a text cannot name a symbol"
@@ -83,16 +87,20 @@ def test_what_was_exported_comes_back(tokenizer: Tokenizer, tmp_path: Path) -> N
     for name, value in tokenizer_files(tokenizer, 32).items():
         (tmp_path / name).write_text(json.dumps(value))
     back, remarks = import_hf(tmp_path, tmp_path / "back")
-    assert remarks == ["from tokenizer.json"]
-    assert back.fingerprint == tokenizer.fingerprint
-    (tmp_path / PUBLISHED).write_bytes(spiece_model())  # the published file has precedence, with its own sentinels
-    assert import_hf(tmp_path, tmp_path / "published")[0].vocab_size == 220
-    other = tmp_path / "xlnet"  # whose file has other symbols, and no sentinels after it
-    other.mkdir()
-    (other / PUBLISHED).write_bytes(spiece_model(bos_id=3))
-    assert import_hf(other, tmp_path / "other")[0].vocab_size == 120
-    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 20}')
-    assert import_hf(tmp_path, tmp_path / "sized")[0].fingerprint == tokenizer.fingerprint
+    assert remarks == ["tokenizer.json: unknown <unk>, eod </s>, pad <pad>, 20 sentinels"]
+    assert (back.special_ids, back.encode("the word").tolist()) == (
+        tokenizer.special_ids, tokenizer.encode("the word").tolist()
+    )  # fmt: skip
+    (tmp_path / PUBLISHED).write_bytes(spiece_model())  # the newer file has precedence, as in transformers
+    assert import_hf(tmp_path, tmp_path / "newer")[0].vocab_size == 140
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / PUBLISHED).write_bytes(spiece_model())
+    (old / "tokenizer_config.json").write_text('{"extra_ids": 20}')
+    assert import_hf(old, tmp_path / "sized")[0].special_ids == tokenizer.special_ids
+    (old / PUBLISHED).write_bytes(spiece_model(bos_id=3))  # as XLNet's
+    with pytest.raises(DataError, match=r"not a model like T5's, .*; import it by --sentencepiece$"):
+        import_hf(old, tmp_path / "other")
 
 
 def refused(content: bytes, out: Path, sentinels: int = 20) -> str:
@@ -142,15 +150,14 @@ def test_numbers_of_sentinels_that_are_refused(tmp_path: Path) -> None:
     assert none.special_ids.values() == {"unknown": 2, "eod": 1, "pad": 0}
 
 
-def test_a_changed_folder(folder: Path) -> None:
+def test_a_changed_folder(tmp_path: Path) -> None:
     for content in (b"{", b"{}", b'{"charsmap": "", "pieces": [["a"]]}', b'{"charsmap": "?", "pieces": []}'):
         with pytest.raises(DataError, match="not the pieces of a unigram model"):
             read_model(Path(MODEL), content)
     with pytest.raises(DataError, match="the score of the piece 0 is 'x'"):
         read_model(Path(MODEL), b'{"charsmap": "", "pieces": [["a", "x"]]}')
-    path = folder / "out" / METADATA
-    metadata = json.loads(path.read_text())
-    path.write_text(json.dumps({**metadata, "special_ids": {**metadata["special_ids"], "pad": 5}}))
+    old = Path(shutil.copytree(OLD / "t5-unigram", tmp_path / "old"))
+    metadata = json.loads((old / METADATA).read_text())
+    (old / METADATA).write_text(json.dumps({**metadata, "special_ids": {**metadata["special_ids"], "pad": 5}}))
     with pytest.raises(DataError, match="not the pieces of the metadata"):
-        load_tokenizer(folder / "out")
-    path.write_text(json.dumps(metadata))
+        load_tokenizer(old)

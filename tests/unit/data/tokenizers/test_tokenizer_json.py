@@ -122,7 +122,7 @@ def test_documents_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_roles_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = save(tmp_path / "hf", llama(), bos_token="<s>", pad_token={"content": "</s>"})
+    folder = save(tmp_path / "hf", llama(), bos_token="<s>", pad_token={"__type": "AddedToken", "content": "</s>"})
     tokenizer, (line,) = imports.import_hf(folder, tmp_path / "a")
     assert line == "tokenizer.json: unknown <unk>, eod </s>, start <s>, pad </s>, mask <mask>"
     with pytest.raises(ConfigError, match=r"needs a token <cls>: the tokenizer has none; .* by --role$"):

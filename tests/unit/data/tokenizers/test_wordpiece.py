@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from tests.helpers.hard_texts import CUTS, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
 
+OLD = Path(__file__).parents[3] / "golden" / "tokenizers-format-2"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", "a", "b", "##a", "##b", "ab", "##ab", "É", "e", "漢", "字"]
 
 
@@ -90,12 +92,9 @@ def test_settings_that_say_nothing(folder: Path, tmp_path: Path, settings: str) 
         read_settings(tmp_path / "x.json", settings.encode())
 
 
-def test_another_vocabulary_than_the_metadata(folder: Path, tmp_path: Path) -> None:
-    values = json.loads((folder / "uncased" / METADATA).read_text())
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in ("vocab.txt", "tokenizer_config.json"):
-        (copy / name).write_bytes((folder / "uncased" / name).read_bytes())
+def test_another_vocabulary_than_the_metadata(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(OLD / "wordpiece-uncased", tmp_path / "copy"))
+    values = json.loads((copy / METADATA).read_text())
     (copy / METADATA).write_text(json.dumps({**values, "special_ids": {**values["special_ids"], "mask": 5}}))
     with pytest.raises(DataError, match="not the vocabulary of the metadata"):
         load_tokenizer(copy)

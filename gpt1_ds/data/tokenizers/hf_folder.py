@@ -1,0 +1,174 @@
+"""The tokenizer of a Hugging Face folder as a `tokenizer.json`, by transformers' own converters.
+
+Whatever the folder has, a tokenizer.json or the files of an older version, each setting and each added token then means
+what it means there. No code of the folder is run and no path that it names is opened: what transformers is given is a
+folder of copies, whose settings are switches, numbers and symbols.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.files import naming, parse_json
+from gpt1_ds.data.tokenizers import native_errors, roles, sentencepiece_model, t5_unigram, tokenizer_json
+from gpt1_ds.data.tokenizers.tokenizer_json import FILE
+
+CONFIG, MODEL_CONFIG = "tokenizer_config.json", "config.json"
+VOCABULARIES = {  # files that each hold a vocabulary -> the class of a folder that names none
+    FILE: "PreTrainedTokenizerFast",
+    t5_unigram.PUBLISHED: "T5Tokenizer",
+    "vocab.json": "GPT2Tokenizer",
+    "vocab.txt": "BertTokenizer",
+}
+OTHERS = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
+SETTINGS = (CONFIG, MODEL_CONFIG)
+ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # which read a tokenizer.json as it is
+MAX_BYTES = 32 << 20  # of a vocabulary; published ones have at most 5 MB
+MOST_ADDED = 100_000  # tokens
+_SYMBOLS = ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens")
+_ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_INSTALL = "pip install 'gpt1-ds[hub]'"
+
+
+def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the contents of its tokenizer.json, role -> symbol). Raises DataError in one line for what transformers cannot
+    read, and without transformers for all but a tokenizer.json that is used as it is.
+    """
+    files = [name for name in VOCABULARIES if (folder / name).exists()]
+    if not files or (files == ["vocab.json"] and not (folder / "merges.txt").exists()):
+        raise DataError(
+            f"--hf={folder}: holds none of {FILE}, spiece.model, vocab.json with merges.txt, vocab.txt; name the "
+            "folder that save_pretrained of a tokenizer wrote"
+        )
+    settings = {name: read_json(folder / name) if (folder / name).exists() else {} for name in SETTINGS}
+    settings[CONFIG] = _harmless(folder / CONFIG, settings[CONFIG])
+    try:
+        import transformers
+    except ImportError:
+        return _as_it_is(folder, files, settings[CONFIG])
+    kind = _named(settings[CONFIG])
+    if kind is None and _named(settings[MODEL_CONFIG], "model_type") is None:
+        kind = _guessed(folder, files[0])
+    with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
+        copies = Path(scratch)
+        for name in (*files, *(name for name in OTHERS if (folder / name).exists())):
+            _copy(folder / name, copies / name)
+        _write(copies / CONFIG, {**settings[CONFIG], **({"tokenizer_class": kind} if kind else {})})
+        if model_type := _named(settings[MODEL_CONFIG], "model_type"):
+            _write(copies / MODEL_CONFIG, {"model_type": model_type})
+        with native_errors.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", "download it again"):
+            theirs = transformers.AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
+            backend = getattr(theirs, "backend_tokenizer", None)
+            symbols = {key: str(value) for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}
+            text = None if backend is None else backend.to_str()
+    if text is None:
+        raise DataError(
+            f"{folder}: {type(theirs).__name__} is a program of transformers, not a {FILE}; use one that the library "
+            "tokenizers runs"
+        )
+    contents = {**json.loads(text), "truncation": None, "padding": None}
+    said = {role: symbols[f"{key}_token"] for key, role in roles.NAMES.items() if f"{key}_token" in symbols}
+    return tokenizer_json.checked(folder / files[0], contents), {**roles.said(folder), **said}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises DataError."""
+    if path.stat().st_size > MAX_BYTES:
+        raise DataError(f"{path}: {path.stat().st_size} bytes is too large for this file; download it again")
+    try:
+        with naming(path):
+            value = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error!s:.200}); download it again") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: not a JSON object; download it again")
+    return value
+
+
+def _as_it_is(folder: Path, files: list[str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The folder's tokenizer.json, where transformers would change nothing of it."""
+    said = roles.said(folder)
+    if FILE in files and config.get("tokenizer_class") in (None, *ANY_CLASS):
+        contents = tokenizer_json.read(folder / FILE)
+        if set(said.values()) <= tokenizer_json.vocabulary_of(folder / FILE, contents).keys():
+            return contents, said
+    options = "--gpt2, --wordpiece and --sentencepiece do without"
+    raise DataError(f"{folder}: transformers converts this tokenizer, and it is not installed: {_INSTALL} ({options})")
+
+
+def _harmless(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The switches, numbers and symbols of a tokenizer_config.json; what else it may hold are names of files and of
+    code, and templates of chats. Raises DataError for one that is of no possible type.
+    """
+    switches = {name: value for name, value in config.items() if value is None or isinstance(value, bool | int | float)}
+    symbols = {name: value for name, value in config.items() if name.endswith("_token") and _is_symbol(value)}
+    lists = {name: config[name] for name in _SYMBOLS if isinstance(config.get(name), list | dict)}
+    if any(len(listed) > MOST_ADDED for listed in lists.values()):
+        raise DataError(f"{path}: adds more than {MOST_ADDED} tokens; put them into the vocabulary")
+    for name in ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space"):
+        if not isinstance(config.get(name, False), bool):
+            raise DataError(f"{path}: {name} is {config[name]!r:.40}; it must be true or false")
+    kind = _named(config)
+    return {**switches, **symbols, **lists, **({"tokenizer_class": kind} if kind else {})}
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str))
+
+
+def _named(values: Mapping[str, Any], key: str = "tokenizer_class") -> str | None:
+    """The name of a class or of a model type, if it is one."""
+    name = values.get(key)
+    return name if isinstance(name, str) and re.fullmatch(r"[\w-]+", name) else None
+
+
+def _guessed(folder: Path, file: str) -> str:
+    """The class for the vocabulary `file` of a folder that names none. RoBERTa's begins with its own symbols. Raises
+    DataError for a SentencePiece model that is not like T5's.
+    """
+    if file == t5_unigram.PUBLISHED and t5_unigram.model_of_file(folder / file, (folder / file).read_bytes()) is None:
+        raise DataError(
+            f"{folder / file}: not a model like T5's, and nothing names its class; import it by --sentencepiece"
+        )
+    if file == "vocab.json" and read_json(folder / file).keys() >= set(_ROBERTA):
+        return "RobertaTokenizer"
+    return VOCABULARIES[file]
+
+
+def _copy(source: Path, target: Path) -> None:
+    most = tokenizer_json.MAX_BYTES if source.name == FILE else MAX_BYTES
+    if not source.is_file():
+        raise DataError(f"{source}: not a file; download it again")
+    if source.stat().st_size > most:
+        raise DataError(f"{source}: {source.stat().st_size} bytes is too large for a vocabulary; download it again")
+    if source.name == FILE:  # what a library would not survive is refused before
+        tokenizer_json.vocabulary_of(source, tokenizer_json.read(source))
+    elif source.suffix == ".json":
+        read_json(source)
+    elif source.suffix == ".model":
+        sentencepiece_model.load(source, source.read_bytes())
+    with naming(source):
+        shutil.copyfile(source, target)
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values), errors="surrogatepass")
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's warnings; they speak of code that calls it."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
