@@ -69,16 +69,21 @@ def refuse_pickle(path: Path) -> None:
 
 def read_object(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The JSON object in a file of at most `limit` bytes. Raises CheckpointError."""
+    value = read_json(path, limit)
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: a JSON object is expected, found a {type(value).__name__}")
+    return value
+
+
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
+    """The JSON value in a file of at most `limit` bytes. Raises CheckpointError."""
     size = path.stat().st_size
     if size > limit:
         raise CheckpointError(f"{path}: {size} bytes is too large for this file (at most {limit})")
     try:
-        value = parse_json(path.read_bytes())
+        return parse_json(path.read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{path}: not readable as JSON ({str(error).splitlines()[0]:.80})") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: a JSON object is expected, found a {type(value).__name__}")
-    return value
 
 
 def safetensors_header(path: Path) -> dict[str, TensorFacts]:

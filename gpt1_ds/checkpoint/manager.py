@@ -162,8 +162,8 @@ def complete(temporary: Path, contents: Contents, shards: list[Shard]) -> None:
     write_atomic(temporary / "config.yaml", contents.config_yaml)
     copy_tokenizer(contents.tokenizer, temporary / "tokenizer")
     files = {shard.file: {"bytes": shard.bytes, "sha256": shard.sha256} for shard in written}
-    others = [path for path in sorted(temporary.rglob("*")) if path.is_file() and path.suffix != ".safetensors"]
-    files.update({str(path.relative_to(temporary)): manifest.file_facts(path) for path in others})
+    others = {str(path.relative_to(temporary)): path for path in sorted(temporary.rglob("*")) if path.is_file()}
+    files.update({name: manifest.file_facts(path) for name, path in others.items() if name not in files})
     hashes = total_hashes(shard.hashes for shard in shards)
     manifest.write(temporary, {**contents.facts, "parameters": hashes, "files": files})
     for folder in (temporary / "state", temporary / "tokenizer", temporary):

@@ -34,8 +34,9 @@ BATCH_TOKENS = 8192  # positions of one forward pass, padding included
 
 class Embedder:
     """Vectors as `pooling` says: `words` is the mean of the text's token rows, without a look at the blocks; the others
-    pool the last states, control symbols included. None: as the checkpoint was trained, else mean. `cut` counts texts
-    that were longer than the model reads. Raises ConfigError for a model that has no such vectors.
+    pool the last states, control symbols included. None: as the checkpoint was trained or imported, with all that
+    sentence-transformers does after pooling, else mean. `cut` counts texts that were longer than the model reads.
+    Raises ConfigError for a model that has no such vectors.
     """
 
     def __init__(self, loaded: Loaded, pooling: Pooled | None = None) -> None:
@@ -46,9 +47,10 @@ class Embedder:
                 f"{loaded.folder} ({what}): sentence vectors are those of causal and bidirectional models"
             )
         self.default = own_pooling(loaded)
-        self.pooling: Pooled = pooling or self.default
+        self.pooling: str = pooling or self.default
+        self._whole = loaded.sentence if pooling is None else None  # that of sentence-transformers
         self.frame = _frame(loaded)
-        if self.pooling == "cls" and (model.mask == "causal" or not self.frame.first):
+        if self._whole is None and self.pooling == "cls" and (model.mask == "causal" or not self.frame.first):
             why = "its first token sees no other" if model.mask == "causal" else "it has seen text without <cls>"
             raise ConfigError(f"--pooling cls: {loaded.folder} has no such state: {why}; use mean or max")
         self.cut = 0
@@ -57,7 +59,7 @@ class Embedder:
     def vectors(self, texts: Sequence[str], show: Callable[[int], None] = lambda _: None) -> Float32s:
         """fp32 [N, D]; `show` is told how many are done."""
         rows = [self._row(text) for text in texts]
-        vectors_ND = np.zeros((len(rows), self.loaded.config.model.width), dtype=np.float32)
+        vectors_ND = np.zeros((len(rows), self._size), dtype=np.float32)
         order, done = np.argsort([-len(row) for row in rows], kind="stable"), 0
         while done < len(order):
             size = max(1, BATCH_TOKENS // max(1, len(rows[order[done]])))
@@ -69,8 +71,15 @@ class Embedder:
             raise CheckpointError(f"{self.loaded.folder}: its weights give no finite numbers: this is no trained model")
         return vectors_ND
 
+    @property
+    def _size(self) -> int:
+        """The features of a vector."""
+        width: int = self.loaded.config.model.width
+        return width if self._whole is None else self._whole.size(width)
+
     def _row(self, text: str) -> NDArray[np.int32]:
-        tokens, frame = self.loaded.tokenizer.encode(text), self.frame
+        prompt = self._whole.prompt if self._whole is not None else ""
+        tokens, frame = self.loaded.tokenizer.encode(prompt + text), self.frame
         self.cut += len(tokens) > frame.most
         tokens = tokens[: frame.most]
         return tokens if self.pooling == "words" else frame.around(frame.before, tokens)
@@ -90,7 +99,10 @@ class Embedder:
             return (found_BD * (lengths > 0).unsqueeze(-1)).cpu().numpy()  # a text without tokens has no words
         facts_B3 = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
         hidden_SBD, _ = model.hidden(tokens, facts_B3)
-        return pooled(hidden_SBD, lengths, self.pooling, model.tokens.tensor).cpu().numpy()
+        if self._whole is not None:
+            return self._whole.of_states(hidden_SBD, lengths, model.tokens.tensor).cpu().numpy()
+        mode: Pooling = self.pooling  # type: ignore[assignment]  # the others were dealt with above
+        return pooled(hidden_SBD, lengths, mode, model.tokens.tensor).cpu().numpy()
 
 
 def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGroups) -> dict[str, Float32s]:
@@ -105,15 +117,21 @@ def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGrou
     return vectors
 
 
-def own_pooling(loaded: Loaded) -> Pooling:
+def own_pooling(loaded: Loaded) -> str:
     """What the checkpoint's vectors were trained with; mean for a model that was not trained for them."""
+    if loaded.sentence is not None:
+        return str(loaded.sentence)
     if loaded.task is not None and loaded.task.kind == SENTENCES and loaded.config.task is not None:
         return loaded.config.task.pooling
     return "mean"
 
 
 def _frame(loaded: Loaded) -> Frame:
-    """What stands around a text: of a fine-tuned model the symbols of its task. All of a row is input here."""
+    """What stands around a text: of a fine-tuned model the symbols of its task, and of sentence-transformers those of
+    its tokenizer. All of a row is input here.
+    """
+    if (vector := loaded.sentence) is not None:
+        return Frame(min(vector.limit, loaded.config.model.context), first=vector.first, last=vector.last)
     if loaded.task is None or loaded.config.task is None:
         frame = frame_of(loaded)
         return replace(frame, size=min(frame.size, loaded.config.model.context))

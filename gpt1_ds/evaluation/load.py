@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint import manifest, sentence_vector
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_size, verify_files
@@ -19,6 +19,7 @@ from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.model.build import DenseModel
+from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
 
 
@@ -32,6 +33,7 @@ class Loaded:
     step: int
     folder: Path
     task: Task | None = None  # what it was fine-tuned on
+    sentence: SentenceVector | None = None  # how sentence-transformers makes vectors with it
 
 
 def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
@@ -50,7 +52,8 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
         raise CheckpointError(f"{folder}: its tokenizer has {tokenizer.vocab_size} ids, its model fewer")
     model = whole_model(config, lambda info: reader.whole("master", info), head)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task_of(folder, facts))
+    task, sentence = task_of(folder, facts), sentence_vector.read(folder, facts, config.model.width)
+    return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task, sentence)
 
 
 def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:

@@ -26,10 +26,11 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, ModelConfig
-from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers import library_format, tokenizer_json
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
+from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.layouts import ROLES
 
@@ -134,6 +135,21 @@ def move_bias(norm_D: Tensor, weight_OD: Tensor, bias_O: Tensor) -> Tensor:
             "weights of its classes depend on one another"
         )
     return moved_D
+
+
+def lay_out_vector(files: dict[str, Any], tokenizer: Tokenizer, vector: SentenceVector) -> None:
+    """Let the tokenizer in transformers' form put the vector's symbols around a text, and fill up short ones."""
+    contents, settings = files["tokenizer.json"], files["tokenizer_config.json"]
+    names = {token["id"]: token["content"] for token in contents["added_tokens"]}
+    settings |= {"padding_side": "right", "pad_token": names[padding_id(tokenizer)]}
+    if tokenizer_json.around(Path("tokenizer.json"), contents) == (vector.first, vector.last):
+        return
+    if missing := {*vector.first, *vector.last} - names.keys():
+        raise CheckpointError(f"its tokenizer has no symbols with the ids {sorted(missing)}, which stand around a text")
+    first, last = ([(names[number], 0) for number in ids] for ids in (vector.first, vector.last))
+    symbols = {name: number for number, name in names.items()}
+    single = [*first, ("A", 0), *last]
+    contents["post_processor"] = library_format.template(single, [*single, ("B", 0), *last], symbols)
 
 
 def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> None:

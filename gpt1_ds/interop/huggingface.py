@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint import external, manifest
+from gpt1_ds.checkpoint import external, manifest, sentence_vector
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
@@ -26,9 +26,12 @@ from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
 from gpt1_ds.config import ModelConfig, load_carried
+from gpt1_ds.data.tokenizers import hf_folder, tokenizer_json
 from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
+from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
+from gpt1_ds.interop import sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
@@ -37,11 +40,10 @@ from gpt1_ds.interop.families.registry import family_of_model, read_config
 from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.hf_classifier import length_limit_of, read_classifier
-from gpt1_ds.interop.hf_config import CONFIG, generation_config, their_config
-from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, to_their_head
+from gpt1_ds.interop.hf_config import CONFIG, generation_config, padding_id, their_config
+from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, lay_out_vector, to_their_head
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from gpt1_ds.interop.imported import Imported, free_place
-from gpt1_ds.interop.sentence_folder import sentence_card, sentence_files
 from gpt1_ds.model.names import ParameterInfo
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -67,29 +69,42 @@ def export(checkpoint: Path, out: Path) -> Path:
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
     check_size(source, facts, model, head)
-    continues = model.kind != "encoder_decoder" and model.mask == "causal"
-    files = tokenizer_files(tokenizer, tuned.limit if tuned else model.context, plain=continues)
-    if tuned:
+    vector = sentence_vector.read(source, facts, model.width) if tuned is None else None
+    if tuned is not None and tuned.head.loss is not None:
+        vector = sentence_folder.vector_of(tuned)
+    continues = model.kind != "encoder_decoder" and model.mask == "causal" and vector is None
+    limit = tuned.limit if tuned else model.context if vector is None else vector.limit
+    files = tokenizer_files(tokenizer, limit, plain=continues)
+    if tuned is not None:
         settings = {**their_config(family, model, tokenizer, tuned.architecture), **tuned.config(tokenizer)}
         lay_out_inputs(files, tokenizer, tuned.task)
-        if tuned.head.loss is None:
-            card = task_card(model, tuned, tokenizer, facts)
-        else:
-            files |= sentence_files(tuned, model)
-            card = sentence_card(tuned, model, facts)
+        card = task_card(model, tuned, tokenizer, facts) if vector is None else ""
+    elif vector is not None:
+        settings = {
+            **their_config(family, model, tokenizer, f"{family.stem}Model"),
+            "pad_token_id": padding_id(tokenizer),
+        }
+        lay_out_vector(files, tokenizer, vector)
     else:
         name = _language_model(source, family, head)
         settings = their_config(family, model, tokenizer, name)
         if model.mask == "causal":
             files["generation_config.json"] = generation_config(tokenizer, model)
         card = model_card(family, name, model, tokenizer, facts, TOKENIZER)
+    if vector is not None:
+        files |= sentence_folder.sentence_files(vector, model)
+        loss = tuned.head.loss if tuned is not None else None
+        card = sentence_folder.sentence_card(family, vector, model, facts, loss)
     first_position = family.first_position(Settings(out / CONFIG, settings, family.title))
-    tensors = _their_tensors(source, family, model, head, Facts(model.heads, first_position), tuned)
+    base_alone = vector is not None
+    tensors = _their_tensors(source, family, model, head, Facts(model.heads, first_position), tuned, base_alone)
     with published_folder(out) as folder:
         write_tensors(folder / WEIGHTS, tensors, metadata={"format": "pt"})  # transformers asks for the format
         for name, value in {CONFIG: settings, **files}.items():
             (folder / name).parent.mkdir(exist_ok=True)
             write_json(folder / name, value)
+        for name, parts in (sentence_folder.sentence_weights(vector) if vector is not None else {}).items():
+            write_tensors(folder / name, parts, metadata={"format": "pt"})
         copy_tokenizer(source / "tokenizer", folder / TOKENIZER)
         write_atomic(folder / "README.md", card)
         sync_folder(folder / TOKENIZER)
@@ -106,13 +121,22 @@ def _language_model(source: Path, family: Family, head: HeadSpec | None) -> str:
 
 
 def _their_tensors(
-    source: Path, family: Family, model: ModelConfig, head: HeadSpec | None, facts: Facts, tuned: FineTuned | None
+    source: Path,
+    family: Family,
+    model: ModelConfig,
+    head: HeadSpec | None,
+    facts: Facts,
+    tuned: FineTuned | None,
+    base_alone: bool,
 ) -> dict[str, Tensor]:
+    """The weights under transformers' names; `base_alone`: those of the base model, as sentence-transformers has it."""
     assert model.vocab_size is not None, "saved configurations name the vocabulary size"
     reader, tensors, linear = StateReader(source), dict[str, Tensor](), dict[str, Tensor]()
     for name, shape in architecture(model, model.vocab_size, head).shapes.items():
-        if tuned and (name.startswith("masked.") or (tuned.head.loss and name.startswith("head."))):
-            continue  # no class has both heads; only training needs that of sentences
+        if (tuned or base_alone) and name.startswith("masked."):
+            continue  # no class has both heads
+        if base_alone and name.startswith(("head.", "next_sentence.")):
+            continue  # that of sentences is needed in training only
         stored = reader.index.get(name)
         dim = stored.dim if stored is not None and stored.dim in range(len(shape)) else None
         value = reader.whole("master", ParameterInfo(name, shape, dim))
@@ -122,8 +146,8 @@ def _their_tensors(
             tensors.update(family.to_theirs(name, value, facts))
     if tuned and linear:
         to_their_head(tensors, linear["head.weight"], linear["head.bias"], tuned, model)
-    if tuned and tuned.head.loss:
-        return tensors  # of a base model alone
+    if base_alone:
+        return tensors
     return {family.full(name): value for name, value in tensors.items()}
 
 
@@ -138,6 +162,8 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         if source.is_file():
             external.refuse_pickle(source)
         raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}")
+    sentence = sentence_folder.read(source) if sentence_folder.is_sentence_folder(source) else None
+    source = source if sentence is None else sentence.encoder
     files = _weight_files(source)
     config = external.inside(source, CONFIG)
     family, model, facts = read_config(config)
@@ -153,7 +179,25 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
     if tuned is not None:
         weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks]
-    return Imported("hf", source, model, weights, (*remarks, *parts.remarks), parts.head, tuned), tokenizer
+    vector, remarks = None, [*remarks, *parts.remarks]
+    if sentence is not None:
+        limit = _length_limit(source, model)
+        vector = sentence_folder.completed(sentence, model, _around(source, tokenizer), limit)
+        remarks += [*sentence.remarks, f"vectors of at most {vector.limit} tokens: {vector}"]
+    return Imported("hf", source, model, weights, tuple(remarks), parts.head, tuned, vector), tokenizer
+
+
+def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that sentence-transformers puts before a text and after it: those of the tokenizer that the folder holds,
+    else of the given one.
+    """
+    if any((source / name).exists() for name in TOKENIZER_FILES):
+        return tokenizer_json.around(source, hf_folder.convert(source)[0])
+    given = load_tokenizer(tokenizer)
+    if isinstance(given, TokenizerJson):
+        return tokenizer_json.around(tokenizer, given.contents)
+    first, last = given.special_ids.cls, given.special_ids.separator
+    return ((), ()) if first is None or last is None else ((first,), (last,))
 
 
 def _length_limit(source: Path, model: ModelConfig) -> int | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.checkpoint import sentence_vector
 from gpt1_ds.checkpoint.manager import Contents, complete
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.checkpoint.shard import write_shard
@@ -31,6 +32,7 @@ from gpt1_ds.interop.hf_classifier import Classifier
 from gpt1_ds.model import names
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.objectives.sentences import of_head
 
@@ -50,6 +52,7 @@ class Imported:
     remarks: tuple[str, ...] = ()  # what a person should know about this import, one line each
     head: HeadSpec | None = None  # besides the language model's
     classifier: Classifier | None = None  # what a fine-tuned model's head is for
+    sentence: SentenceVector | None = None  # how sentence-transformers makes vectors with it
 
 
 def free_place(out: Path) -> Path:
@@ -103,6 +106,8 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     fragments = [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
     with published_folder(out) as folder:
         (folder / "state").mkdir()
+        if found.sentence is not None:
+            facts[sentence_vector.KEY] = sentence_vector.write(folder, found.sentence)
         contents = Contents(0, facts, to_carried_yaml(config), tokenizer_folder)
         complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
     return [*found.remarks, *remarks]

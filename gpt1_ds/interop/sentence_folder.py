@@ -1,17 +1,45 @@
-"""What sentence-transformers reads besides an encoder in transformers' form: which modules there are, and the pooling.
+"""A folder of sentence-transformers: what that library has besides an encoder in transformers' form, both ways.
+
+    modules.json                       which modules there are, in their order, and their folders
+    sentence_bert_config.json          tokens of a text at most
+    config_sentence_transformers.json  text before each text, the kind of similarity
+    1_Pooling, 2_Dense, ...            a config.json each, of dense layers and layer norms also weights
 
 The names of modules and keys are those of its versions 2 to 6.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
 
+from torch import Tensor
+
+from gpt1_ds.checkpoint import external
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_task import FineTuned
+from gpt1_ds.model.sentence_head import AnyPooling
+from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
 
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 POOLING = "1_Pooling"
-MODES = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
+LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json")  # files that may say max_seq_length
+WEIGHTS = "model.safetensors"
+MODES: dict[str, AnyPooling] = {  # keys of versions 2 to 5, in the order in which vectors are joined
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_TENSORS = {"linear.weight": "weight", "linear.bias": "bias", "residual.weight": "residual"}
+_NORM_TENSORS = {"norm.weight": "weight", "norm.bias": "bias"}
+_VECTOR = "sentence_embedding"
 
 _CARD = """---
 library_name: sentence-transformers
@@ -21,7 +49,7 @@ tags: [sentence-transformers, feature-extraction, {family.model_type}]
 
 # {family.title}, vectors of sentences
 
-Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} steps of fine-tuning (loss {loss}):
+Exported by gpt1-ds {facts[hashes][version]} {trained}:
 {model.layers} layers, width {model.width}, {model.heads} heads, fp32.
 Its vectors are the checkpoint's (`gpt1-ds embed`), to rounding.
 
@@ -33,35 +61,267 @@ vectors = model.encode(["It was read by many.", "Many read it."])
 print(model.similarity(vectors, vectors))
 ```
 
-* A vector is the {pooling} of the last states, control symbols included, of at most {limit} tokens.
-* Without that library: the encoder is transformers' `{architecture}`.
+* A vector is made of the last states, control symbols included, of at most {vector.limit} tokens: {vector}.
+* Without that library: the encoder is transformers' `{family.stem}Model`.
 """
 
 
-def sentence_files(tuned: FineTuned, model: ModelConfig) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SentenceFolder:
+    """What is read: `encoder` is the folder of the encoder, which may be `source` itself."""
+
+    source: Path
+    encoder: Path
+    vector: SentenceVector
+    remarks: tuple[str, ...]
+
+
+def is_sentence_folder(source: Path) -> bool:
+    return (source / MODULES).exists()
+
+
+def read(source: Path) -> SentenceFolder:
+    """The modules of a folder, but for the symbols around a text and a limit that only its tokenizer says (0: it does).
+    Raises CheckpointError for what has no counterpart here.
+    """
+    (path, kind), *rest = _modules(source)
+    if kind != "Transformer":
+        raise CheckpointError(f"{source / MODULES}: begins with a {kind}; only models that begin with a Transformer")
+    if not rest or rest[0][1] != "Pooling":
+        raise CheckpointError(f"{source / MODULES}: no Pooling follows the Transformer: it makes no vector of a text")
+    encoder = source / path if path else source
+    pooling = _pooling(source / rest[0][0])
+    steps, weights = list[Step](), dict[str, Tensor]()
+    for module, name in rest[1:]:
+        found = _step(source / module, name)
+        if found is None:
+            continue
+        weights |= {f"{len(steps)}.{part}": value for part, value in found[1].items()}
+        steps.append(found[0])
+    prompt, size, remarks = _settings(source, pooling)
+    if size is not None:
+        steps.append(Step("truncate", size=size))
+    vector = SentenceVector(pooling.modes, _limit(encoder), (), (), prompt, tuple(steps), weights)
+    return SentenceFolder(source, encoder, vector, remarks)
+
+
+def _modules(source: Path) -> list[tuple[str, str]]:
+    """(folder, class) of each module."""
+    path = external.inside(source, MODULES)
+    try:
+        found = [(one["path"], one["type"]) for one in external.read_json(path)]
+        plain = all(isinstance(part, str) for one in found for part in one) and len(found) > 0
+    except (TypeError, KeyError):
+        plain = False
+    if not plain:
+        raise CheckpointError(f"{path}: not a list of modules, each with path and type; download the folder again")
+    for folder, kind in found:
+        if not kind.startswith("sentence_transformers."):
+            raise CheckpointError(
+                f"{path}: the module {kind!r:.80} is code of its own; only the library's are known here"
+            )
+        if folder and (Path(folder).name != folder or folder in (".", "..") or (source / folder).is_symlink()):
+            raise CheckpointError(f"{path}: names a place outside the folder: {folder!r:.80}; refused")
+    return [(folder, kind.rpartition(".")[2]) for folder, kind in found]
+
+
+@dataclass(frozen=True)
+class _Pooling:
+    path: Path
+    modes: tuple[AnyPooling, ...]
+    size: int | None
+    includes_prompt: bool
+
+
+def _pooling(folder: Path) -> _Pooling:
+    path = external.inside(folder, "config.json")
+    values = external.read_object(path)
+    given = values.get("pooling_mode") or [mode for key, mode in MODES.items() if values.get(key)] or ["mean"]
+    modes = tuple([given] if isinstance(given, str) else given)
+    unknown = [mode for mode in modes if mode not in get_args(AnyPooling)]
+    unknown += [key for key, value in values.items() if key.startswith("pooling_mode_") and value and key not in MODES]
+    if unknown:
+        raise CheckpointError(
+            f"{path}: pooling {unknown[0]!r:.60} is not known here; {', '.join(get_args(AnyPooling))} are"
+        )
+    size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
+    return _Pooling(path, modes, size, values.get("include_prompt") is not False)
+
+
+def _step(folder: Path, kind: str) -> tuple[Step, dict[str, Tensor]] | None:
+    """A module after pooling, with its weights; None for one that does nothing when a model is used."""
+    if kind == "Dropout":
+        return None
+    values: dict[str, Any] = {}
+    if (folder / "config.json").exists():
+        values = external.read_object(external.inside(folder, "config.json"))
+    for key in ("module_input_name", "module_output_name"):
+        if values.get(key) not in (None, _VECTOR):
+            raise CheckpointError(f"{folder}: {key} {values[key]!r:.60}: only {_VECTOR} is known here")
+    if kind == "Normalize":
+        return Step("normalize"), {}
+    if kind == "LayerNorm":
+        return Step("layer_norm"), _weights(folder, _NORM_TENSORS)
+    if kind != "Dense":
+        raise CheckpointError(
+            f"{folder}: a module {kind!r:.60} is not known here; Dense, LayerNorm, Normalize and Dropout are"
+        )
+    given = values.get("activation_function", "torch.nn.modules.activation.Tanh")
+    name = given.rpartition(".")[2] if isinstance(given, str) and given.startswith("torch.nn.") else None
+    if name not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{folder}: activation_function {given!r:.80} is not known here; {', '.join(ACTIVATIONS)} of torch.nn are"
+        )
+    return Step("dense", name, values.get("use_residual") is True), _weights(folder, _TENSORS)
+
+
+def _weights(folder: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+    if not (folder / WEIGHTS).exists():
+        for path in sorted(folder.iterdir()):
+            external.refuse_pickle(path)
+    path = external.inside(folder, WEIGHTS)
+    header = external.safetensors_header(path)
+    if unknown := sorted(header.keys() - names.keys()):
+        raise CheckpointError(f"{path}: {unknown[0]!r:.80} is no part of such a layer; download the folder again")
+    return {names[name]: value for name, value in external.read_weights(path, header)}
+
+
+def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[str, ...]]:
+    """(text before each text, features that are kept, remarks)."""
+    if not (source / SETTINGS).exists():
+        return "", None, ()
+    path = external.inside(source, SETTINGS)
+    values = external.read_object(path)
+    name, prompts = values.get("default_prompt_name"), values.get("prompts")
+    prompt = prompts.get(name, "") if isinstance(prompts, dict) and name is not None else ""
+    if not isinstance(prompt, str):
+        raise CheckpointError(f"{path}: the prompt {name!r:.60} is {prompt!r:.60}, not text")
+    if prompt and not pooling.includes_prompt:
+        raise CheckpointError(
+            f"{pooling.path}: include_prompt=false: vectors without their prompt {prompt!r:.60} are not known here"
+        )
+    size = values.get("truncate_dim")
+    if size is not None and (type(size) is not int or size < 1):
+        raise CheckpointError(f"{path}: truncate_dim {size!r:.60} is not a whole number from 1")
+    similarity = values.get("similarity_fn_name")
+    remarks: tuple[str, ...] = ()
+    if similarity not in (None, "cosine"):
+        remarks = (
+            f"its similarity is {similarity!r:.40}: search and evaluate --sts take the cosine of the same vectors",
+        )
+    return prompt, size, remarks
+
+
+def _limit(encoder: Path) -> int:
+    """Tokens of a text at most, those around it included; 0 where only the tokenizer says it."""
+    for name in LIMITS:
+        if not (encoder / name).exists():
+            continue
+        path = external.inside(encoder, name)
+        values = external.read_object(path)
+        if values.get("do_lower_case"):
+            raise CheckpointError(
+                f"{path}: do_lower_case is on: set it in tokenizer_config.json, which the tokenizer reads, and off here"
+            )
+        limit = values.get("max_seq_length")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise CheckpointError(f"{path}: max_seq_length {limit!r:.60} is not a whole number from 1")
+        return limit or 0
+    return 0
+
+
+def completed(
+    found: SentenceFolder, model: ModelConfig, around: tuple[tuple[int, ...], tuple[int, ...]], limit: int | None
+) -> SentenceVector:
+    """The vector with the ids `around` a text, and where no file of the library says how long one is, the tokenizer's
+    `limit`. Raises CheckpointError for modules that do not fit the model.
+    """
+    if model.kind == "encoder_decoder":
+        raise CheckpointError(
+            f"{found.source}: sentence vectors are those of BERT, RoBERTa and GPT-2, not of a {model.kind}"
+        )
+    most = min(found.vector.limit or limit or model.context, model.context)
+    vector = replace(found.vector, limit=most, first=around[0], last=around[1])
+    if vector.limit <= len(vector.first) + len(vector.last):
+        raise CheckpointError(f"{found.source}: {most} tokens at most leave no room for a text")
+    try:
+        vector.size(model.width)
+    except ValueError as error:
+        raise CheckpointError(f"{found.source}: {error}; download the folder again") from None
+    return vector
+
+
+def vector_of(tuned: FineTuned) -> SentenceVector:
+    """Returns that of a checkpoint that was fine-tuned on sentences here; the ids around a text are the template's."""
+    return SentenceVector((tuned.head.kind,), tuned.limit)  # type: ignore[arg-type]  # such heads are named after it
+
+
+def sentence_files(vector: SentenceVector, model: ModelConfig) -> dict[str, Any]:
     """File name -> the JSON in it."""
-    pooling = {"word_embedding_dimension": model.width}
-    modules = (("", "Transformer"), (POOLING, "Pooling"))
+    legacy = [mode for mode in MODES.values() if mode in vector.pooling] == list(vector.pooling)
+    keys = {key: mode in vector.pooling for key, mode in MODES.items()}
+    pooling = keys if legacy else {"pooling_mode": list(vector.pooling)}
+    modules, files, size = [("", "Transformer"), (POOLING, "Pooling")], dict[str, Any](), None
+    for number, step in enumerate(vector.steps):
+        if step.kind == "truncate":
+            size = step.size
+            continue
+        folder, kind = _place(number, step)
+        modules.append((folder, kind))
+        files[f"{folder}/config.json"] = _step_settings(vector, number, step)
     return {
         "modules.json": [
             {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for number, (path, kind) in enumerate(modules)
         ],
-        f"{POOLING}/config.json": {**pooling, **{key: kind == tuned.head.kind for kind, key in MODES.items()}},
-        "sentence_bert_config.json": {"max_seq_length": tuned.limit, "do_lower_case": False},
-        "config_sentence_transformers.json": {"prompts": {}, "similarity_fn_name": "cosine"},
+        f"{POOLING}/config.json": {"word_embedding_dimension": model.width, **pooling},
+        **files,
+        LIMITS[0]: {"max_seq_length": vector.limit, "do_lower_case": False},
+        SETTINGS: {
+            "prompts": {"default": vector.prompt} if vector.prompt else {},
+            **({"default_prompt_name": "default"} if vector.prompt else {}),
+            "similarity_fn_name": "cosine",
+            **({"truncate_dim": size} if size else {}),
+        },
     }
 
 
-def sentence_card(tuned: FineTuned, model: ModelConfig, facts: dict[str, Any]) -> str:
-    """Markdown; `facts` is the checkpoint's manifest."""
-    pooling = {"mean": "mean", "max": "largest value of each channel", "cls": "first one"}[tuned.head.kind]
-    return _CARD.format(
-        family=tuned.family,
-        facts=facts,
-        model=model,
-        loss=tuned.head.loss,
-        pooling=pooling,
-        limit=tuned.limit,
-        architecture=tuned.architecture,
-    )
+def sentence_weights(vector: SentenceVector) -> dict[str, dict[str, Tensor]]:
+    """File name -> the tensors in it, of the layers after pooling."""
+    found = dict[str, dict[str, Tensor]]()
+    for number, step in enumerate(vector.steps):
+        names = _NORM_TENSORS if step.kind == "layer_norm" else _TENSORS
+        parts = {theirs: vector.weights.get(f"{number}.{ours}") for theirs, ours in names.items()}
+        if tensors := {name: value for name, value in parts.items() if value is not None}:
+            found[f"{_place(number, step)[0]}/{WEIGHTS}"] = tensors
+    return found
+
+
+def _place(number: int, step: Step) -> tuple[str, str]:
+    """(folder, class) of a module after pooling."""
+    kind = {"dense": "Dense", "layer_norm": "LayerNorm", "normalize": "Normalize"}[step.kind]
+    return f"{number + 2}_{kind}", kind
+
+
+def _step_settings(vector: SentenceVector, number: int, step: Step) -> dict[str, Any]:
+    if step.kind == "normalize":
+        return {}
+    weight = vector.weights[f"{number}.weight"]
+    if step.kind == "layer_norm":
+        return {"dimension": len(weight)}
+    module = "linear" if step.activation == "Identity" else "activation"
+    return {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": f"{number}.bias" in vector.weights,
+        "activation_function": f"torch.nn.modules.{module}.{step.activation}",
+        **({"use_residual": True} if step.residual else {}),
+    }
+
+
+def sentence_card(
+    family: Family, vector: SentenceVector, model: ModelConfig, facts: dict[str, Any], loss: str | None
+) -> str:
+    """Markdown; `facts` is the checkpoint's manifest, `loss` that of fine-tuning here."""
+    trained = f"after {facts['step']} steps of fine-tuning (loss {loss})" if loss else "as it was imported"
+    return _CARD.format(family=family, facts=facts, model=model, vector=vector, trained=trained)

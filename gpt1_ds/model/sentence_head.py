@@ -6,6 +6,8 @@ features, K classes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,8 @@ from gpt1_ds.architecture.head import HeadSpec, Pooling
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.model import names, products
 from gpt1_ds.model.layers import TensorParallel
+
+AnyPooling = Literal[Pooling, "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]  # sentence-transformers' names
 
 
 class SentenceHead(nn.Module):
@@ -38,9 +42,11 @@ class SentenceHead(nn.Module):
         return hidden_SBD, vectors_BD, products.linear(features_EF.to(self.weight.dtype), self.weight, self.bias)
 
 
-def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: Pooling, tensor: TensorParallel) -> Tensor:
+def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: AnyPooling, tensor: TensorParallel) -> Tensor:
     """fp32 [B, D]: of each row's first `length_B` states, control symbols included, the mean, the largest value of each
-    channel (max), or the first state (cls). Sequence-parallel ranks pool their own positions, then together.
+    channel (max), the first state (cls), the sum divided by the root of their number (mean_sqrt_len_tokens), the mean
+    weighted with 1, 2, 3, ... (weightedmean), or the last state (lasttoken). Sequence-parallel ranks pool their own
+    positions, then together.
     """
     if pooling == "cls":
         return tensor.all_positions(hidden_SBD[:1])[0].float()  # of all ranks' first positions the first
@@ -52,5 +58,15 @@ def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: Pooling, tensor: Tenso
         lowest = torch.finfo(torch.float32).min
         found_1BD = wide_SBD.masked_fill(~is_token_SB1, lowest).max(0, keepdim=True).values
         return tensor.all_positions(found_1BD).max(0).values
+    length_B1 = length_B.unsqueeze(-1)
+    divisor_B1 = length_B1
+    if pooling == "mean_sqrt_len_tokens":
+        divisor_B1 = length_B1.sqrt()
+    elif pooling == "weightedmean":
+        wide_SBD = wide_SBD * (position_S1 + 1).unsqueeze(-1)
+        divisor_B1 = length_B1 * (length_B1 + 1) / 2
+    elif pooling == "lasttoken":
+        is_token_SB1 = (position_S1 == length_B - 1).unsqueeze(-1)
+        divisor_B1 = torch.ones_like(length_B1)
     sum_1BD = wide_SBD.masked_fill(~is_token_SB1, 0.0).sum(0, keepdim=True)
-    return tensor.all_positions(sum_1BD).sum(0) / length_B.unsqueeze(-1)
+    return tensor.all_positions(sum_1BD).sum(0) / divisor_B1

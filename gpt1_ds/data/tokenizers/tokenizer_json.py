@@ -153,6 +153,18 @@ def learn_roles(
     return size, special_ids, line
 
 
+def around(path: Path, contents: Mapping[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the library puts before a text and after it. Raises DataError for a file that it cannot read."""
+    import tokenizers
+
+    with native_errors.quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
+        encoding = tokenizers.Tokenizer.from_str(json.dumps(contents)).encode("a")
+        ids, added = encoding.ids, encoding.special_tokens_mask
+    first = added.index(0) if 0 in added else len(ids)
+    last = len(ids) - added[::-1].index(0) if 0 in added else len(ids)
+    return tuple(ids[:first]), tuple(ids[last:])
+
+
 def read(path: Path) -> dict[str, Any]:
     """The contents of a file. Raises DataError as `checked`, and for what is too large or no JSON object."""
     if path.stat().st_size > MAX_BYTES:
