@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from gpt1_ds import __version__
 from gpt1_ds.commands import (
@@ -32,8 +35,17 @@ from gpt1_ds.commands import (
 )
 from gpt1_ds.commands.parser import Command, Group, Parser, place_arguments
 from gpt1_ds.common import memory
-from gpt1_ds.common.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, LaunchError, TrainingError, UserError
+from gpt1_ds.common.errors import (
+    EXIT_CONTINUE,
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    LaunchError,
+    TrainingError,
+    UserError,
+)
 from gpt1_ds.common.files import explain
+from gpt1_ds.common.log import say
 from gpt1_ds.common.text import shown
 from gpt1_ds.slurm import faults
 
@@ -100,7 +112,10 @@ def _main(arguments: Sequence[str] | None) -> int:
             parser().print_help()
             return EXIT_USAGE
         command: Callable[[argparse.Namespace], int] = options.command
-        return command(options)
+        code = command(options)
+        if code == EXIT_CONTINUE:
+            say(f"to continue: {_command_line(arguments)}")
+        return code
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
     except UserError as error:
@@ -129,6 +144,15 @@ def _unwritable(arguments: Sequence[str]) -> Iterator[str]:
     for word in arguments:
         if any("\ud800" <= character <= "\udfff" for character in word):
             yield f"{word}: this argument is not UTF-8; rename the file or folder, or set your terminal to UTF-8"
+
+
+def _command_line(arguments: Sequence[str] | None) -> str:
+    """Returns this command as a person writes it, quoted for a shell."""
+    typed = Path(sys.argv[0])
+    program = ["gpt1-ds"] if shutil.which("gpt1-ds") == sys.argv[0] else [sys.argv[0]]
+    if typed.name == "__main__.py":
+        program = [sys.orig_argv[0], "-m", "gpt1_ds"]
+    return shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

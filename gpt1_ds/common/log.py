@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -104,6 +105,11 @@ def say(message: str) -> None:
         LOGGER.info(message)
     else:
         _write(sys.stderr, message)
+
+
+def say_from_handler(message: str) -> None:
+    """Say a line from a signal handler. Another thread writes it: the handler may have interrupted a line."""
+    threading.Thread(target=say, args=(message,), daemon=True).start()
 
 
 def alarm(message: str) -> None:

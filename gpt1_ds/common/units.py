@@ -33,6 +33,11 @@ def count(value: float) -> str:
     return f"{value:.3g}"
 
 
+def amount(number: int, noun: str) -> str:
+    """A number of things: '1 rank', '2 ranks'."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def byte_size(value: float) -> str:
     """Bytes in binary units: 1610612736 -> '1.5 GiB'."""
     for suffix, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

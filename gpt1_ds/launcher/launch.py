@@ -162,8 +162,8 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
     except (UserError, TrainingError) as error:
         pipe.send(("told", error))
         os._exit(error.code)
-    except KeyboardInterrupt:
-        pipe.send(("told", TrainingError("interrupted twice: ended without saving")))
+    except KeyboardInterrupt as interrupt:
+        pipe.send(("told", TrainingError(": ".join(["interrupted", *map(str, interrupt.args)]))))
         os._exit(EXIT_FAILURE)
     except BaseException as error:
         told = explain(error) if isinstance(error, OSError) else None

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, User
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.common.units import duration
+from gpt1_ds.common.units import amount, duration
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import accelerator, launch
 from gpt1_ds.sweep.trial import Sweep, Trial
@@ -89,6 +89,9 @@ class _Runner:
 
     def note_signal(self, number: int, _: Any) -> None:
         """A second Ctrl-C ends the trials without saving."""
+        if not self.stop:
+            again = "; Ctrl-C again ends them without saving" if log.is_terminal() else ""
+            log.say_from_handler(f"asked to stop: the running cells save and end, which can take a step each{again}")
         self.stop = HANDOVER
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:
@@ -96,7 +99,8 @@ class _Runner:
 
     def run(self) -> int:
         total, waiting = len(self.sweep.trials), len(self.waiting)
-        self._say(f"{self.sweep.folder}: {total} cells, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
+        cells = amount(total, "cell")
+        self._say(f"{self.sweep.folder}: {cells}, {total - waiting} done, {waiting} to do, {self.jobs} at a time")
         self.folder.add_event("started", cells=total, done=total - waiting, jobs=self.jobs)
         self.update()
         if self.waiting:
@@ -184,7 +188,7 @@ class _Runner:
         self.folder.add_event("stopped", reason=self.stop or "done", left=waiting, failed=len(self.failed))
         for trial, reason in self.failed.items():
             self._say(f"{trial}: failed: {reason}; its run folder is {trial.run_dir.path}")
-        end = f"{waiting} cells are left; the same command resumes" if waiting else "all cells are done"
+        end = f"{amount(waiting, 'cell')} left; the same command resumes" if waiting else "all cells are done"
         if self.stop not in ("", USER, HANDOVER):
             end = f"{self.stop}; {end}"
         self._say(f"{self.sweep.folder}: {end}")

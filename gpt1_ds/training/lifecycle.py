@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+from gpt1_ds.architecture.count import parameters
 from gpt1_ds.checkpoint.folders import remove_unfinished
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, TrainingError
 from gpt1_ds.common.files import read_json, write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.units import amount, byte_size, duration
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine
@@ -40,6 +42,7 @@ from gpt1_ds.training.stop import Requests
 from gpt1_ds.training.trainer import Trainer
 from gpt1_ds.training.workload import Open, Workload
 
+STATE_BYTES = 12  # of a parameter: its fp32 master weight and two moments
 Conclude = Callable[[Workload, Engine, TrainingState, RunDir], None]
 
 
@@ -56,6 +59,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         workload = open_workload(config, groups, partial(watchdog.beat, SET_UP))
         groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
         trainer = _build(workload, run_dir, groups, watchdog, requests)
+        requests.takes = partial(time_of_a_save, trainer.saver, workload.config)
         begin, reason = time.monotonic(), trackers.FAILED
         try:
             trainer.log.begin(trainer.state.step)
@@ -123,8 +127,8 @@ def _build(
     if groups.rank == 0:
         run_dir.done.unlink(missing_ok=True)
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
-        ranks = f"{groups.world} rank{'s' * (groups.world > 1)}"
-        log.say(f"{run_dir.path}: training {workload.steps} steps {begun} on {ranks}")
+        length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
+        log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
         if note := products.note(config.train.precision, engine.device):
             log.say(note)
     steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, sinks)
@@ -146,6 +150,14 @@ def _build(
     )
     trainer.rewind()
     return trainer
+
+
+def time_of_a_save(saver: Saver, config: Config) -> str:
+    """Returns in brackets how long a save takes, or how much it writes where none was made yet."""
+    if saver.seconds is not None:
+        return f" (the last save took {duration(saver.seconds)})"
+    assert config.model.vocab_size is not None, "a workload fills it in"
+    return f" (about {byte_size(STATE_BYTES * parameters(config.model, config.model.vocab_size))} are written)"
 
 
 def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> None:

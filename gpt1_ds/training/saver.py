@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Saver:
         self.manager = CheckpointManager(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
+        self._begin = 0.0
+        self.seconds: float | None = None  # that the last save took until it was published
         self._carried_yaml = to_carried_yaml(self.config)
         self._config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
 
@@ -52,6 +55,7 @@ class Saver:
             self.compare_replicas(state.step)
             metadata, tokenizer = self._metadata(state), self.workload.tokenizer_folder
             contents = Contents(state.step, metadata, self._carried_yaml, tokenizer)
+            self._begin = time.monotonic()
             self.manager.start(contents, background)
         if not background:
             self.finish()
@@ -61,6 +65,7 @@ class Saver:
         self.engine.progress(SAVE)
         if (folder := self.manager.finish()) is None:
             return
+        self.seconds = time.monotonic() - self._begin
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.groups.rank == 0:
             folders.prune(self.run_dir, self.config.checkpoint)

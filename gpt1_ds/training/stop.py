@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.training.outcome import HANDOVER, USER
 
+UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -36,7 +39,7 @@ class Decision:
 
 
 class Requests:
-    """Collects what was asked of this rank; installs the signal handlers."""
+    """Collects what was asked of this rank; installs the signal handlers. `takes` says how long a stop takes."""
 
     def __init__(self, run_dir: RunDir, groups: ProcessGroups) -> None:
         self.run_dir, self.groups = run_dir, groups
@@ -44,6 +47,7 @@ class Requests:
         self.deadline = float(
             os.environ.get("GPT1_DS_DEADLINE") or "inf"
         )  # seconds since 1970; the job's limit is near
+        self.takes: Callable[[], str] = str
         self._signalled = False
         self._interrupts = 0
         self._answered: dict[Path, tuple[int, ...] | None] = {}  # requests that could not be removed
@@ -52,7 +56,10 @@ class Requests:
     def _note(self, number: int, _: Any) -> None:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:  # a person who presses Ctrl-C twice does not want to wait for a save
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(UNSAVED)
+        if not self._signalled and self.groups.rank == 0:
+            again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
+            log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
         self._signalled = True
 
     def agree(self, fingerprint: int, written: bool, bad: bool) -> Decision:

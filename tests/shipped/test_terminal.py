@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,12 @@ def test_two_ranks_are_interrupted_by_ctrl_c(tiny_data: Path, tmp_path: Path) ->
     assert_left_clean(terminal)
     shown = "".join(terminal.lines)
     assert [step for step in (50, 100, 150, 200) if f"step {step}: held-out loss" not in shown] == [], terminal.lines
-    assert terminal.lines[-1].startswith("runs/run: stopped to be continued")
+    (asked,) = [at for at, line in enumerate(terminal.lines) if line.startswith("asked to stop: the run saves")]
+    (stopped,) = [at for at, line in enumerate(terminal.lines) if line.startswith("runs/run: stopped to be continued")]
+    assert asked < stopped, terminal.lines
+    said = "".join("".join(terminal.lines[asked:]).split())  # lines are wider than the screen
+    assert "arewritten);Ctrl-Cagainendsitwithoutsaving" in said
+    assert said.endswith("".join(["tocontinue:", sys.executable, *pretrain(tiny_data, *words)])), terminal.lines
 
 
 def test_the_bar_moves_without_logged_steps_and_a_killed_rank_leaves_nothing_of_it(

@@ -1,0 +1,51 @@
+"""The line that says how a run that was stopped continues."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds import cli
+
+WORDS = ["pretrain", "-c", "my cluster.yaml", "data.path=data/it's", "--nproc", "2"]
+QUOTED = """pretrain -c 'my cluster.yaml' 'data.path=data/it'"'"'s' --nproc 2"""
+
+
+def ended(code: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(cli, "parse", lambda arguments: argparse.Namespace(command=lambda options: code))
+    return cli.main(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "original", "program"),
+    [
+        ("bin/gpt1-ds", ["python", "bin/gpt1-ds"], "gpt1-ds"),
+        (".venv/bin/gpt1-ds", [".venv/bin/python", ".venv/bin/gpt1-ds"], ".venv/bin/gpt1-ds"),
+        ("gpt1_ds/__main__.py", ["python3", "-m", "gpt1_ds"], "python3 -m gpt1_ds"),
+    ],
+)
+def test_a_run_to_be_continued_names_the_command(
+    typed: str,
+    original: list[str],
+    program: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    on_path = tmp_path / "bin" / "gpt1-ds"
+    on_path.parent.mkdir()
+    on_path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(on_path.parent))
+    monkeypatch.setattr(sys, "argv", [str(on_path) if typed.startswith("bin/") else typed, *WORDS])
+    monkeypatch.setattr(sys, "orig_argv", [*original, *WORDS])
+    assert ended(75, monkeypatch) == 75
+    assert capsys.readouterr().err == f"to continue: {program} {QUOTED}\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_others_do_not(code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(code, monkeypatch) == code
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,77 @@
+"""What a person is told who asks a run to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gpt1_ds.common import log, stop_signals
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import load
+from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.training.lifecycle import time_of_a_save
+from gpt1_ds.training.saver import Saver
+from gpt1_ds.training.stop import Requests
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(log, "say", lines.append)
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    before = stop_signals.current()
+    yield
+    stop_signals.restore(before)
+
+
+def requests(folder: Path, rank: int = 0) -> Requests:
+    made = Requests(RunDir(folder), cast(ProcessGroups, SimpleNamespace(rank=rank)))
+    made.takes = lambda: " (the last save took 3.0 s)"
+    return made
+
+
+def ask(number: int) -> None:
+    os.kill(os.getpid(), number)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(10)
+
+
+@pytest.mark.parametrize(("watched", "again"), [(True, "; Ctrl-C again ends it without saving"), (False, "")])
+def test_a_request_is_answered_at_once(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, watched: bool, again: str
+) -> None:
+    monkeypatch.setattr(log, "is_terminal", lambda: watched)
+    kept = requests(tmp_path)
+    ask(signal.SIGINT)
+    ask(signal.SIGTERM)  # which the launcher passes on beside it
+    assert said == [f"asked to stop: the run saves after this step and ends (the last save took 3.0 s){again}"]
+    assert kept._signalled
+    with pytest.raises(KeyboardInterrupt, match="without saving; the same command continues from the last checkpoint"):
+        ask(signal.SIGINT)
+
+
+def test_other_ranks_are_silent(tmp_path: Path, said: list[str]) -> None:
+    kept = requests(tmp_path, rank=1)
+    ask(signal.SIGTERM)
+    assert kept._signalled
+    assert said == []
+
+
+def test_how_long_a_save_takes() -> None:
+    config = load(
+        [], ["model.vocab_size=4096", "model.context=128", "model.layers=2", "model.width=128", "model.heads=4"]
+    )
+    assert time_of_a_save(cast(Saver, SimpleNamespace(seconds=75.0)), config) == " (the last save took 1 min 15 s)"
+    assert time_of_a_save(cast(Saver, SimpleNamespace(seconds=None)), config) == " (about 10.7 MiB are written)"
