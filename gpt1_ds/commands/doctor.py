@@ -31,8 +31,8 @@ REQUIRED = {
     "tokenizers": "0.22",
     "safetensors": "0.5",
     "rich": "13",
-    "wandb": "0.31",
 }
+ON_REQUEST = {"wandb": ("0.31", "tracking.wandb, which is off unless it is asked for")}  # comes with gpt1-ds
 OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "matplotlib": ("figures of reports", "report"),
     "jinja2": ("report pages", "report"),
@@ -127,19 +127,26 @@ def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 def _packages() -> Iterator[Finding]:
     yield "ok", f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     for name, least in REQUIRED.items():
-        version = _version(name)
-        if version is None:
-            yield "problem", f"{name} is missing: pip install '{name}>={least}'"
-        elif _numbers(version) < _numbers(least):
-            yield "problem", f"{name} {version} is too old: pip install '{name}>={least}'"
-        else:
-            yield "ok", f"{name} {version}"
+        yield _package(name, least, "problem")
+    for name, (least, purpose) in ON_REQUEST.items():
+        level, text = _package(name, least, "note")
+        yield level, text.replace(name, f"{name}, for {purpose},", 1) if level == "note" else text
     for name, (purpose, extra) in OPTIONAL.items():
         version = _version(name)
         if version is None:
             yield "note", f"no {name}, for {purpose}: pip install 'gpt1-ds[{extra}]'"
         else:
             yield "ok", f"{name} {version}, for {purpose} (extra {extra})"
+
+
+def _package(name: str, least: str, level: str) -> Finding:
+    """Returns what is wrong with a package, as a finding of this level, or that nothing is."""
+    version = _version(name)
+    if version is None:
+        return level, f"{name} is missing: pip install '{name}>={least}'"
+    if _numbers(version) < _numbers(least):
+        return level, f"{name} {version} is too old: pip install '{name}>={least}'"
+    return "ok", f"{name} {version}"
 
 
 def _reference() -> Iterator[Finding]:

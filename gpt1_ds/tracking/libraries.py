@@ -1,4 +1,4 @@
-"""Trackers whose libraries are extras, checked before any rank starts."""
+"""The trackers' libraries, checked before any rank starts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 from gpt1_ds.config import Config
 
+EXTRA = "'gpt1-ds[tracking]'"
+
 
 def library_problems(config: Config) -> Iterator[str]:
     """One line per tracker that is asked for and not installed."""
-    for name, asked in (("tensorboard", config.tracking.tensorboard), ("trackio", config.tracking.trackio)):
-        if asked and importlib.util.find_spec(name) is None:
-            yield (
-                f"tracking.{name}=true: {name} is not installed: pip install 'gpt1-ds[tracking]', or leave the key out"
-            )
+    tracking = config.tracking
+    asked = (("wandb", tracking.wandb, "wandb"), ("tensorboard", tracking.tensorboard, EXTRA))
+    for name, value, package in (*asked, ("trackio", tracking.trackio, EXTRA)):
+        if value not in ("off", False) and importlib.util.find_spec(name) is None:
+            said = f"tracking.{name}={str(value).lower()}"
+            yield f"{said}: {name} is not installed: pip install {package}, or leave the key out"

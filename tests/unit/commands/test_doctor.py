@@ -64,6 +64,20 @@ def test_every_package_of_an_extra_is_named_with_it(
         assert re.search(rf"ok      {name} 99.1, for .* \(extra {extra}\)", text)
 
 
+def test_a_tracker_that_is_off_may_be_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = doctor._version
+    for found, words in ((None, "is missing"), ("0.1", "0.1 is too old")):
+        monkeypatch.setattr(doctor, "_version", lambda name, found=found: found if name == "wandb" else installed(name))
+        text = said(capsys, monkeypatch)
+        assert f"note    wandb, for tracking.wandb, which is off unless it is asked for, {words}: pip install" in text
+        assert text.endswith("training works here\n")
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "rich" else installed(name))
+    assert doctor.report() == 2
+    assert "problem rich is missing: pip install 'rich>=13'" in capsys.readouterr().out
+
+
 def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["doctor", "--gpu"]) == 2

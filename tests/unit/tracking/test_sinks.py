@@ -28,7 +28,10 @@ def test_a_library_that_is_not_there_is_told_before_the_run(monkeypatch: pytest.
     monkeypatch.setattr(importlib.util, "find_spec", find_others)
     (problem,) = library_problems(config)
     assert problem.startswith("tracking.trackio=true: trackio is not installed: pip install 'gpt1-ds[tracking]'")
-    assert list(library_problems(load())) == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert list(library_problems(load())) == [], "what is not asked for may be missing"
+    (problem,) = library_problems(load([], ["tracking.wandb=offline"]))
+    assert problem == ("tracking.wandb=offline: wandb is not installed: pip install wandb, or leave the key out")
 
 
 def test_a_project_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
