@@ -56,6 +56,12 @@ class TaskConfig:
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
     tokenizer: str | None = None  # folder of a tokenizer, to start from nothing; null: that of checkpoint.init_from
 
+    @property
+    def loss_in_words(self) -> str:
+        """Returns which losses a training step adds up."""
+        language = f" + {self.lm_coefficient:g} x the language model's on the same texts (task.lm_coefficient)"
+        return f"the task's loss{language if self.lm_coefficient else ''}"
+
     def problems(self) -> Iterator[str]:
         if not self.name:
             yield f"task.name is empty; name a task of the registry, or {TABLE} for your own files"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +43,7 @@ CHARTS = (
         "loss",
         "loss",
         "Loss, nats per token",
-        "Cross-entropy of each logged training batch (with dropout, if there is any) and, with circles, of the first "
-        "train.eval_batches of the held-out text. Dotted: what counting n-grams in the same training text predicts of "
-        "all of the held-out text. Of masked text a token is one that is predicted; a training batch's loss of pairs "
-        "is added to it, a held-out one's is not.",
+        "Loss of each logged training batch (with dropout, if there is any).",
     ),
     Chart("learning_rate", "learning_rate", "Learning rate", "Learning rate of each logged step.", noisy=False),
     Chart("gradient_norm", "grad_norm", "Gradient norm", "Global gradient norm before clipping."),
@@ -68,20 +65,10 @@ CHARTS = (
 )
 
 
-_SOURCES = {scale.source: [n for n, s in SCALES.items() if s.source == scale.source] for scale in SCALES.values()}
-_BEST = (
-    f"for {', '.join(f'{name} {SCALES[name].best:g}' for name in names)} ({source})"
-    for source, names in _SOURCES.items()
-)
-PROBES = (
-    "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 (dotted) is guessing. The score of "
-    "cola is Matthews' correlation, of the others accuracy. Dashed, in a probe's colour: its control, what the same "
-    f"checkpoint scores without what the probe is about. Only what is above it was learned. Best is {'; '.join(_BEST)}."
-)
 CONTROL = ", control"  # after a probe's name
-SCORES: dict[str, tuple[str, str, list[dict[str, Any]]]] = {  # chart -> title, caption, marks
-    "zero_shot": ("Zero-shot probes: 0 is chance, 1 the best", PROBES, [{"label": "chance", "value": 0.0}]),
-    "task": ("Scores of the task", "The task's scores while it is fine-tuned.", []),
+SCORES: dict[str, tuple[str, list[dict[str, Any]]]] = {  # chart -> title, marks
+    "zero_shot": ("Zero-shot probes: 0 is chance, 1 the best", [{"label": "chance", "value": 0.0}]),
+    "task": ("Scores of the task", []),
 }
 
 
@@ -183,7 +170,22 @@ def _chart(chart: Chart, stories: Sequence[RunStory]) -> dict[str, Any]:
         if held_out:
             series.append(_series(number, "held_out", "loss", f"{story.name}: held out", number, "circles"))
     marks = _baselines(stories) if chart.name == "loss" else []
-    return {"name": chart.name, "title": chart.title, "caption": chart.caption, "series": series, "marks": marks}
+    caption = " ".join([chart.caption, *about_loss(stories, marks)]) if chart.name == "loss" else chart.caption
+    return {"name": chart.name, "title": chart.title, "caption": caption, "series": series, "marks": marks}
+
+
+def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[str]:
+    """Sentences on what the chart of losses shows of these runs."""
+    if any(story.held_out for story in stories):
+        yield "Circles: of the first train.eval_batches of the held-out text."
+    if marks:
+        yield "Dotted: what counting n-grams in the same training text predicts of all of the held-out text."
+    if any(_has(story.train, "predicted") for story in stories):
+        yield "Of masked text a token is one that is predicted."
+    if any(_has(story.held_out, "pair_loss") for story in stories):
+        yield "A training batch's loss of pairs is added to it, a held-out one's is not."
+    tasks = {story.config.task for story in stories} - {None}
+    yield from sorted({f"Loss of {task.name}: {task.loss_in_words}." for task in tasks if task is not None})
 
 
 def scores(name: str, story: RunStory) -> dict[str, Points]:
@@ -211,15 +213,33 @@ def normalised(probe: str, metrics: dict[str, Any], score: float | None = None) 
 
 def _score_chart(name: str, stories: Sequence[RunStory]) -> dict[str, Any]:
     """A probe has the same colour on every page, and its control has it too."""
-    title, caption, marks = SCORES[name]
-    series = []
+    title, marks = SCORES[name]
+    series, probes = [], dict[str, bool]()  # probe -> whether a control of it is drawn
     for number, story in enumerate(stories):
         for place, label in enumerate(scores(name, story)):
             probe, style = label.removesuffix(CONTROL), "dashes" if label.endswith(CONTROL) else "circles"
             colour = list(SCALES).index(probe) if name == "zero_shot" else number + place
+            probes[probe] = probes.get(probe, False) or style == "dashes"
             shown = f"{story.name}: {label}" if len(stories) > 1 else label
             series.append(_series(number, f"{name} {label}", "score", shown, colour, style))
+    caption = " ".join(about_probes(probes)) if name == "zero_shot" else "The task's scores while it is fine-tuned."
     return {"name": name, "title": title, "caption": caption, "series": series, "marks": marks}
+
+
+def about_probes(probes: Mapping[str, bool]) -> Iterator[str]:
+    """Sentences on the probes that are drawn; True of one whose control is drawn, too."""
+    yield "Zero-shot probes of the checkpoints: (score - chance) / (best - chance), so 0 (dotted) is guessing."
+    for metric in dict.fromkeys(SCALES[name].metric for name in probes):
+        named = ", ".join(name for name in probes if SCALES[name].metric == metric)
+        yield f"The score of {named} is {'the correlation of Matthews' if metric == 'matthews' else metric}."
+    if any(probes.values()):
+        yield (
+            "Dashed, in a probe's colour: its control, what the same checkpoint scores without what the probe is "
+            "about. Only what is above it was learned."
+        )
+    for source in dict.fromkeys(SCALES[name].source for name in probes):
+        named = ", ".join(f"{name} {SCALES[name].best:g}" for name in probes if SCALES[name].source == source)
+        yield f"Best is for {named} ({source})."
 
 
 def _series(run: int, table: str, key: str, label: str, colour: int, style: str) -> dict[str, Any]:

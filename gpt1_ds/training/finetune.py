@@ -77,3 +77,4 @@ def _describe(workload: Finetuning) -> None:
         f"{workload.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "
         f"{workload.batches.per_epoch} batches an epoch, {workload.batches.padding_share():.0%} of them padding"
     )
+    log.say(f"{workload.task.name}: loss = {workload.scorer.settings.loss_in_words}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.config.task import TaskConfig
 from gpt1_ds.report import curves, facts
 from gpt1_ds.report.page import embedded, write_report
 from gpt1_ds.report.runs import RunStory, read
@@ -139,3 +140,33 @@ def test_a_run_without_samples_says_how_to_make_one(run: Path) -> None:  # noqa:
     page = write_report([run]).read_text()
     assert "<blockquote" not in page
     assert "gpt1-ds sample --checkpoint" in page
+
+
+def caption(story: RunStory) -> str:
+    (chart,) = [one for one in curves.data([story])["charts"] if one["name"] == "loss"]
+    return str(chart["caption"])
+
+
+def test_the_caption_of_losses_names_what_is_drawn_and_nothing_else(run: Path) -> None:  # noqa: F811
+    story = replace(read(run), held_out=[], baselines=[])
+    assert caption(story) == "Loss of each logged training batch (with dropout, if there is any)."
+    evaluated = replace(story, held_out=[{"step": 100, "tokens": 100, "loss": 4.0}])
+    assert "Circles: of the first train.eval_batches" in caption(evaluated)
+    assert "Dotted" not in caption(evaluated)
+    assert "Dotted" in caption(replace(story, baselines=[{"order": 1, "loss": 5.0, "bits_per_byte": 1.0}]))
+    masked = replace(story, train=[{**line, "predicted": 9} for line in story.train])
+    assert "Of masked text" in caption(masked)
+    assert "pairs" not in caption(masked)
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "said"),
+    [
+        (0.5, "the task's loss + 0.5 x the language model's on the same texts (task.lm_coefficient)"),
+        (0.0, "the task's loss"),
+    ],
+)
+def test_the_parts_of_a_task_loss_are_named(run: Path, coefficient: float, said: str) -> None:  # noqa: F811
+    story = read(run)
+    task = TaskConfig(name="cola", path="data/cola", lm_coefficient=coefficient)
+    assert caption(replace(story, config=replace(story.config, task=task))).endswith(f"Loss of cola: {said}.")

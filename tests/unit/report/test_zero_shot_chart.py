@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.config.probes import SCALES
 from gpt1_ds.report import curves, figures
-from gpt1_ds.report.curves import PROBES, normalised
+from gpt1_ds.report.curves import about_probes, normalised
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.runs import read
 from tests.unit.report.test_page import run as plain_run
@@ -36,10 +36,14 @@ def test_0_is_chance_and_1_the_best() -> None:
     assert normalised("copa", {"accuracy": 0.4, "chance": 0.5}) == pytest.approx(-0.2)
 
 
-def test_the_scales_are_said() -> None:
+def test_the_scales_of_what_is_drawn_are_said() -> None:
     for name, scale in SCALES.items():
-        assert f"{name} {scale.best:g}" in PROBES
-        assert scale.source in PROBES
+        said = " ".join(about_probes({name: False}))
+        assert f"Best is for {name} {scale.best:g} ({scale.source})." in said
+        assert not [other for other in SCALES if f"{other} " in said and other != name]
+        assert "Dashed" not in said
+    said = " ".join(about_probes(dict.fromkeys(SCALES, False)))
+    assert said.count("Best is for") == len({scale.source for scale in SCALES.values()})
 
 
 def test_a_line_per_probe_over_the_steps(run: Path) -> None:
@@ -70,7 +74,8 @@ def test_a_control_is_dashed_in_the_colour_of_its_probe(run: Path) -> None:
     assert (control.get_linestyle(), score.get_linestyle()) == ("--", "-")
     assert (control.get_marker(), score.get_marker()) == ("None", "o")
     assert list(lines["sst2, control"].get_xdata()) == [100], "an older version left none"
-    assert "Dashed" in PROBES
+    (chart,) = [one for one in curves.data([read(run)])["charts"] if one["name"] == "zero_shot"]
+    assert "Dashed" in chart["caption"]
 
 
 def test_it_is_on_the_page_where_there_are_several_checkpoints(run: Path) -> None:
