@@ -9,7 +9,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.tasks.submission import write_submission
 from gpt1_ds.tracking.entries import write_scores
-from gpt1_ds.training.finetuning import Finetuning
+from gpt1_ds.training.finetuning import DEV, Finetuning
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
 
@@ -33,7 +33,8 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
             record, predictions = scorer.measure(engine, split, step, state.tokens)
             if groups.rank == 0:
                 write_scores(record, run_dir.evaluation)
-                log.say(f"step {record.step}: {record}")
+                if split != DEV:  # whose score was said when the run came to this step
+                    log.say(f"step {record.step}: {record}")
         elif scorer.settings.answer == "labelled":
             continue
         else:
