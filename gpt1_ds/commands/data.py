@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.units import amount, byte_size
 
 
 def _build_options(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,6 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 def _build(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
-    from gpt1_ds.common.units import byte_size
     from gpt1_ds.data.build import build
 
     more = {"split_sentences": options.sentences, "text_key": options.text_key}
@@ -37,10 +37,8 @@ def _build(options: argparse.Namespace) -> int:
     for name in dataset.splits:
         split = dataset.split(name)
         fraction = f" ({split.tokens / total:.2%} of all tokens)" if name == "validation" else ""
-        print(
-            f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {split.bytes} bytes of text"
-            + fraction
-        )
+        documents = amount(split.documents, "document")
+        print(f"{options.out}: {name}: {split.tokens} tokens, {documents}, {split.bytes} bytes of text{fraction}")
         _say_sentences(options.out, name, split.sentence_counts)
     return 0
 
@@ -65,7 +63,7 @@ def _adopt(options: argparse.Namespace) -> int:
     for name in dataset.splits:
         split = dataset.split(name)
         kept = "copied" if options.copy else "linked"
-        print(f"{options.out}: {name}: {split.tokens} tokens, {split.documents} documents, {kept}")
+        print(f"{options.out}: {name}: {split.tokens} tokens, {amount(split.documents, 'document')}, {kept}")
         _say_sentences(options.out, name, split.sentence_counts)
     return 0
 
@@ -92,7 +90,9 @@ def _verify(options: argparse.Namespace) -> int:
         dataset = verify(options.folder, show)
     for name in dataset.splits:
         split = dataset.split(name)
-        print(f"{options.folder}: {shown(name)}: {split.tokens} tokens, {split.documents} documents: as built")
+        print(
+            f"{options.folder}: {shown(name)}: {split.tokens} tokens, {amount(split.documents, 'document')}: as built"
+        )
         _say_sentences(options.folder, shown(name), split.sentence_counts)
     return 0
 

@@ -8,6 +8,7 @@ from collections import Counter
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import scaling_fit
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.units import amount
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def _submit(options: argparse.Namespace) -> int:
         return 0
     sweep.check()
     for number, array in zip(arrays.submit(sweep, submission), submission.arrays, strict=True):
-        print(f"job {number}: {len(array.trials)} cells, {jobs} at a time: {array.manifest}")
+        print(f"job {number}: {amount(len(array.trials), 'cell')}, {jobs} at a time: {array.manifest}")
     print(f"watch it:  gpt1-ds scaling status {options.study}; squeue --name={sweep.study.name}")
     return 0
 
@@ -81,7 +82,8 @@ def _collect(options: argparse.Namespace) -> int:
     sweep = read_sweep(options.study, options.overrides)
     rows = results.collect(sweep)
     ended = Counter(row["outcome"] for row in rows)
-    print(f"{sweep.folder / 'results.csv'}: {len(rows)} cells, {', '.join(f'{n} {x}' for x, n in ended.items())}")
+    counted = ", ".join(f"{number} {name}" for name, number in ended.items())
+    print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}")
     return 0
 
 

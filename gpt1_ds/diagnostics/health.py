@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common.files import write_json
+from gpt1_ds.common.units import amount
 from gpt1_ds.diagnostics import collectives
 from gpt1_ds.launcher import accelerator
 from gpt1_ds.launcher.network import choose_interface
@@ -51,7 +52,7 @@ def _device() -> Iterator[str]:
             yield f"{promise}, but torch {torch.__version__} sees no GPU"
         return
     if torch.cuda.device_count() not in (1, ranks):
-        yield f"{torch.cuda.device_count()} GPUs for {ranks} ranks"
+        yield f"{amount(torch.cuda.device_count(), 'GPU')} for {amount(ranks, 'rank')}"
         return
     try:
         ones = torch.ones(1024, 1024, device=f"cuda:{local % torch.cuda.device_count()}")

@@ -11,6 +11,7 @@ from typing import Any
 from gpt1_ds.common.errors import EXIT_USAGE, DataError
 from gpt1_ds.common.files import parse_json, write_json
 from gpt1_ds.common.text import shown
+from gpt1_ds.common.units import amount
 
 FORMAT = 1
 NAME = "gpu-check"  # how file names begin
@@ -72,7 +73,7 @@ def lines(report: Report) -> Iterator[str]:
         yield shown(str(record))
     count = len(report.failing)
     promises = f"all {len(report.records)} checks hold" if not count else f"{count} of {len(report.records)} fail"
-    yield f"{promises} ({report.world} ranks on {', '.join(report.devices)})"
+    yield f"{promises} ({amount(report.world, 'rank')} on {', '.join(report.devices)})"
 
 
 def conclude(report: Report, out: Path | None) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.units import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.train import AUTO
 from gpt1_ds.launcher import compile_cache
@@ -167,7 +168,8 @@ def _repeat() -> None:
 def too_many(ranks: int, devices: int) -> Iterator[str]:
     """A line where ranks would share a GPU, which NCCL refuses."""
     if ranks > devices:
-        yield f"{ranks} ranks on a host with {devices} visible GPUs; start {devices} at most, or say train.device=cpu"
+        gpus = amount(devices, "visible GPU")
+        yield f"{ranks} ranks on a host with {gpus}; start {devices} at most, or say train.device=cpu"
 
 
 def bind(address: str, devices: Path = PCI_DEVICES) -> None:

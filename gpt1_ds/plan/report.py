@@ -11,7 +11,7 @@ import yaml
 
 from gpt1_ds.architecture.count import parameters, training_flops_per_token
 from gpt1_ds.architecture.head import pretraining_head
-from gpt1_ds.common.units import byte_size, count, duration
+from gpt1_ds.common.units import amount, byte_size, count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.plan.cost import Cost
 from gpt1_ds.plan.machine import Machine
@@ -29,9 +29,10 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     model, train, parallel = config.model, config.train, config.parallel
     vocabulary = vocab_size or ASSUMED_VOCABULARY
     total = parameters(model, vocabulary, pretraining_head(config))
-    layers = " + ".join(map(str, model.blocks))
+    *most, last = model.blocks
+    layers = " + ".join([*map(str, most), amount(last, "layer")])
     yield (
-        f"model: {layers} layers x width {model.width}, {model.heads} heads, context {model.context}, vocabulary "
+        f"model: {layers} x width {model.width}, {amount(model.heads, 'head')}, context {model.context}, vocabulary "
         f"{vocabulary}{'' if vocab_size else ' (assumed)'}: {total:,} parameters"
     )
     palm, megatron = (training_flops_per_token(config, vocabulary, causal) for causal in (False, True))
@@ -42,7 +43,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     yield (
         f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
         + (
-            f"{steps} steps = {count(steps * tokens_per_step)} tokens"
+            f"{amount(steps, 'step')} = {count(steps * tokens_per_step)} tokens"
             if steps
             else "length known once the data is there"
         )
@@ -52,8 +53,8 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     data_ranks = world // (parallel.tensor * parallel.pipeline)
     accumulate = train.global_batch // (train.micro_batch * data_ranks)
     yield (
-        f"layout: {world} ranks = tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {data_ranks}, ZeRO "
-        f"{parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, {train.precision}"
+        f"layout: {amount(world, 'rank')} = tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
+        f"{data_ranks}, ZeRO {parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, {train.precision}"
     )
     if parallel.pipelined:
         loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
@@ -130,8 +131,8 @@ def graphs_lines(cost: Cost, without: Cost) -> Iterator[str]:
 
 def search_lines(found: Found) -> Iterator[str]:
     yield (
-        f"layouts: {found.seen} of {found.world} ranks, {len(found.ranked)} legal and within {byte_size(found.limit)}, "
-        f"{len(found.too_large)} too large, {sum(found.refused.values())} not legal"
+        f"layouts: {found.seen} of {amount(found.world, 'rank')}, {len(found.ranked)} legal and within "
+        f"{byte_size(found.limit)}, {len(found.too_large)} too large, {sum(found.refused.values())} not legal"
     )
     for place, one in enumerate(found.ranked[:SHOWN], 1):
         costs, memory = one.cost, one.memory
@@ -156,7 +157,7 @@ def request_words(world: int, machine: Machine) -> list[str]:
 def layout_yaml(best: Candidate, machine: Machine) -> str:
     """A configuration file of the layout alone."""
     return (
-        f"# {best.world} ranks of {machine.name} ({machine.source}): {_seconds(best.cost.step)} a step, "
+        f"# {amount(best.world, 'rank')} of {machine.name} ({machine.source}): {_seconds(best.cost.step)} a step, "
         f"{byte_size(best.memory.peak)} a rank\n"
     ) + yaml.safe_dump(layout_keys(best.config), sort_keys=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.common.text import decimals
-from gpt1_ds.common.units import count, duration
+from gpt1_ds.common.units import amount, count, duration
 from gpt1_ds.config import load
 from gpt1_ds.config.probes import SCALES
 from gpt1_ds.report.curves import GRAMS, hours
@@ -76,9 +76,10 @@ def headline(story: RunStory) -> list[tuple[str, str]]:
 def summary(story: RunStory) -> list[tuple[str, str]]:
     """(what, value) rows of the table at the top."""
     model, last = story.config.model, story.train[-1]
+    shape = f"{amount(model.layers, 'layer')} x width {model.width}, {amount(model.heads, 'head')}"
     rows = [
         ("state", _state(story)),
-        ("model", f"{model.layers} layers x width {model.width}, {model.heads} heads, context {model.context}"),
+        ("model", f"{shape}, context {model.context}"),
         ("parameters", f"{story.parameters:,}"),
         ("FLOPs per token", count(training_flops_per_token(story.config, model.vocab_size or 0))),
         ("trained", f"{last['step']:,} steps, {count(last['tokens'])} tokens"),

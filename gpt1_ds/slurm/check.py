@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import LaunchError
+from gpt1_ds.common.units import amount
 from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read
 
 if TYPE_CHECKING:
@@ -63,4 +64,6 @@ def verdict(reports: Sequence[dict[str, Any]], hosts: Sequence[str]) -> tuple[bo
         advice = "name the network in slurm.environment, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME for example"
         return False, [f"all {len(hosts)} hosts answer, but their ranks do not reach one another; {advice}"]
     slowest = min(report["mib_per_second"] for report in reports)
-    return True, [f"{len(reports)} ranks on {', '.join(hosts)} reach one another; all-reduce at {slowest} MiB/s"]
+    return True, [
+        f"{amount(len(reports), 'rank')} on {', '.join(hosts)} reach one another; all-reduce at {slowest} MiB/s"
+    ]

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.units import amount
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.run import RunConfig
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last
@@ -129,7 +130,7 @@ class FinetuningSweep(Sweep):
         for trial in self.trials:
             yield f"{'done ' if trial.done else 'to do'}  {trial}"
         left = len(self.left)
-        yield f"{self.folder}: {len(self.trials)} cells, {len(self.trials) - left} done, {left} to do"
+        yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
 
 
 def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) -> None:

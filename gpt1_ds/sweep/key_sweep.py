@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.common.units import amount
 from gpt1_ds.config import Config
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
@@ -84,7 +85,7 @@ class KeySweep(Sweep):
         for line in cells:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         left = len(self.left)
-        yield f"{self.folder}: {len(self.trials)} cells, {len(self.trials) - left} done, {left} to do"
+        yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
 
     def write(self) -> None:
         """results.csv in the sweep's folder."""

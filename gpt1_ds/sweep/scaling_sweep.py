@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.units import count, duration
+from gpt1_ds.common.units import amount, count, duration
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected
@@ -90,7 +90,7 @@ class ScalingSweep(Sweep):
         own = sum(trial.flops * trial.own_share for trial in self.trials)
         held_out = sum(trial.held_out for trial in self.trials)
         yield (
-            f"{self.folder}: {len(self.trials)} cells, {held_out} held out, {own:.3g} FLOPs; N counts "
+            f"{self.folder}: {amount(len(self.trials), 'cell')}, {held_out} held out, {own:.3g} FLOPs; N counts "
             f"{CONVENTIONS[self.study.convention]}; schedule {self.study.schedule}"
         )
         seconds = sum(self.seconds(trial) for trial in self.trials)
