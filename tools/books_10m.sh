@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # GPT-1 and a RoBERTa of 10 million parameters on one shelf of novels: bash tools/books_10m.sh FOLDER_OF_NOVELS TASKS OUT [gpt1] [roberta] [probes] [tasks] [remedies]
 # Without names all of it: the two models (hours on two cores), zero-shot scores of their checkpoints, GPT-1 fine-tuned on tasks of the
-# paper's tables beside controls, and remedies for tasks of two texts. The same command resumes. TASKS holds the folders that configs/evaluate/claims.yaml
-# and configs/finetune/study/books_10m.yaml name.
+# paper's tables beside controls, and remedies for tasks of two texts. The same command resumes. TASKS is a folder that this has filled:
+# gpt1-ds data fetch --out TASKS blimp glue/cola sst2_sentences stsb_labelled glue/qnli glue/mnli snli
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
@@ -16,7 +16,7 @@ shelf
 [ -d tok_bytes ] || gpt1 tokenizer train --input shelf --out tok_bytes --model gpt2-bpe --masks --vocab-size 8000 --unwrap
 gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.02
 gpt1 data build --input shelf --tokenizer tok_bytes --out data/bytes --unwrap --validation 0.02 --sentences
-link blimp cola sst2 stsb rte nli_slices cosmosqa copa
+link blimp cola sst2_sentences stsb_labelled qnli mnli snli
 
 train() { # PRESET DATASET TOKENS
   gpt1 pretrain -c "pretrain/$1" data.path="data/$2" train.tokens=$(($3 / ${REHEARSE:-1}))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The example of `gpt1-ds guide scaling-studies`: bash tools/books_study.sh FOLDER_OF_NOVELS [TASKS] [OUT]
 # Tokenizer, dataset, the cells of configs/scaling/books.yaml (about three hours on two cores; the same command continues),
-# then the tasks in TASKS (as configs/evaluate/zeroshot.yaml names its folders) on every cell of the ladder: the zero-shot probes,
-# and SST-2 fine-tuned on 3,000 sentences. Last the table, the fits and the page.
+# then the tasks in TASKS (gpt1-ds data fetch --out TASKS glue/sst2 glue/cola cosmosqa copa winograd) on every cell of the ladder:
+# the zero-shot probes, and SST-2 fine-tuned on 3,000 sentences. Last the table, the fits and the page.
 set -euo pipefail
 [ $# -ge 1 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 root=$(cd "$(dirname "$0")/.." && pwd)

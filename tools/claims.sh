@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # GPT-1's claims on one shelf of novels: bash tools/claims.sh FOLDER_OF_NOVELS TASKS OUT [rates] [labels] [auxiliary] [layers] [lstm] [zeroshot]
 # Without names all but rates, hours on two cores; the same command resumes. Expectations stand in the studies' files
-# (configs/finetune/study/claims_*); TASKS holds sst2, nli_slices, blimp and cola.
+# (configs/finetune/study/claims_*). TASKS is a folder that this has filled:
+# gpt1-ds data fetch --out TASKS sst2_sentences glue/qnli glue/mnli snli blimp glue/cola
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "$3"
 shift 3
@@ -13,7 +14,7 @@ among "rates labels auxiliary layers lstm zeroshot" "$@"
 shelf
 [ -d tok ] || gpt1 tokenizer train --input shelf --out tok --vocab-size 8000 --unwrap
 gpt1 data build --input shelf --tokenizer tok --out data/bpe --unwrap --validation 0.05
-link sst2 nli_slices blimp cola
+link sst2_sentences qnli mnli snli blimp cola
 
 shuffled() { # the words of each novel in another order, its frequencies kept: a fixed one for each file
   mkdir -p shuffled

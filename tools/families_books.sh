@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # GPT-1, GPT-2, BERT and RoBERTa on one shelf of novels with equal FLOPs: bash tools/families_books.sh FOLDER_OF_NOVELS TASKS [OUT]
 # Tokenizers, datasets, four pre-trainings, their zero-shot scores on minimal pairs, a fine-tuning study with controls, and the
-# curves on one page. About three hours on two cores; the same command resumes. TASKS holds sst2, nli_slices and blimp.
+# curves on one page. About three hours on two cores; the same command resumes. TASKS is a folder that this has
+# filled: gpt1-ds data fetch --out TASKS sst2_sentences snli blimp
 set -euo pipefail
-[ $# -ge 2 ] || { sed -n '2,4s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 # shellcheck source=tools/on_novels.sh
 . "$(dirname "$0")/on_novels.sh" "$1" "$2" "${3:-families-books}"
 train() { # NAME PRESET DATASET TOKENS
@@ -19,7 +20,7 @@ gpt1 data build --input "$books" --tokenizer tok_bpe --out data/bpe --unwrap --v
 for kind in bytes wordpiece; do
     gpt1 data build --input "$books" --tokenizer "tok_$kind" --out "data/$kind" --unwrap --validation 0.05 --sentences
 done
-link sst2 nli_slices blimp
+link sst2_sentences snli blimp
 # 22.19 MFLOPs a token with rows of 256 tokens, 12.87 with rows of 64 of which 15 % are predicted: as many FLOPs.
 train gpt1 books_cpu bpe 3999744
 train gpt2 gpt2_books_cpu bytes 3999744

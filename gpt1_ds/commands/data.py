@@ -1,4 +1,4 @@
-"""`data`: build, verify and count datasets."""
+"""`data`: fetch, build, verify and count datasets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.units import amount, byte_size
+from gpt1_ds.tasks.hub_sets import OUT, SETS
+
+MOST_FILES = 5  # that are named one by one
 
 
 def _build_options(parser: argparse.ArgumentParser) -> None:
@@ -114,10 +118,47 @@ def _ngrams(options: argparse.Namespace) -> int:
     return 0
 
 
+def _fetch_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="sets, glue/sst2 for example")
+    out = "the folder that gets a folder of each set (default: %(default)s, where presets look)"
+    parser.add_argument("--out", default=OUT, metavar="DIR", help=out)
+    parser.add_argument("--list", action="store_true", help="the sets that there are, each with its folder and licence")
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    from gpt1_ds.common import progress
+    from gpt1_ds.tasks.fetch import fetch, find_set
+
+    if options.list == bool(options.names):
+        raise UserError("data fetch: name the sets to fetch, or --list to see which there are")
+    if options.list:
+        width = max(map(len, SETS))
+        for one in SETS.values():
+            print(f"{one.name:{width}}  {options.out}/{one.folder}; licence: {one.licence}")
+        return 0
+    for name in options.names:
+        find_set(name)  # before the first one is fetched
+    for name in options.names:
+        with progress.bar(unit="{:.0f} rows".format) as show:
+            done = fetch(name, options.out, show)
+        files = [f"{file} {count} rows" for file, count in done.rows.items()]
+        if len(files) > MOST_FILES:
+            files = [f"{len(files)} files {sum(done.rows.values())} rows"]
+        there = [f"{len(done.there)} files were there"] if done.there else []
+        print(f"{done.folder}: {', '.join(files + there)}; licence of {name}: {done.licence}", flush=True)
+    return 0
+
+
 COMMAND = Group(
     "data",
     "make and check datasets",
     (
+        Command(
+            "fetch",
+            "the data of tasks, probes and studies, from the Hugging Face hub; says each licence",
+            _fetch,
+            _fetch_options,
+        ),
         Command(
             "build",
             "tokenize text into Megatron .bin/.idx shards; resumes after an interruption",

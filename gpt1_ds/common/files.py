@@ -16,7 +16,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpt1_ds.common.errors import DataError, NodeError, UserError, WorldError, one_line
 
@@ -103,13 +103,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content` in one step; a reader sees the old file or the new one."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new file that takes the place of `path` in one step when the block succeeds, else is removed."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    data = content.encode() if isinstance(content, str) else content
     try:
         with naming(path), open(temporary, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -117,6 +117,12 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace `path` by `content` in one step; a reader sees the old file or the new one."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def append(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ version 4 `datasets` refuses datasets that have some.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ def find(word: str, text_key: str) -> Input:
     name, config, split = _parts(word)
     if Path(name).is_dir():  # whose changes nothing would notice
         raise DataError(f"{word}: {name} is a folder here; give its path without {PREFIX}, or go to another folder")
-    datasets = _library(word)
+    datasets = library(word)
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
-    with _Explained(word):
+    with Explained(word):
         builder = datasets.load_dataset_builder(name, config)
         revision = builder.hash
-        stream = _stream(datasets, name, config, split, revision)
+        stream = open_stream(datasets, name, config, split, revision)
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
     return Input(
@@ -49,25 +49,39 @@ def find(word: str, text_key: str) -> Input:
 
 
 def read(shard: HubShard) -> Iterator[str]:
-    """The documents of a shard. What the network loses is asked for again; raises WorldError when it stays away."""
-    datasets, done = _library(shard.path), 0
+    """The documents of a shard. Raises DataError and WorldError as `rows_of` does."""
+    datasets = library(shard.path)
+
+    def opened() -> Any:
+        stream = open_stream(datasets, shard.dataset, shard.config, shard.split, shard.revision)
+        return stream.select_columns([shard.text_key]).shard(shard.shards, shard.number)
+
+    texts = (row[shard.text_key] for row in rows_of(f"{shard}: shard {shard.number}", opened))
+    return (text for text in texts if text is not None)
+
+
+def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:
+    """The rows of the stream that `opened` gives. What the network loses is asked for again, from where it broke off.
+
+    Raises DataError for what the hub refuses, WorldError when the network stays away; both begin with `name`.
+    """
+    done = 0
     for pause in (*PAUSES, None):
         try:
-            stream = _stream(datasets, shard.dataset, shard.config, shard.split, shard.revision)
-            rows = stream.select_columns([shard.text_key]).shard(shard.shards, shard.number)
-            for row in rows.skip(done) if done else rows:
+            stream = opened()
+            for row in stream.skip(done) if done else stream:
                 done += 1
-                if (text := row[shard.text_key]) is not None:
-                    yield text
+                yield row
             return
-        except (OSError, RuntimeError) as error:
+        except Exception as error:
+            if not of_network(error):
+                raise
             why = one_line(error)
-            if _is_refusal(error):
-                raise DataError(f"{shard}: shard {shard.number} cannot be read ({why}); run again") from None
+            if is_refusal(error):
+                raise DataError(f"{name} cannot be read ({why}); run again") from None
             if pause is None:
                 raise WorldError(
-                    f"{shard}: shard {shard.number} broke off after {done} rows ({why}); run again: "
-                    "finished parts are kept"
+                    f"{name} broke off after {done} rows ({why}); run again: finished parts are kept"
                 ) from None
             time.sleep(pause)
 
@@ -82,7 +96,8 @@ def _parts(word: str) -> tuple[str, str | None, str]:
     return (name, rest[0], rest[1]) if rest else (name, None, DEFAULT_SPLIT)
 
 
-def _library(word: str) -> Any:
+def library(word: str) -> Any:
+    """`datasets`, which says nothing by itself. Raises DataError, which begins with `word`, where it is missing."""
     try:
         import datasets
     except ImportError:
@@ -92,7 +107,8 @@ def _library(word: str) -> Any:
     return datasets
 
 
-def _stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
+def open_stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
+    """A split as a stream of rows, from the files of one commit."""
     return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
 
 
@@ -120,7 +136,7 @@ def _check_column(word: str, stream: Any, key: str) -> None:
         raise DataError(f"{word}: column {key!r} is {kind}, not text; {there}; name another by --text-key")
 
 
-class _Explained:
+class Explained:
     """What the library says of a dataset that cannot be read, in one line."""
 
     def __init__(self, word: str) -> None:
@@ -137,11 +153,17 @@ class _Explained:
             raise DataError(f"{self.word}: {one_line(error)}; {way}") from None
         if isinstance(error, ValueError):  # of a configuration or split
             raise DataError(f"{self.word}: {one_line(error)}") from None
-        if isinstance(error, OSError):
+        if error is not None and of_network(error):
             raise WorldError(f"{self.word}: the hub does not answer ({one_line(error)}); run again later") from None
 
 
-def _is_refusal(error: BaseException) -> bool:
+def of_network(error: BaseException) -> bool:
+    """Whether the network, the hub or a file on the way is to blame; not all clients of HTTP raise an OSError."""
+    clients = ("httpx", "httpx2", "requests", "aiohttp")
+    return isinstance(error, (OSError, RuntimeError)) or type(error).__module__.partition(".")[0] in clients
+
+
+def is_refusal(error: BaseException) -> bool:
     """Whether the hub answered, and will answer the same again; 408 and 429 ask to come later."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     return isinstance(error, FileNotFoundError) or (400 <= status < 500 and status not in (408, 429))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import Examples, capped
 from gpt1_ds.tasks.rows import FEW
 from gpt1_ds.tasks.tables import Row, open_table
@@ -26,7 +27,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Examples:
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     if not files:
-        raise DataError(f"{path}: holds no .jsonl file; name the folder that holds those of BLiMP")
+        raise DataError(f"{path}: holds no .jsonl file; name the folder that holds those of BLiMP" + way_to(path))
     paradigms: dict[str, list[Example]] = {}
     problems = []
     for file in files:

@@ -105,16 +105,21 @@ def _load_hub(name: str) -> Mapping[str, Any]:
 
 
 def _hub_table(name: str, split: Any) -> Table:
-    """Class numbers become the names that the data set gives them; -1, for unknown, stays."""
-    classes = {column: kind.names for column, kind in split.features.items() if hasattr(kind, "names")}
+    classes = classes_of(split.features)
+    rows = (Row(f"record {number}", with_names(values, classes)) for number, values in enumerate(split, start=1))
+    return Table(name, tuple(split.column_names), rows)
 
-    def rows() -> Iterator[Row]:
-        for number, values in enumerate(split, start=1):
-            named = {
-                column: kind[values[column]]
-                for column, kind in classes.items()
-                if isinstance(values[column], int) and values[column] >= 0
-            }
-            yield Row(f"record {number}", {**values, **named})
 
-    return Table(name, tuple(split.column_names), rows())
+def classes_of(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """The names of the classes of each column that holds their numbers."""
+    return {column: kind.names for column, kind in features.items() if hasattr(kind, "names")}
+
+
+def with_names(values: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """A row with the classes' names for their numbers; -1, for unknown, stays."""
+    named = {
+        column: names[values[column]]
+        for column, names in classes.items()
+        if isinstance(values[column], int) and values[column] >= 0
+    }
+    return {**values, **named}

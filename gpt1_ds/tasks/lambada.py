@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks import intervals
 from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import Examples, capped
 from gpt1_ds.tasks.rows import FEW
 from gpt1_ds.tasks.tables import open_table
@@ -26,7 +27,9 @@ def read_passages(path: Path, limit: int | None = None) -> Examples:
     """
     file = path if path.is_file() else path / FILE
     if not file.is_file():
-        raise DataError(f"{path}: holds no {FILE}; name the folder that holds it, or a file of JSON lines with text")
+        raise DataError(
+            f"{path}: holds no {FILE}; name the folder that holds it, or a file of JSON lines with text" + way_to(path)
+        )
     examples: list[Example] = []
     problems = []
     for number, row in enumerate(open_table(file, "jsonl").rows):

@@ -17,6 +17,7 @@ from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks import formats, sentences
 from gpt1_ds.tasks.base import Example, Layout, Task
 from gpt1_ds.tasks.dev import HALF, halved, hold_out
+from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.registry import METRICS, Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
 from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
@@ -95,7 +96,7 @@ def read_scored(path: str) -> dict[str, Examples]:
     """
     place = Path(path)
     if not place.exists():
-        raise DataError(f"{path}: no such folder or file; name scored pairs, like the folder of STS-B")
+        raise DataError(f"{path}: no such folder or file; name scored pairs, like the folder of STS-B" + way_to(path))
     years = sorted(file.name for file in place.glob("*.test.tsv"))
     config = TaskConfig(name="stsb", path=path, test=years)
     spec = find_spec(config)
@@ -147,7 +148,10 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
     split = next((split for split in splits if split in found), None)
     if split is None:
         wanted = "; or ".join(" and ".join(names) for split in splits for names in spec.files.get(split, ()))
-        raise DataError(f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}")
+        raise DataError(
+            f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}"
+            + way_to(config.path)
+        )
     reader = RowReader(spec, config.score_range)
     examples = reader.read(found[split], True)
     DataError.raise_all(f"{problem}; fix this row" for problem in reader.problems[:FEW])
@@ -169,7 +173,10 @@ def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[t
         given["train"] = given["train"] or [root.name]
         root = root.parent
     if not root.is_dir():
-        raise DataError(f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}")
+        raise DataError(
+            f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}"
+            + way_to(config.path)
+        )
     files = _files(root, spec, given, needed)
     opened = partial(_open, config=config, spec=spec)
     listed = _listed(root, spec) if "dev" not in files and not config.dev_fraction else None
@@ -205,14 +212,16 @@ def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]], needed: s
         names = given.get(split) or there
         if not names and split == needed:
             wanted = "; or ".join(" and ".join(names) for names in official)
-            raise DataError(f"{root}: holds none of {wanted}; set task.path, or name the files with task.train")
+            raise DataError(
+                f"{root}: holds none of {wanted}; set task.path, or name the files with task.train" + way_to(root)
+            )
         if names:
             found[split] = [root / name for name in names]
     return found
 
 
 def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
-    if spec.name == "race":
+    if spec.name == "race" and path.is_dir():
         return formats.race_folder(path)
     if spec.name == "copa" and path.suffix == ".xml":
         return formats.copa_xml(path)

@@ -1,7 +1,7 @@
 """What each task's official files look like: the twelve of the paper, WNLI, Cosmos QA, COPA, and `table` for any other.
 
 Names of columns and files are alternatives, tried in this order: GLUE's TSV, the authors' own release, the names that
-the `datasets` library and common copies use.
+the `datasets` library and common copies use, what `data fetch` writes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ Names = tuple[str, ...]
 
 
 def _files(**splits: str) -> dict[str, tuple[Names, ...]]:
-    """`a+b|c` means the files a and b, or else c."""
-    return {
-        split: tuple(tuple(one.split("+")) for one in alternatives.split("|")) for split, alternatives in splits.items()
+    """`a+b|c` means the files a and b, or else c; the last alternative is the file of JSON lines that `data fetch`
+    writes.
+    """
+    found = {
+        split: [tuple(one.split("+")) for one in alternatives.split("|")] for split, alternatives in splits.items()
     }
+    return {split: tuple(dict.fromkeys((*alternatives, (f"{split}.jsonl",)))) for split, alternatives in found.items()}
 
 
 def _each(alternatives: str) -> dict[str, tuple[Names, ...]]:
@@ -180,7 +183,7 @@ SPECS = {
             label=("is_duplicate", "label"),
             labels=BINARY,
             aliases={"not_duplicate": "0", "duplicate": "1"},
-            files={**GLUE, "train": (("train.tsv",), ("quora_duplicate_questions.tsv",))},
+            files=_files(train="train.tsv|quora_duplicate_questions.tsv", dev="dev.tsv", test="test.tsv"),
             submission={"test": "QQP.tsv"},
         ),
         Spec(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
 from gpt1_ds.tasks.tables import brief, open_text, unusable
 
@@ -38,7 +39,9 @@ def read_schemas(name: str, path: Path) -> tuple[Example, ...]:
     places = [path / file for file in FILES[name]]
     found = path if path.is_file() else next((place for place in places if place.is_file()), None)
     if found is None:
-        raise DataError(f"{path}: holds no {' or '.join(FILES[name])}; name the folder that holds the file of {name}")
+        raise DataError(
+            f"{path}: holds no {' or '.join(FILES[name])}; name the folder that holds the file of {name}" + way_to(path)
+        )
     examples, problems = [], []
     for number, (line, block) in enumerate(_blocks(found)):
         try:

@@ -198,7 +198,7 @@ def test_probes_need_no_training_data(gpt1: Gpt1) -> None:
     ("words", "probes", "says"),
     [
         (["--checkpoint", "r"], "[{name: cola, path: gone}]", "gone: no such folder; give the one that"),
-        (["--checkpoint", "r"], "[{name: copa, path: .}]", ".: holds none of val.jsonl; or train.jsonl"),
+        (["--checkpoint", "r"], "[{name: copa, path: .}]", ".: holds none of val.jsonl; or dev.jsonl; or train.jsonl"),
         (["--checkpoint", "r"], "[{name: colla, path: .}]", "probes: name=colla is no zero-shot probe; choose cola"),
         (["--checkpoint", "gone"], "[]", "gone: neither a run folder with checkpoints nor a checkpoint folder"),
         (["--checkpoint", "gone", "--every"], "[]", "gone: neither a run folder with checkpoints"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.shared_data import shared_data
+from tests.helpers.shared_data import shared_data, small_tasks
 
 ROOT = Path(__file__).parents[2]
 CONTROLS = {"majority", "bag of words"}
@@ -26,7 +26,7 @@ def claims(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for novel in sorted(shared_data("books").glob("*.txt"))[::10]:
         (books / novel.name).symlink_to(novel)
     tables = ("auxiliary", "layers", "lstm")
-    tasks = shared_data("nli_slices").parent
+    tasks = small_tasks(folder / "tasks")
     command = ["bash", str(ROOT / "tools/claims.sh"), str(books), str(tasks), str(folder / "out"), *tables]
     ran = subprocess.run(command, env={**os.environ, "REHEARSE": "10"}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
