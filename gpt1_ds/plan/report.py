@@ -54,7 +54,8 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     accumulate = train.global_batch // (train.micro_batch * data_ranks)
     yield (
         f"layout: {amount(world, 'rank')} = tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
-        f"{data_ranks}, ZeRO {parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, {train.precision}"
+        f"{data_ranks}, ZeRO {parallel.zero}, micro-batch {train.micro_batch} x {accumulate} accumulated, "
+        f"{train.precision}"
     )
     if parallel.pipelined:
         loads = [sum(layer.flops() for layer in stage.layers) for stage in stages(config, vocabulary)]
