@@ -145,7 +145,7 @@ class Engine(ABC):
 
     def send(self, batches: Sequence[MicroBatch]) -> Arriving:
         """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
-        arrival = self._sender.send([tensor for batch in batches for tensor in batch.tensors])
+        arrival = self.sender.send([tensor for batch in batches for tensor in batch.tensors])
 
         def arriving() -> list[MicroBatch]:
             tensors = iter(arrival())
@@ -173,7 +173,7 @@ class Engine(ABC):
             self.filter_updates(_never)
 
     @cached_property
-    def _sender(self) -> Sender:
+    def sender(self) -> Sender:
         return Sender(self.device)
 
     @abstractmethod

@@ -26,6 +26,7 @@ def patch_bf16_optimizer(engine: Any, data_size: int) -> None:
     optimizer = engine.optimizer
     if not isinstance(optimizer, BF16_Optimizer):
         return
+    _forget_streams(optimizer)
     optimizer.summed_ranks = 1  # see expect_sums
     optimizer.take_over = MethodType(_take_over, optimizer)
     optimizer.update_hp_grads = MethodType(_update_hp_grads, optimizer)
@@ -47,6 +48,19 @@ def expect_sums(optimizer: Any, ranks: int) -> None:
     optimizer.summed_ranks = ranks
     device = optimizer.fp32_groups_flat_partition[0].device
     optimizer.optimizer.grad_scale = torch.full((), float(ranks), device=device)
+
+
+def _forget_streams(optimizer: Any) -> None:
+    """DeepSpeed lets autograd record how it joins the weights and cuts them into fragments, and keeps the results. With
+    them live the nodes that write the weights' gradients, and a node runs in the stream in which it was made: the
+    default one, which a captured backward pass must not touch. Without the record every pass makes nodes of its own.
+    """
+    for recorded in (optimizer.bf16_groups_flat, *optimizer.bf16_partitioned_groups):
+        recorded[:] = [values.detach() for values in recorded]
+    for group in optimizer.bf16_groups:
+        for parameter in group:
+            if parameter._hp_mapping is not None:  # None: all of it is in other partitions
+                parameter._hp_mapping.lp_fragment = parameter._hp_mapping.lp_fragment.detach()
 
 
 @torch.no_grad()

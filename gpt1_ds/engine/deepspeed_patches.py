@@ -108,6 +108,13 @@ RELIED_ON = (
         "tests/parallel/test_graphed_steps.py",
     ),
     Private(
+        "deepspeed.utils.tensor_fragment",
+        ("lp_fragment",),
+        "engine/bf16_optimizer_patch.py",
+        "what it keeps of autograd's record holds the nodes of gradients in the stream of the engine's construction",
+        "tests/parallel/test_graphed_steps.py",
+    ),
+    Private(
         f"{_OPTIMIZERS}.utils",
         ("mask_nan_or_inf_with_val_inplace",),
         "engine/deepspeed_patches.py",

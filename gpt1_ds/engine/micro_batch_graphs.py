@@ -35,14 +35,16 @@ def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, conf
 @contextlib.contextmanager
 def _capturing(engine: Engine, reduction: Reduction | None) -> Iterator[None]:
     """No progress is announced, because who hears it may use the device. What is cached lies in the graph's memory,
-    and must be neither read after it nor freed before it.
+    and must be neither read after it nor freed before it. Later batches wait: no copy is in flight, and no memory
+    is pinned, while a stream is captured.
     """
     heard = engine.progress
     heard("capture of a CUDA graph")
     engine.progress = unheard
     dropout.counters.cache_clear()
     try:
-        yield
+        with engine.sender.lock:
+            yield
     except Exception:  # in the midst of a backward pass
         engine.deepspeed.optimizer.clear_lp_grads()
         engine.deepspeed.optimizer.exit_backward()

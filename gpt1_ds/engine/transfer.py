@@ -4,6 +4,7 @@ and the state that a checkpoint keeps, into one buffer.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
@@ -34,17 +35,22 @@ def views(buffer: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 class Sender:
-    """Copies tensors of the host to a device, beside what the device computes; on a CPU nothing is copied."""
+    """Copies tensors of the host to a device, beside what the device computes; on a CPU nothing is copied. Who holds
+    `lock` keeps other threads from beginning a copy.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.lock = device, threading.Lock()
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, tensors: Sequence[Tensor]) -> Arrival:
         """Begin to copy; any thread may call this, the thread that computes calls what it returns."""
         if self._stream is None:
             return lambda: list(tensors)
-        with torch.cuda.stream(self._stream):  # a thread of its own would pin memory for the first device otherwise
+        with (
+            self.lock,
+            torch.cuda.stream(self._stream),
+        ):  # a thread of its own would pin memory for the first device otherwise
             there = pack(tensors, pinned=True).to(self.device, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()

@@ -119,6 +119,47 @@ def test_graphed_steps_are_the_ordinary_ones(
         assert len(others[1][4]) == 1
 
 
+def remembered_here(overrides: list[str]) -> tuple[int, int, bool]:
+    """(weights, those whose AccumulateGrad node outlives a step, whether a copy can begin within a capture). Such a
+    node runs in the stream in which it was made; a capture must therefore make its own.
+    """
+    import gc
+
+    from gpt1_ds.engine.build import batch_shape, training_batches
+    from gpt1_ds.engine.micro_batch_graphs import _capturing
+    from tests.helpers.engines import on_engine
+
+    def train(engine: Any, config: Any) -> tuple[int, int, bool]:
+        from gpt1_ds.data.sources import open_data
+
+        def node(weight: Any) -> Any:
+            return weight.view_as(weight).grad_fn.next_functions[0][0]
+
+        batch = open_data(config).training.batch(1, batch_shape(config, engine.groups)).micro_batches
+        engine.step(training_batches(engine.objective, batch, config.run.seed, 1), 1e-3)
+        weights = list(engine.module.parameters())
+        for weight in weights:
+            node(weight).metadata["seen"] = True
+        engine.step(training_batches(engine.objective, batch, config.run.seed, 2), 1e-3)
+        gc.collect()
+        with _capturing(engine, None):
+            locked = engine.sender.lock.locked()
+        return len(weights), sum("seen" in node(weight).metadata for weight in weights), locked
+
+    as_on_cuda("plain")
+    return on_engine([*overrides, "train.cuda_graphs=off"], 500, train)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("layout", [[], ["parallel.tensor=2", "train.recompute=block"]])
+def test_no_weight_remembers_the_stream_of_an_earlier_pass(layout: list[str], tiny_data: Path) -> None:
+    """DeepSpeed itself keeps what autograd recorded while it was built, and with it every weight's node."""
+    overrides = [*MODEL, *layout, "train.global_batch=4", "train.micro_batch=2", f"data.path={tiny_data}"]
+    for weights, kept, locked in launch.run(f"{__name__}:remembered_here", (overrides,), 2):
+        assert weights > 20
+        assert kept == 0
+        assert locked
+
+
 def check_here(how: str, overrides: list[str]) -> Any:
     from gpt1_ds.config import load
     from gpt1_ds.diagnostics import steps
