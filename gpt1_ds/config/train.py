@@ -22,7 +22,7 @@ class TrainConfig:
     device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: a GPU where there is one; a job that has GPUs must use them
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile of the blocks; auto: on a GPU, where it pays
-    cuda_graphs: Literal["auto", "off"] = "auto"  # auto: a micro-batch is launched as one, where the engine can
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"  # a micro-batch as one launch; auto: once `doctor --gpu` passed
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
     log_every: int = 10  # steps between lines in metrics.jsonl

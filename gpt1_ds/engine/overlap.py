@@ -26,6 +26,7 @@ from torch.nn import Parameter
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.engine.bf16_optimizer_patch import expect_sums
 from gpt1_ds.engine.zero_patches import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
+from gpt1_ds.model.proven import proven
 
 
 class Reduction(Protocol):
@@ -34,8 +35,10 @@ class Reduction(Protocol):
 
 
 def overlaps(device: torch.device) -> bool:
-    """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass."""
-    return device.type == "cuda"
+    """On CUDA the reduction has a stream of its own; on a CPU it would take the cores of the backward pass. ZeRO 3
+    overlaps by DeepSpeed's own means, whoever has proven it.
+    """
+    return proven(device)
 
 
 def overlap(
@@ -44,13 +47,11 @@ def overlap(
     """Let this DeepSpeed engine overlap on `device`; what is returned must hear of the last micro-batch. Gradients of
     `tied` weights are reduced after the backward pass: before that they are summed over pipeline stages.
     """
-    if not overlaps(device):
-        return None
     optimizer, held = engine.optimizer, {id(parameter) for parameter in tied}
     if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
         overlap_stage_3(engine.module, optimizer)
         return None
-    if group.size() == 1:
+    if group.size() == 1 or not overlaps(device):
         return None
     if isinstance(optimizer, DeepSpeedZeroOptimizer):
         if not optimizer.contiguous_gradients:  # then nothing may tell when a gradient is written

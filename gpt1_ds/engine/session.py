@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError, TrainingError, UserError
 from gpt1_ds.config import Config
 from gpt1_ds.config.validate import cpu_problems
@@ -17,6 +18,7 @@ from gpt1_ds.engine import agreement, graphs
 from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
+from gpt1_ds.model import proven
 
 
 @contextlib.contextmanager
@@ -31,7 +33,9 @@ def distributed_session(config: Config, **told: object) -> Iterator[ProcessGroup
     connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, told))
     try:
         ConfigError.raise_all(device_problems(config, device))
-        yield ProcessGroups(config)
+        groups = ProcessGroups(config)
+        agree_on_proof(config, groups, device)
+        yield groups
     except (UserError, TrainingError) as error:  # all ranks come here together
         error.on_all_ranks = True
         end()
@@ -45,6 +49,21 @@ def with_common_micro_batch(config: Config, groups: ProcessGroups) -> Config:
     """
     smallest = min(groups.gather(config.train.micro_batch))
     return replace(config, train=replace(config.train, micro_batch=smallest))
+
+
+def agree_on_proof(config: Config, groups: ProcessGroups, device: torch.device) -> None:
+    """What only saves time is on where train.cuda_graphs=on says so, or where every rank has the proof: ranks that
+    differ would not meet in their collectives. Who has decided in this process before is not asked again.
+    """
+    if device.type != "cuda":
+        return
+    if config.train.cuda_graphs == "on":
+        proven.decide(True)
+    elif not proven.is_decided():
+        passed = all(groups.gather(proven.has_passed(device, groups.world)))
+        proven.decide(passed)
+        if not passed and groups.rank == 0:
+            log.say(proven.unproven(device))
 
 
 def _disconnect() -> None:

@@ -129,11 +129,17 @@ def _define() -> None:
 
 
 def _forward_on_gpu(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return (_kernels(q) or blocked_attention).forward(q, *rest)  # type: ignore[no-any-return]
+    if (found := _kernels(q)) is not None:
+        return found.forward(q, *rest)  # type: ignore[no-any-return]
+    out, unread = kernels.attention_results(q)
+    return out.copy_(blocked_attention.forward(q, *rest)[0]), unread
 
 
 def _backward_on_gpu(grad: Tensor, q: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return (_kernels(q) or blocked_attention).backward(grad, q, *rest)  # type: ignore[no-any-return]
+    if (found := _kernels(q)) is not None:
+        return found.backward(grad, q, *rest)  # type: ignore[no-any-return]
+    *gradients, of_bias = blocked_attention.backward(grad, q, *rest)
+    return *(kernels.empty_heads(one).copy_(one) for one in gradients), of_bias
 
 
 def _kernels(q: Tensor) -> ModuleType | None:
@@ -146,8 +152,8 @@ def _kernels(q: Tensor) -> ModuleType | None:
 
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor, *mask: Any) -> tuple[Tensor, Tensor]:
-    if found := _kernels(q):
-        return found.shapes(q)  # type: ignore[no-any-return]
+    if q.is_cuda:
+        return kernels.attention_results(q)
     return q.new_empty(q.shape), q.new_empty(0, dtype=torch.float32)
 
 

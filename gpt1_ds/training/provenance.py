@@ -17,6 +17,7 @@ import torch
 import gpt1_ds
 from gpt1_ds.common import gpus
 from gpt1_ds.engine.agreement import source_hash
+from gpt1_ds.model.proven import proven
 
 PACKAGES = (
     *("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "tokenizers", "numpy"),
@@ -39,7 +40,7 @@ DECIDING = (
         "device",
         "compiled",
     ),
-    *("cuda", "cudnn", "nccl", "driver"),
+    *("cuda", "cudnn", "nccl", "driver", "proven"),
 )
 
 
@@ -91,6 +92,7 @@ def environment(compiled: bool) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": device,
         **cuda_versions(),
+        **({"proven": proven(torch.device("cuda", torch.cuda.current_device()))} if device != "cpu" else {}),
         "compiled": compiled,
         "variables": variables,
     }

@@ -74,3 +74,23 @@ def test_sampling(tiny_data: Path) -> None:
     counts, device = ranks.run(steps.sample, RECIPE, tiny_data.parent / "tokenizer", 4)
     assert device == "cuda:0"
     assert counts.kernels
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_nobody_has_proven_is_off(engine: str) -> None:
+    """A step of two ranks without a kernel of Triton and without a graph. (tests/fakecuda/test_fake_overlap.py looks
+    at the reductions.)
+    """
+    words = [*RECIPE, engine, f"train.precision={'fp32' if engine == DENSE[0] else 'bf16'}"]
+    plain, proven = (ranks.run(decided_step, answer, words, rank=1, world=2) for answer in (False, True))
+    for step, kernels in ((plain, False), (proven, True)):
+        check(step, 1)
+        assert ("softmax_sums_and_gradient" in {kernel.name for kernel in step.counts.kernels}) is kernels
+        assert bool(step.counts.graphs) is (kernels and engine == DENSE[1])
+
+
+def decided_step(answer: bool, overrides: list[str]) -> Step:
+    from gpt1_ds.model import proven
+
+    proven.decide(answer)
+    return steps.step(overrides, 2)

@@ -8,20 +8,38 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from gpt1_ds.common import log
+from gpt1_ds.model.proven import proven
 
 LEAST_CAPABILITY = (8, 0)  # bf16 matrix products and asynchronous copies
 
 
 def available(device: torch.device) -> bool:
-    """Whether tensors on `device` are computed by these kernels. Where a GPU cannot run them, rank 0 says why, once."""
+    """Whether tensors on `device` are computed by these kernels: where they can run, and are proven. Where a GPU cannot
+    run them, rank 0 says why, once.
+    """
     if device.type != "cuda":
         return False
     reason = why_not(device)
     if reason is not None:
         _say_once(reason)
-    return reason is None
+    return reason is None and proven(device)
+
+
+def empty_heads(x_GSH: Tensor) -> Tensor:
+    """Memory for a result of this shape, laid out as [S, G, H], so that [S, B, width] is a view of it."""
+    heads, positions, width = x_GSH.shape
+    return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
+
+
+def attention_results(q_GSH: Tensor) -> tuple[Tensor, Tensor]:
+    """What attention gives on a GPU, without values: out [G, S, H], and the log-sum-exp of each query's scores fp32
+    [G, S]. Where torch computes it the second has no values at all; a compiled graph, which may be kept on disk, serves
+    the kernels and torch.
+    """
+    return empty_heads(q_GSH), q_GSH.new_empty(q_GSH.shape[:2], dtype=torch.float32)
 
 
 @lru_cache(maxsize=16)

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpt1_ds.model.kernels import attention_results
 from gpt1_ds.model.kernels.attention_tile import (
     address,
     ends,
@@ -101,7 +102,7 @@ def forward(
     """
     assert factor > 0, f"scores are multiplied with {factor}"
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
-    out, lse_GS = empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    out, lse_GS = attention_results(q)
     tile = tile_for(q)
     grid = (triton.cdiv(q.shape[1], tile.queries) * len(q),)
     numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
@@ -153,12 +154,6 @@ def rows_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if k.stride(-1) != 1 or k.stride() != v.stride():
         k, v = k.contiguous(), v.contiguous()
     return q, k, v
-
-
-def empty(x_GSH: Tensor) -> Tensor:
-    """Memory for a result of this shape, laid out as [S, G, H]."""
-    heads, positions, width = x_GSH.shape
-    return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
 
 
 def tile_of(dtype: torch.dtype, width: int, capability: tuple[int, int]) -> Tile:

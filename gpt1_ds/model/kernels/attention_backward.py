@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, empty, rows_of, tile_for
+from gpt1_ds.model.kernels import empty_heads
+from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, rows_of, tile_for
 from gpt1_ds.model.kernels.attention_tile import (
     address,
     ends,
@@ -46,7 +47,7 @@ def backward(
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
     (heads, queries), keys = q.shape[:2], k.shape[1]
     delta_GS = torch.empty_like(lse_GS)  # of each query: output times its gradient, less the mask's scale (Dao 2022)
-    grad_q, grad_k, grad_v = empty(q), empty(k), empty(k)
+    grad_q, grad_k, grad_v = empty_heads(q), empty_heads(k), empty_heads(k)
     tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
     numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)

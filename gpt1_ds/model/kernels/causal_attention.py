@@ -5,14 +5,13 @@ Shapes: G = B rows x N local heads, S positions, H head width.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.attention import Drop, Visible, supports
 from gpt1_ds.model.kernels.attention_backward import backward as attention_backward
 
-__all__ = ["backward", "forward", "shapes", "supports"]
+__all__ = ["backward", "forward", "supports"]
 
 
 def forward(
@@ -34,11 +33,6 @@ def backward(
     drop, visible = _drop(key_G, second_G, limit, scale, pairs), Visible(causal, until_G)
     of_q, of_k, of_v, of_bias = attention_backward(grad_GSH, q, k, v, out, lse_GS, visible, drop, bias_NST, factor)
     return of_q, of_k, of_v, q.new_empty(0) if of_bias is None else of_bias
-
-
-def shapes(q: Tensor) -> tuple[Tensor, Tensor]:
-    """What `forward` gives, without values."""
-    return attention.empty(q), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
 def _drop(key_G: Tensor | None, second_G: Tensor | None, limit: int, scale: float, pairs: int) -> Drop | None:

@@ -1,0 +1,102 @@
+"""Which toolchains have passed the self-proof (`gpt1-ds doctor --gpu`): a GPU with a driver and versions.
+
+What only saves time on a GPU is on by default where this file knows that it computes the same. A proof is a small JSON
+file in the user's cache; those of versions that the developers measured are in the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpt1_ds.common import gpus
+from gpt1_ds.common.files import user_cache, write_json
+
+FORMAT = 1
+PROVEN_SOURCES = ("model", "engine")  # packages: kernels, graphs and reductions, and what calls them
+Toolchain = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`ranks`: on how many GPUs together; collectives are proven by several only."""
+
+    toolchain: Toolchain
+    ranks: int
+
+
+MEASURED: tuple[Proof, ...] = ()  # by the developers: no GPU so far
+
+
+def toolchain(device: str, capability: str, torch: str, cuda: str | None) -> Toolchain:
+    """What a proof holds for: a GPU's name and compute capability, the versions of torch and of its CUDA as torch says
+    them, and those of the other libraries, the driver and this program's sources.
+    """
+    return {
+        "device": device,
+        "capability": capability,
+        "driver": (gpus.driver_version() or "unknown").partition(".")[0],
+        "torch": torch,
+        "cuda": str(cuda),
+        **{package: _version(package) for package in ("triton", "deepspeed")},
+        "code": sources(),
+    }
+
+
+def passed(tools: Toolchain, ranks: int) -> bool:
+    """Whether a proof holds for `tools` on `ranks` ranks."""
+    known = [*MEASURED, *filter(None, [_read(_path(tools))])]
+    return any(one.toolchain == tools and (ranks == 1 or one.ranks > 1) for one in known)
+
+
+def keep(tools: Toolchain, ranks: int) -> Path:
+    """Write that `tools` have passed on `ranks` ranks; the file. A proof on several ranks stays."""
+    path = _path(tools)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not passed(tools, ranks):
+        write_json(path, {"format": FORMAT, **asdict(Proof(tools, ranks))})
+    return path
+
+
+def forget(tools: Toolchain) -> None:
+    """`tools` have failed: a proof that the user's cache has is not believed any more."""
+    _path(tools).unlink(missing_ok=True)
+
+
+@cache
+def sources() -> str:
+    """A hash of the sources that are proven."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(path for name in PROVEN_SOURCES for path in (package / name).rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _path(tools: Mapping[str, str]) -> Path:
+    name = hashlib.sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:16]
+    return user_cache() / "proofs" / f"{name}.json"
+
+
+def _read(path: Path) -> Proof | None:
+    """None where there is no file, or one that nobody can read: the self-proof writes it again."""
+    try:
+        raw: dict[str, Any] = json.loads(path.read_bytes())
+        if raw.pop("format") != FORMAT:
+            return None
+        found = Proof(**raw)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return found if isinstance(found.toolchain, dict) and isinstance(found.ranks, int) else None
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
