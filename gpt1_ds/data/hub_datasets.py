@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
+from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.data.saved_datasets import DEFAULT_SPLIT, arrow_file
 from gpt1_ds.data.segments import HubShard, Input
 
+T = TypeVar("T")
 PREFIX, FORMAT = "hf:", "hf"
 PAUSES = (1.0, 4.0, 16.0)  # seconds before each further try, after those of the library
 _FORM = f"{PREFIX}NAME[:CONFIG][:SPLIT]"
@@ -32,9 +35,10 @@ def find(word: str, text_key: str) -> Input:
     if datasets.config.HF_HUB_OFFLINE:
         return _prepared(datasets, word, name, config, split, text_key)
     with Explained(word):
-        builder = datasets.load_dataset_builder(name, config)
+        limit_hub_clients()
+        builder = _asked(lambda: datasets.load_dataset_builder(name, config))
         revision = builder.hash
-        stream = open_stream(datasets, name, config, split, revision)
+        stream = _asked(lambda: open_stream(datasets, name, config, split, revision))
         _check_column(word, stream, text_key)
     shards = int(stream.num_shards)
     return Input(
@@ -68,8 +72,10 @@ def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:
     done = 0
     for pause in (*PAUSES, None):
         try:
-            stream = opened()
-            for row in stream.skip(done) if done else stream:
+            limit_hub_clients()
+            stream = _asked(opened)
+            left = stream.skip(done) if done else stream
+            for row in deadline.each_within(deadline.LISTING_SECONDS, left):
                 done += 1
                 yield row
             return
@@ -107,6 +113,10 @@ def library(word: str) -> Any:
     return datasets
 
 
+def _asked(question: Callable[[], T]) -> T:
+    return deadline.within(deadline.LISTING_SECONDS, question)
+
+
 def open_stream(datasets: Any, name: str, config: str | None, split: str, revision: str | None) -> Any:
     """A split as a stream of rows, from the files of one commit."""
     return datasets.load_dataset(name, config, split=split, streaming=True, revision=revision)
@@ -127,7 +137,7 @@ def _prepared(datasets: Any, word: str, name: str, config: str | None, split: st
 
 
 def _check_column(word: str, stream: Any, key: str) -> None:
-    features = stream.features or stream._resolve_features().features
+    features = stream.features or _asked(stream._resolve_features).features
     there = f"it has {', '.join(features)}"
     if key not in features:
         raise DataError(f"{word}: no column {key!r}; {there}; name the one with the text by --text-key")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.data.segments import SourceFile, without_secrets
 
+T = TypeVar("T")
 _VERSIONS = ("ETag", "etag", "md5", "mtime", "LastModified", "last_modified", "created")  # names for one
 _CHANGED = "changed while it was being read; run again"
 
@@ -21,14 +23,17 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
     """
     with _reached(address):
         system, place = _system(address)
-        if not system.exists(place):
+        if not _asked(lambda: system.exists(place)):
             return None
-        if system.isfile(place):
+        if _asked(lambda: system.isfile(place)):
             found = [place]
             root = _without_query(place).rpartition("/")[0]
         else:
-            found, root = system.find(place), place.rstrip("/")
-        details = {path: system.info(path) for path in found}  # more than what lists some of them
+            found = deadline.within(deadline.LISTING_SECONDS, lambda: system.find(place))
+            root = place.rstrip("/")
+        # more than what lists some of them
+        infos = deadline.each_within(deadline.ANSWER_SECONDS, (system.info(path) for path in found))
+        details = dict(zip(found, infos, strict=True))
         for path, info in details.items():
             if info["size"] is None:
                 raise DataError(f"{without_secrets(path)}: the server does not say how long it is; download it first")
@@ -60,10 +65,10 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
     with _reached(file.path):
         system, place = _system(file.path)
         system.invalidate_cache()
-        info = system.info(place)
+        info = _asked(lambda: system.info(place))
         _check(file, -1 if info["size"] is None else int(info["size"]), _changed(info))
-        with system.open(place, "rb") as stream:
-            yield stream
+        with _asked(lambda: system.open(place, "rb")) as stream:
+            yield deadline.limited(stream, deadline.ANSWER_SECONDS)
 
 
 def _check(file: SourceFile, size: int, changed: int) -> None:
@@ -82,8 +87,19 @@ def _system(address: str) -> tuple[Any, str]:
         import fsspec
     except ImportError:
         raise DataError(f"{without_secrets(address)}: needs fsspec; pip install 'gpt1-ds[data]'") from None
-    system, place = fsspec.core.url_to_fs(address)
+    system, place = _asked(lambda: fsspec.core.url_to_fs(address))
     return system, place
+
+
+def _asked(question: Callable[[], T]) -> T:
+    return deadline.within(deadline.ANSWER_SECONDS, question)
+
+
+def limit_hub_clients() -> None:
+    """Give each answer of the Hugging Face hub a limit, for libraries that ask it many times: its client has none."""
+    from huggingface_hub.utils import get_session
+
+    get_session().timeout = deadline.SILENCE_SECONDS
 
 
 @contextmanager

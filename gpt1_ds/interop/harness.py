@@ -27,6 +27,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
+from gpt1_ds.data.remote import limit_hub_clients
 
 PREFIX = "lm-eval/"  # of a task's name in eval.json
 MAX_TOKENS = 256  # written by a task that does not say how many; the harness's own default
@@ -105,6 +106,7 @@ def load_tasks(names: Sequence[str]) -> Tasks:
         try:
             for config in _configurations(manager, names):
                 _refuse_code(config)
+            limit_hub_clients()
             loaded = manager.load(list(names))
         except UserError:
             raise

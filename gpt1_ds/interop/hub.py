@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.units import byte_size
 
+T = TypeVar("T")
 _PART = r"[\w](?:[\w.-]{0,94}[\w])?"
 _REPOSITORY = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
 
@@ -45,8 +48,11 @@ class Repository:
         """Make the repository unless it exists, upload the folder in one commit; its address. Raises HubError."""
         with _told(self.name):
             if not self.exists:
-                self._api.create_repo(self.name, private=not public)
-            self._api.upload_folder(repo_id=self.name, folder_path=folder, commit_message="Export of gpt1-ds")
+                _asked(lambda: self._api.create_repo(self.name, private=not public))
+            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            upload = partial(self._api.upload_folder, repo_id=self.name, folder_path=folder)
+            seconds = deadline.ANSWER_SECONDS + size / deadline.SLOWEST
+            deadline.within(seconds, lambda: upload(commit_message="Export of gpt1-ds"))
         return f"{self._api.endpoint}/{self.name}"
 
 
@@ -60,13 +66,17 @@ def find(repository: str, update: bool) -> Repository:
         raise HubError(f"--push-to-hub {repository}: no token: log in with `hf auth login`, or set HF_TOKEN")
     api = huggingface_hub.HfApi()
     with _told(repository):
-        name = repository if "/" in repository else f"{api.whoami()['name']}/{repository}"
-        exists = bool(api.repo_exists(name))
+        name = repository if "/" in repository else f"{_asked(api.whoami)['name']}/{repository}"
+        exists = bool(_asked(lambda: api.repo_exists(name)))
     if exists and not update:
         raise HubError(f"--push-to-hub {name}: exists already; choose another name, or add --update")
     if update and not exists:
         raise HubError(f"--push-to-hub {name}: --update: there is no such repository; leave --update out to make it")
     return Repository(name, exists, api)
+
+
+def _asked(question: Callable[[], T]) -> T:
+    return deadline.within(deadline.ANSWER_SECONDS, question)
 
 
 def listed(folder: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.tasks.tables import Row, Table, read_json
 
 RACE_COLUMNS = ("id", "article", "question", "options", "answer", "group")
@@ -93,6 +94,7 @@ def _load_hub(name: str) -> Mapping[str, Any]:
         if Path(name).is_dir():
             loaded = datasets.load_from_disk(name)
         else:
+            limit_hub_clients()
             loaded = datasets.load_dataset(*name.split(":"))
     except Exception as error:  # whatever the library, the network or a data set's own code raises
         first = str(error).partition("\n")[0]

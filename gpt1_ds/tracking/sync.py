@@ -11,12 +11,14 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.lock import is_held
 from gpt1_ds.common.rundir import RunDir
 
 SERVER = "https://api.wandb.ai"
 ANSWER_SECONDS = 10.0
+START_SECONDS = 60.0  # for wandb to be loaded
 PREFIXES = ("offline-run-", "run-")  # the second: online segments that lost the network
 
 
@@ -52,13 +54,25 @@ def upload(folders: Sequence[Path]) -> None:
     """Raises UserError when one of them is not uploaded."""
     with tempfile.TemporaryDirectory() as scratch:  # it leaves logs where it is started
         places = [folder.resolve() for folder in folders]
-        done = subprocess.run(command(places), cwd=scratch, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = _uploaded(places, scratch)
     left = [folder for folder in folders if not _is_synced(folder)]
     if done.returncode or left:
         lines = [line.removeprefix("wandb: ") for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         wrong = [line for line in lines if line.lower().startswith("error") and "detailed error logs" not in line]
         why = (wrong or lines or [f"exit code {done.returncode}"])[-1].strip()
         raise UserError(f"{(left or folders)[0]}: not uploaded: {why}; correct that and sync again")
+
+
+def _uploaded(places: Sequence[Path], scratch: str) -> subprocess.CompletedProcess[str]:
+    """How wandb ended. Raises UserError where it takes longer than a slow network would."""
+    size = sum(path.stat().st_size for place in places for path in place.rglob("*") if path.is_file())
+    limit = START_SECONDS + deadline.ANSWER_SECONDS + size / deadline.SLOWEST
+    nothing, words = subprocess.DEVNULL, command(places)
+    try:
+        return subprocess.run(words, cwd=scratch, stdin=nothing, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        late = f"not uploaded within {limit:.0f} s; sync again when the network is well"
+        raise UserError(f"{places[0]}: {late}") from None
 
 
 def _files(folder: Path) -> list[Path]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
@@ -21,7 +23,8 @@ def download(name: str) -> Path:
     folder = None
     for file in FILES:
         try:
-            folder = Path(hf_hub_download(name, file)).parent
+            found = deadline.within(deadline.ANSWER_SECONDS, partial(hf_hub_download, name, file))
+            folder = Path(found).parent
         except errors.GatedRepoError:
             raise DataError(f"--hf {name}: is gated; ask for access on its page, and set HF_TOKEN") from None
         except (errors.RepositoryNotFoundError, errors.HFValidationError):
