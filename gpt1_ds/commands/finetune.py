@@ -51,9 +51,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def _plan(start: Start) -> Iterator[str]:
     from gpt1_ds.plan.report import describe
+    from gpt1_ds.tasks.registry import class_names
 
     task = start.task.task
-    yield f"task: {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}"
+    yield f"task: {task.name}, {task.kind} of {', '.join(class_names(task)) or 'scores'}"
     for split, encoded in start.encoded.items():
         longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
         yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"

@@ -146,6 +146,9 @@ class _Build:
         self._start_clean()
         units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap, self.tokenizer.whole_documents)
         summaries = self._tokenize(units, workers, show)
+        if left_out := sum(part.left_out for part in summaries):
+            key = self.options.text_key
+            say(f"{self.out}: {left_out} rows have no text (no `{key}`, null, NaN or empty) and are left out")
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")
@@ -194,7 +197,10 @@ class _Build:
     def _join(self, summaries: Sequence[PartSummary]) -> dict[str, Any]:
         documents = sum(part.documents for part in summaries)
         if documents == 0:
-            raise DataError(f"{', '.join(one.name for one in self.inputs)}: no text in there; name files with text")
+            raise DataError(
+                f"{', '.join(one.name for one in self.inputs)}: no text in there; name files with text, or its key "
+                "by --text-key"
+            )
         dtype, rule = token_dtype(self.tokenizer.vocab_size), SplitRule(self.options.validation, documents)
         train, validation = (
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)

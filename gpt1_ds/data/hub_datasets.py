@@ -52,16 +52,15 @@ def find(word: str, text_key: str) -> Input:
     )
 
 
-def read(shard: HubShard) -> Iterator[str]:
-    """The documents of a shard. Raises DataError and WorldError as `rows_of` does."""
+def read(shard: HubShard) -> Iterator[str | None]:
+    """The documents of a shard; None for a row without a value. Raises DataError and WorldError as `rows_of` does."""
     datasets = library(shard.path)
 
     def opened() -> Any:
         stream = open_stream(datasets, shard.dataset, shard.config, shard.split, shard.revision)
         return stream.select_columns([shard.text_key]).shard(shard.shards, shard.number)
 
-    texts = (row[shard.text_key] for row in rows_of(f"{shard}: shard {shard.number}", opened))
-    return (text for text in texts if text is not None)
+    return (row[shard.text_key] for row in rows_of(f"{shard}: shard {shard.number}", opened))
 
 
 def rows_of(name: str, opened: Callable[[], Any]) -> Iterator[dict[str, Any]]:

@@ -41,6 +41,7 @@ class PartSummary:
     open_tokens: int
     open_bytes: int
     sentences: int = 0
+    left_out: int = 0  # rows without text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,17 @@ def write_part(
     ids: list[NDArray[np.int32]] = []
     rows: list[tuple[int, int]] = []
     starts: list[int] = []
-    gathered = open_tokens = open_bytes = count = 0
+    gathered = open_tokens = open_bytes = count = left_out = 0
     total = np.zeros(3, dtype=np.int64)  # documents, tokens, bytes
     with (
         open(folder / TOKENS, "wb") as tokens,
         open(folder / DOCUMENTS, "wb") as documents,
         open(folder / SENTENCES, "wb") as sentence_file,
     ):
+
+        def note() -> None:
+            nonlocal left_out
+            left_out += 1
 
         def flush() -> None:
             if ids:
@@ -126,7 +131,7 @@ def write_part(
             rows.clear()
             starts.clear()
 
-        for text in encoded(unit, tokenizer, unwrapped, split_sentences):
+        for text in encoded(read_unit(unit, unwrapped, note), unit, tokenizer, split_sentences):
             ids.append(text.ids)
             starts += (int(total[1]) + open_tokens + start for start in text.sentences)
             count += len(text.sentences)
@@ -148,12 +153,11 @@ def write_part(
             file.flush()
             os.fsync(file.fileno())
     ended, size, text_bytes = (int(number) for number in total)
-    return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count)
+    return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count, left_out)
 
 
-def encoded(unit: Unit, tokenizer: Tokenizer, unwrapped: bool, split_sentences: bool) -> Iterator[Encoded]:
+def encoded(pieces: Iterable[Piece], unit: Unit, tokenizer: Tokenizer, split_sentences: bool) -> Iterator[Encoded]:
     """The text of a unit as ids, in pieces; whole documents where the tokenizer needs them."""
-    pieces = read_unit(unit, unwrapped)
     if tokenizer.whole_documents:
         assert isinstance(tokenizer, WholeDocumentTokenizer), tokenizer.kind
         yield from _encoded_whole(unit, pieces, tokenizer, split_sentences)

@@ -6,12 +6,13 @@ import codecs
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.text import is_missing
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.data import hub_datasets, python_docs, tables
 from gpt1_ds.data.remote import opened
@@ -38,8 +39,8 @@ class Piece:
     ends_document: bool
 
 
-def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
-    """The pieces of a unit in order. Documents without text are skipped.
+def read_unit(unit: Unit, unwrapped: bool = False, left_out: Callable[[], None] = lambda: None) -> Iterator[Piece]:
+    """The pieces of a unit in order. Lines and rows without text are skipped; `left_out` is called for each.
 
     Raises DataError naming file and place for bytes that are not UTF-8 text, broken JSON and damaged compression.
     """
@@ -47,14 +48,17 @@ def read_unit(unit: Unit, unwrapped: bool = False) -> Iterator[Piece]:
         if segment.file.format == ".txt":
             yield from _read_txt(segment, unwrapped)
         else:
-            for text in _documents(segment):
-                text = text.removeprefix(BOM).replace("\r\n", "\n")
+            for value in _documents(segment):
+                if not value:
+                    left_out()
+                    continue
+                text = value.removeprefix(BOM).replace("\r\n", "\n")
                 width = wrap_width(text) if unwrapped else None
                 yield from _pieces(unwrap([text], width), "", ends_document=True)
 
 
-def _documents(segment: Segment) -> Iterator[str]:
-    """The whole documents of a segment of any other kind than .txt."""
+def _documents(segment: Segment) -> Iterator[str | None]:
+    """The whole documents of a segment of any other kind than .txt; None for a row whose value is missing."""
     if segment.file.format == EMBEDDED:
         return python_docs.documents()
     if isinstance(segment.file, HubShard):
@@ -132,8 +136,8 @@ def _decode(segment: Segment) -> Iterator[str]:
         yield text.removesuffix(held).replace("\r\n", "\n")
 
 
-def _read_jsonl(segment: Segment) -> Iterator[str]:
-    """The text of each line. Raises DataError naming file and line."""
+def _read_jsonl(segment: Segment) -> Iterator[str | None]:
+    """The text of each line; None where it is missing. Raises DataError naming file and line."""
     for number, line in enumerate(_lines(segment), start=1):
         if line.strip():
             try:
@@ -143,12 +147,14 @@ def _read_jsonl(segment: Segment) -> Iterator[str]:
                 raise DataError(_explain(error, segment, number)) from None
 
 
-def _text_of(line: bytes, key: str) -> str:
+def _text_of(line: bytes, key: str) -> str | None:
     """Raises ValueError, TypeError, or RecursionError for absurdly nested values."""
     value = json.loads(line.decode())
-    if not isinstance(value, dict) or key not in value:
-        raise ValueError(f"the key `{key}` is missing")
-    text = value[key]
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__}, not an object")
+    text = value.get(key)
+    if not isinstance(text, str) and is_missing(text):
+        return None
     if not isinstance(text, str):
         raise TypeError(f"`{key}` is {type(text).__name__}, not a string")
     if b"\\u" in line:

@@ -30,8 +30,8 @@ def starts(file: SourceFile) -> list[int]:
     return found if found == sorted(set(found)) else found[:1]
 
 
-def read_table(segment: Segment) -> Iterator[str]:
-    """The documents of a segment. A row without a value has none.
+def read_table(segment: Segment) -> Iterator[str | None]:
+    """The documents of a segment; None for a row without a value.
 
     Raises DataError naming the file for one that is damaged, lacks the column, or has something else than text in it.
     """
@@ -45,7 +45,7 @@ def read_table(segment: Segment) -> Iterator[str]:
                 except UnicodeDecodeError as error:
                     shown = f"column {segment.file.text_key!r} holds bytes that are not UTF-8 ({error.reason})"
                     raise DataError(f"{segment.file}: {shown}; {_AGAIN}") from None
-                yield from (text for text in texts if text is not None)
+                yield from texts
 
 
 def _parquet_batches(table: Any, segment: Segment) -> Iterator[Any]:

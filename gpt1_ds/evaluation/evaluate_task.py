@@ -26,6 +26,7 @@ from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.controls import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tracking.entries import CONTROL, key_of, merge, read_entries, write_scores
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
@@ -107,6 +108,6 @@ def _check(task: Task, here: Task, checkpoint: Path) -> None:
         raise DataError(f"{checkpoint}: was fine-tuned with task.form={form}; leave task.form out")
     if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels) or here.loss != task.loss:
         raise DataError(
-            f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(task.labels) or 'scores'}; "
-            f"{here.name} is {here.kind} of {', '.join(here.labels) or 'scores'}"
+            f"{checkpoint}: was fine-tuned on {task.name}, {task.kind} of {', '.join(class_names(task)) or 'scores'}; "
+            f"{here.name} is {here.kind} of {', '.join(class_names(here)) or 'scores'}"
         )

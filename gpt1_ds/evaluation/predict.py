@@ -32,6 +32,7 @@ from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
+from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.rows import BadRowError
 from gpt1_ds.tasks.text import encode_answers, source_limit
 
@@ -52,6 +53,7 @@ class Predictor:
         if loaded.task.kind == SENTENCES:
             raise CheckpointError(f"{loaded.folder}: makes sentence vectors, no classes; use gpt1-ds embed or search")
         self.task: Task = loaded.task
+        self._names = class_names(self.task)
         self.settings = loaded.config.task
         self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
@@ -102,7 +104,7 @@ class Predictor:
     def _tsv(self, value: float, probabilities: list[float]) -> str:
         if self.task.kind == "regression":
             return f"{value:.{PLACES}f}"
-        return f"{self.task.labels[int(value)]}\t{probabilities[int(value)]:.{PLACES}f}"
+        return f"{self._names[int(value)]}\t{probabilities[int(value)]:.{PLACES}f}"
 
     def _json(self, value: float, probabilities: list[float]) -> str:
         rounded = [round(one, PLACES) for one in probabilities]
@@ -110,9 +112,9 @@ class Predictor:
         if self.task.kind == "regression":
             found = {"score": round(value, PLACES), **({"scores": rounded} if self.task.outputs > 1 else {})}
         else:
-            label = self.task.labels[int(value)]
+            label = self._names[int(value)]
             found = {"label": label, "probability": rounded[int(value)]}
-            found["scores"] = dict(zip(self.task.labels, rounded, strict=True))
+            found["scores"] = dict(zip(self._names, rounded, strict=True))
         if self.task.answers:
             found["text"] = self.task.answers[int(np.argmax(probabilities))]
         return json.dumps(found, ensure_ascii=False)

@@ -33,6 +33,7 @@ from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.layouts import ROLES
+from gpt1_ds.tasks.registry import class_names
 
 TOLERANCE = 1e-6  # of a bias that was moved
 
@@ -90,7 +91,7 @@ class FineTuned:
             summary = {"summary_type": "cls_index", "summary_use_proj": True, "summary_proj_to_labels": True}
             dropout = {"summary_activation": None, "summary_first_dropout": self.head.dropout}
             return {**pad, "num_labels": 1, **summary, **dropout}
-        labels = self.task.labels or tuple(map(str, range(self.head.outputs)))
+        labels = class_names(self.task) or tuple(map(str, range(self.head.outputs)))
         names = {str(number): label for number, label in enumerate(labels)}
         numbers = {label: number for number, label in enumerate(labels)}
         return {**pad, "id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}

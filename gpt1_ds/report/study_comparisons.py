@@ -76,7 +76,8 @@ class StudyAnswers:
             if any(one is None for one in answers):
                 return None
             found.append([one for one in answers if one is not None])
-        return estimate(column.metric, np.array(known["gold"]), *found)
+        classes = len(self.known[column.name]["labels"])
+        return estimate(column.metric, np.array(known["gold"]), *found, classes=classes)
 
     def _answers(self, column: Column, split: str, known: dict[str, Any], name: str, seed: int) -> Numbers | None:
         """[N], in the order of the right answers."""

@@ -62,14 +62,17 @@ def _half(part: float, freedom: int) -> float:
     return float(t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(part)
 
 
-def estimate(metric: str, gold: Numbers, answers: Sequence[Numbers], others: Sequence[Numbers] = ()) -> Estimate | None:
-    """The metric of `answers`, [N] of each seed, to the examples whose right answers are `gold` [N]; with `others`, of
-    the same seeds, by how much it is above theirs. None where the metric is not defined for one of the seeds.
+def estimate(
+    metric: str, gold: Numbers, answers: Sequence[Numbers], others: Sequence[Numbers] = (), *, classes: int = 0
+) -> Estimate | None:
+    """The metric of `answers`, [N] of each seed, to the examples of a task of so many `classes` whose right answers are
+    `gold` [N]; with `others`, of the same seeds, by how much it is above theirs. None where the metric is not defined
+    for one of the seeds.
     """
     blocks = np.array_split(np.arange(len(gold)), min(BLOCKS, len(gold)))
     tables = []
     for found in (answers, others):
-        rows = [_values(metric, gold, one, blocks) for one in found]
+        rows = [_values(metric, gold, one, blocks, classes) for one in found]
         if any(row is None for row in rows):
             return None
         tables.append(np.array(rows, dtype=np.float64))
@@ -102,16 +105,16 @@ def slope_weights(counts: Sequence[int]) -> list[float]:
 
 
 def _values(
-    metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]]
+    metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]], classes: int
 ) -> NDArray[np.float64] | None:
     """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
     if metric == "accuracy":  # a mean: no example is counted twice
         right = np.array([(gold[block] == found[block]).sum() for block in blocks], dtype=np.float64)
         sizes = np.array([len(block) for block in blocks])
         return np.array([right.sum() / sizes.sum(), *(right.sum() - right) / np.maximum(1, sizes.sum() - sizes)])
-    values = [measure(metric, gold, found)]
+    values = [measure(metric, gold, found, classes)]
     for block in blocks:
         kept = np.ones(len(gold), dtype=np.bool_)
         kept[block] = False
-        values.append(measure(metric, gold[kept], found[kept]))
+        values.append(measure(metric, gold[kept], found[kept], classes))
     return None if None in values else np.array(values, dtype=np.float64)

@@ -60,7 +60,7 @@ def control_scores(data: TaskData) -> Iterator[ControlScore]:
 def scores_of(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[ControlScore]:
     for one in answers:
         for metric in task.metrics:
-            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found))
+            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found, len(task.labels)))
 
 
 def control_answers(data: TaskData) -> Iterator[ControlAnswers]:

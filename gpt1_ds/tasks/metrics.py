@@ -2,7 +2,8 @@
 
 The paper reports accuracy, but F1 for MRPC and QQP, Matthews' correlation for CoLA and Pearson's for STS-B. Where every
 label is of one class Matthews' correlation is 0.0, by convention. Where every score, or every prediction, is the same,
-Pearson's and Spearman's are not defined: they are None.
+Pearson's and Spearman's are not defined: they are None. So is F1 of two classes, 2 TP / (2 TP + FP + FN), where class 1
+is neither there nor predicted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
         if not rows.any():
             continue
         for metric in metrics:
-            value = values[metric + ending] = measure(metric, gold[rows], predictions[rows])
+            value = values[metric + ending] = measure(metric, gold[rows], predictions[rows], len(task.labels))
             if value is None or (metric == "matthews" and len(np.unique(gold[rows])) == 1):
                 shown = "null" if value is None else value
                 same = "label" if len(np.unique(gold[rows])) == 1 else "prediction"
@@ -59,10 +60,11 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     return Scores(values, tuple(notes))
 
 
-def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
+def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) -> float | None:
     """One metric of predictions [N] against gold [N]. None where it is not defined, and for fewer than two scores.
 
-    F1 is that of class 1 where there are two classes, else the mean over the classes.
+    F1 is that of class 1 where the task has two `classes`, else the mean over those that occur; no other metric needs
+    them.
     """
     if metric in ("pearson", "spearman"):
         if len(np.unique(gold)) < 2 or len(np.unique(predictions)) < 2:
@@ -77,8 +79,10 @@ def measure(metric: str, gold: Numbers, predictions: Numbers) -> float | None:
             return float(measures.accuracy_score(gold, predictions))
         if metric == "matthews":
             return float(measures.matthews_corrcoef(gold, predictions))
-        binary = max(np.max(gold), np.max(predictions)) <= 1
-        return float(measures.f1_score(gold, predictions, average="binary" if binary else "macro", zero_division=0))
+        assert classes > 1, "F1 has another definition for two classes than for more"
+        average = "binary" if classes == 2 else "macro"
+        value = float(measures.f1_score(gold, predictions, average=average, zero_division=np.nan))
+        return value if np.isfinite(value) else None
 
 
 def _libraries() -> tuple[Any, Any]:

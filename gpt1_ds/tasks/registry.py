@@ -13,7 +13,7 @@ from typing import Any
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SENTENCES, TABLE
-from gpt1_ds.tasks.base import Kind
+from gpt1_ds.tasks.base import Kind, Task
 
 Names = tuple[str, ...]
 
@@ -57,6 +57,7 @@ class Spec:
     headerless: tuple[Names, ...] = ()  # columns of files whose first row is data
     files: Mapping[str, tuple[Names, ...]] = field(default_factory=lambda: GLUE)
     hub: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "dev": "validation", "test": "test"})
+    has_gaps: bool = False  # official files lack one of two texts in places; it is read as empty
     held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
     dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
     submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
@@ -184,6 +185,7 @@ SPECS = {
             labels=BINARY,
             aliases={"not_duplicate": "0", "duplicate": "1"},
             files=_files(train="train.tsv|quora_duplicate_questions.tsv", dev="dev.tsv", test="test.tsv"),
+            has_gaps=True,
             submission={"test": "QQP.tsv"},
         ),
         Spec(
@@ -297,3 +299,12 @@ def find_spec(config: TaskConfig) -> Spec:
             raise ConfigError(f"task.metric={config.metric} does not fit a task of kind {kind}; choose {fitting}")
         spec = replace(spec, metrics=tuple(dict.fromkeys((config.metric, *spec.metrics))))
     return spec
+
+
+def class_names(task: Task) -> Names:
+    """The classes or choices of `task` in words, in their order, also where its files number them: negative, positive
+    of SST-2.
+    """
+    aliases = SPECS[task.name].aliases if task.name in SPECS else {}
+    words = {number: word for word, number in reversed(list(aliases.items())) if number.isdecimal()}
+    return tuple(words.get(label, label) for label in task.labels)

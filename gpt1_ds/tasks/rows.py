@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.text import is_missing
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.registry import Names, Spec
 from gpt1_ds.tasks.tables import Naming, Table, brief, unusable
@@ -113,12 +114,12 @@ class RowReader:
 
     def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
         """One row as an example. Raises BadRowError."""
-        texts = [" ".join(_text(values, name) for name in columns.text)]
+        texts = [" ".join(self._read_text(values, name) for name in columns.text)]
         if columns.text2:
-            text2 = _text(values, columns.text2)
+            text2 = self._read_text(values, columns.text2)
             texts.append(self._spec.phrases.get(text2, text2))
         if not any(texts):
-            raise BadRowError(f"{' and '.join((*columns.text, columns.text2)).removesuffix(' and ')} is empty")
+            raise BadRowError(f"{' and '.join(filter(None, (*columns.text, columns.text2)))} is missing")
         choices = self._read_choices(values, columns.choices) if columns.choices else ()
         label, score = self._answer(values.get(columns.label), columns.label, needs_label)
         return Example(
@@ -127,9 +128,14 @@ class RowReader:
             choices=choices,
             label=label,
             score=score,
-            group=_text(values, columns.group) if columns.group else "",
+            group="" if is_missing(values.get(columns.group)) else _text(values, columns.group),
             source="\n".join(sorted(choices)) if self._spec.source_is_choices else "",
         )
+
+    def _read_text(self, values: Mapping[str, Any], name: str) -> str:
+        if self._spec.has_gaps and is_missing(values.get(name)):
+            return ""
+        return _text(values, name)
 
     def _read_choices(self, values: Mapping[str, Any], names: Names) -> Names:
         if len(names) > 1:
@@ -138,21 +144,19 @@ class RowReader:
             listed = values.get(names[0])
             if not isinstance(listed, list):
                 raise BadRowError(f"{names[0]} is no list of choices")
-            choices = tuple(_text({names[0]: choice}, names[0]) for choice in listed)
+            choices = tuple(_text({f"choice {n}": one}, f"choice {n}") for n, one in enumerate(listed, start=1))
         self._choices = self._choices or len(choices)
         if len(choices) != self._choices or len(choices) < 2:
             raise BadRowError(f"{len(choices)} choices where {max(2, self._choices)} are expected")
-        if "" in choices:
-            raise BadRowError(f"choice {choices.index('') + 1} is empty")
         return choices
 
     def _answer(self, value: Any, name: str, needs_label: bool) -> tuple[str | None, float | None]:
         """(label, score); both None for what has none."""
-        text = str(value).strip() if value is not None else ""
+        text = "" if is_missing(value) else str(value).strip()
         if text in self._spec.no_label or (not needs_label and not text):
             return None, None
         if not text:
-            raise BadRowError(f"{name} is empty")
+            raise BadRowError(f"{name} is missing")
         if problem := unusable(text):
             raise BadRowError(f"{name} {problem}")
         return (None, self._score(text, name)) if self._spec.kind == "regression" else (self._label(text, name), None)
@@ -176,10 +180,12 @@ class RowReader:
 
 
 def _text(values: Mapping[str, Any], name: str) -> str:
-    """The stripped text in column `name`; numbers of JSON as they are written."""
+    """The stripped text in column `name`; numbers of JSON as they are written. Raises BadRowError."""
     value = values.get(name)
-    if value is None or isinstance(value, (list, dict)):
-        raise BadRowError(f"{name} is {'missing' if value is None else 'no text'}")
+    if is_missing(value):
+        raise BadRowError(f"{name} is missing")
+    if isinstance(value, (list, dict)):
+        raise BadRowError(f"{name} is no text")
     text = str(value).strip()
     if problem := unusable(text):
         raise BadRowError(f"{name} {problem}")

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import DataError
 
 ENDINGS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 LONGEST_SHOWN = 40  # letters
+LOOKED_AT = 1000  # records whose keys are the columns of a JSON table
 LONGEST_CELL = 1 << 30  # letters; a book may be one
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")  # surrogates stand for bytes that are not UTF-8
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -179,15 +180,10 @@ def read_json(path: Path) -> Any:
 
 
 def _json_table(path: Path, records: Iterator[tuple[str, Any, str]]) -> Table:
-    """The columns are the keys of the first record that is one."""
-    before: list[tuple[str, Any, str]] = []
-    columns: tuple[str, ...] = ()
-    for record in records:
-        before.append(record)
-        if isinstance(record[1], dict):
-            columns = tuple(map(str, record[1]))
-            break
-    return Table(str(path), columns, (_record(*record) for record in chain(before, records)))
+    """The columns are the keys of the first records: one of them may lack a key whose value is missing."""
+    before = list(islice(records, LOOKED_AT))
+    columns = dict.fromkeys(str(key) for _, value, _ in before if isinstance(value, dict) for key in value)
+    return Table(str(path), tuple(columns), (_record(*record) for record in chain(before, records)))
 
 
 def _record(place: str, value: Any, problem: str) -> Row:

@@ -23,7 +23,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Example, Task
-from gpt1_ds.tasks.registry import SPECS
+from gpt1_ds.tasks.registry import class_names
 
 Int32s = NDArray[np.int32]
 FIELDS = {  # names of the texts, in the order of an example
@@ -39,19 +39,13 @@ STEPS = 25  # a score is a multiple of a 25th of its range, 0.2 of 0 to 5
 def in_text(task: Task) -> Task:
     """`task` as text, with all that an answer may be."""
     fields = ("sentence",) if task.layout == "single" else ("sentence1", "sentence2")
-    answers = tuple(_word(task.name, label) for label in task.labels)
+    answers = class_names(task)
     if task.kind == "choice":
         fields, answers = ("premise", "question"), tuple(f"choice{n}" for n in range(1, len(task.labels) + 1))
     if task.kind == "regression":
         answers = tuple(f"{step / 5:.1f}" for step in range(STEPS + 1))
     layout = "pair" if task.layout == "both" else task.layout  # the order of two texts says nothing
     return replace(task, layout=layout, fields=FIELDS.get(task.name, fields), answers=answers)
-
-
-def _word(name: str, label: str) -> str:
-    """A class in words, where files number them."""
-    aliases = SPECS[name].aliases if name in SPECS else {}
-    return next((word for word, number in aliases.items() if number == label and label.isdecimal()), label)
 
 
 def source(task: Task, example: Example) -> str:

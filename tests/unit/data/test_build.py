@@ -310,3 +310,27 @@ def test_a_bad_file_is_one_line_from_any_worker(tokenizer_folder: Path, tmp_path
         with pytest.raises(DataError, match=r"book-02\.txt: byte 5 is not UTF-8") as caught:
             build([corpus], tokenizer_folder, tmp_path / "out", workers=workers, unit_bytes=1000)
         assert len(caught.value.problems) == 1
+
+
+def test_rows_without_text_are_left_out_alike_in_every_format(
+    tokenizer_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same shards of JSON lines and Parquet, and a line that counts what is not in them."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    texts = ["One document.", None, "", "Another document."]
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    made = []
+    for kind in ("parquet", "jsonl"):
+        build([tmp_path / f"a.{kind}"], tokenizer_folder, tmp_path / kind, workers=1, validation=0.5)
+        assert "2 rows have no text (no `text`, null, NaN or empty) and are left out" in capsys.readouterr().err
+        made.append({path.name: path.read_bytes() for path in (tmp_path / kind).glob("*.bin")})
+    assert made[0] == made[1]
+
+
+def test_a_key_that_no_line_has_is_another_one(tokenizer_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"words": "x"}\n')
+    with pytest.raises(DataError, match="no text in there; .* by --text-key"):
+        build([tmp_path / "a.jsonl"], tokenizer_folder, tmp_path / "out", workers=1)

@@ -124,10 +124,9 @@ def test_binary_files(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         (b'{"text": "x"', "Expecting"),
-        (b'{"words": "x"}', "the key `text` is missing"),
         (b'{"text": 5}', "`text` is int, not a string"),
-        (b'["x"]', "the key `text` is missing"),
-        (b'"text"', "the key `text` is missing"),
+        (b'["x"]', "list, not an object"),
+        (b'"text"', "str, not an object"),
         (b'{"text": "\xff"}', "byte 10 of the line is not UTF-8"),
         (b'{"text": "\\ud800"}', "half of a surrogate pair"),
         (b"[" * 100_000, "line 3"),
@@ -167,3 +166,16 @@ def test_a_file_that_changes_under_the_reader(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(DataError, match="changed while it was being read"):
         list(read_unit(unit))
+
+
+MISSING = ['{"text": null}', '{"text": NaN}', '{"text": ""}', '{"words": "x"}']
+
+
+@pytest.mark.parametrize("line", MISSING)
+def test_a_line_without_text_is_left_out_and_counted(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "one"}}\n{line}\n{{"text": " "}}\n')
+    counted: list[int] = []
+    (unit,) = plan_units(find_inputs([tmp_path / "a.jsonl"]))
+    pieces = list(read_unit(unit, left_out=lambda: counted.append(1)))
+    assert [piece.text for piece in pieces] == ["one", " "]
+    assert len(counted) == 1

@@ -64,7 +64,7 @@ def test_json_lines_name_them() -> None:
         (PAIR, "tsv", b"a\tb\tc", "3 fields where 2"),
         (PAIR, "tsv", b" \t ", "is empty"),
         (COPA, "tsv", b"a\tcause\tb", "3 fields where 4 are expected: text, text2, choice 0, choice 1"),
-        (COPA, "tsv", b"a\tcause\tb\t", "choice 2 is empty"),
+        (COPA, "tsv", b"a\tcause\tb\t", "choice 2 is missing"),
         (COPA, "jsonl", b'{"text": "a", "text2": "b", "choices": ["c"]}', "1 choices where 2"),
         (COPA, "jsonl", b'{"text": "a", "text2": "b"}', "choices is no list"),
         (PAIR, "jsonl", b'{"text": "a"}', "text2 is missing"),

@@ -41,13 +41,31 @@ def task(
 
 def test_by_hand() -> None:
     assert measure("accuracy", GOLD, PREDICTED) == 5 / 8
-    assert measure("f1", GOLD, PREDICTED) == pytest.approx(4 / 7)
+    assert measure("f1", GOLD, PREDICTED, 2) == pytest.approx(4 / 7)
     assert measure("matthews", GOLD, PREDICTED) == pytest.approx((2 * 3 - 1 * 2) / np.sqrt(3 * 4 * 4 * 5))
-    three = measure("f1", np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]))
+    three = measure("f1", np.array([0, 1, 2, 2]), np.array([0, 1, 1, 2]), 3)
     assert three == pytest.approx((1 + 2 / 3 + 2 / 3) / 3), "more than two classes: the mean over them"
     x, y = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 10])
     assert measure("pearson", x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert measure("spearman", x, y) == pytest.approx(1 - 6 * 2 / (4 * 15))
+
+
+def test_the_tasks_classes_decide_what_f1_is() -> None:
+    """Not those that happen to be in a split, or in its predictions."""
+    gold, found = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
+    assert measure("f1", gold, found, 2) == pytest.approx(4 / 5), "of class 1"
+    assert measure("f1", gold, found, 3) == pytest.approx((2 / 3 + 4 / 5) / 2), "the mean, where class 2 is not there"
+    three = Task("x", "classification", "single", ("0", "1", "2"), ("f1",))
+    assert score(three, made(["0", "0", "1", "1"]), found).values["f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+
+
+def test_f1_without_class_1_is_not_defined() -> None:
+    nothing = np.zeros(4, dtype=np.int64)
+    found = score(task(metrics=("f1",)), made(["0"] * 4), nothing)
+    assert found.values == {"f1": None}
+    assert found.warnings == ("cola: f1 is null: every label is the same",)
+    assert measure("f1", nothing, np.array([0, 0, 0, 1]), 2) == 0.0, "a wrong prediction of it defines it"
+    assert measure("f1", nothing, nothing, 3) == 1.0, "of three classes, the mean over those that occur"
 
 
 def test_the_papers_choice() -> None:

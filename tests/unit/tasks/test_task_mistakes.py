@@ -77,10 +77,10 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path) -> None:
     found = refused(tmp_path, "task.name=cosmosqa", train_csv=rows, valid_csv=rows)
     assert [line.replace(str(tmp_path), "") for line in found] == [
         "/train.csv line 3: label=4 is none of 0, 1, 2, 3",
-        "/train.csv line 4: choice 2 is empty",
+        "/train.csv line 4: answer1 is missing",
         "/train.csv line 5: 2 columns where 8 are expected",
         "/valid.csv line 3: label=4 is none of 0, 1, 2, 3",
-        "/valid.csv line 4: choice 2 is empty",
+        "/valid.csv line 4: answer1 is missing",
         "and 1 more",
         "6 rows cannot be read; fix them, or leave them out with task.bad_rows=skip",
     ]
@@ -105,9 +105,9 @@ def test_scores_and_texts_that_are_none(tmp_path: Path) -> None:
     assert [line.partition(": ")[2] for line in found[:-1]] == [
         "score=5.1 is no number from 0 to 5 (task.score_range)",
         "score=nan is no number from 0 to 5 (task.score_range)",
-        "sentence1 and sentence2 is empty",
+        "sentence1 is missing",
         "score=x is no number from 0 to 5 (task.score_range)",
-        "score is empty",
+        "score is missing",
     ]
 
 
