@@ -332,5 +332,5 @@ def test_rows_without_text_are_left_out_alike_in_every_format(
 
 def test_a_key_that_no_line_has_is_another_one(tokenizer_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"words": "x"}\n')
-    with pytest.raises(DataError, match="no text in there; .* by --text-key"):
+    with pytest.raises(DataError, match=r"no text in there; .* by --text-key"):
         build([tmp_path / "a.jsonl"], tokenizer_folder, tmp_path / "out", workers=1)
