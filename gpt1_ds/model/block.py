@@ -100,17 +100,17 @@ class Block(nn.Module):
         return BlockCache(KeyValueCache(self.context), MemoryCache())
 
     def forward(self, inputs: tuple[Tensor, ...], cache: BlockCache | None = None) -> tuple[Tensor, ...]:
-        *states, facts_B3 = inputs
+        *states, facts_B3 = inputs  # never written to: compiled by torch 2.11 it is a tuple
         table_NK = states[self.stacks][self.stack] if len(states) > self.stacks else None
         if self.recompute and self.training:
             # reentrant checkpointing would silently cut the gradient after integer inputs
-            states[self.stack] = checkpoint(
+            x_SBD = checkpoint(
                 self._forward, states[self.stack], states[0], table_NK, facts_B3, use_reentrant=False,
                 preserve_rng_state=False,
             )  # fmt: skip
         else:
-            states[self.stack] = self._forward(states[self.stack], states[0], table_NK, facts_B3, cache)
-        return (*states, facts_B3)
+            x_SBD = self._forward(states[self.stack], states[0], table_NK, facts_B3, cache)
+        return (*states[: self.stack], x_SBD, *states[self.stack + 1 :], facts_B3)
 
     def _forward(
         self,

@@ -194,5 +194,4 @@ class FinalNorm(nn.Module):
             normal_SBD = dropout.dropout(normal_SBD, facts_B3[:, KEY], site, self.probability, first)
         if self.is_last:
             return normal_SBD, facts_B3
-        states[self.stack] = normal_SBD
-        return (*states, facts_B3)
+        return (*states[: self.stack], normal_SBD, *states[self.stack + 1 :], facts_B3)
