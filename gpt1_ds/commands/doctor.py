@@ -9,18 +9,29 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError, LaunchError, TrainingError
+from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
+from gpt1_ds.common.files import this_node
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, file_name, read, verdict
+from gpt1_ds.plan import proof
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+
+PROOF = "gpt1_ds.diagnostics.self_proof"  # the module whose functions run on the ranks
+
+SECONDS = 100  # that the self-proof may take
+LAST = 0.2  # of them are for the ranks that come last
 
 REQUIRED = {
     "torch": "2.11",
@@ -55,7 +66,9 @@ Finding = tuple[str, str]  # one line: (ok, note for a choice or a limit, or pro
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    proof = "prove on the GPUs of this host, in two minutes, what training promises; exit code 2 where it does not hold"
+    proof = (
+        "prove on the GPUs of this host, in two minutes, what training promises; turns on there what only saves time"
+    )
     parser.add_argument("--gpu", action="store_true", help=proof)
     out = "with --gpu: where the result goes (default: gpu-check-HOST-DATE.json)"
     parser.add_argument("--out", metavar="FILE", help=out)
@@ -88,17 +101,69 @@ def check_gpus(out: Path | None) -> int:
     return prove(configuration(count), count, out)
 
 
-def prove(config: Config, ranks: int, out: Path | None) -> int:
-    """The self-proof of `config` on local ranks; the exit code."""
-    from gpt1_ds.diagnostics.report import Record, conclude
+def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) -> int:
+    """The self-proof of `config` on local ranks, within `limit` seconds; the exit code. On GPUs it is kept whether all
+    of it holds: training asks for that.
+    """
+    from gpt1_ds.diagnostics.self_proof import DETERMINISTIC, today
+
+    host, until = this_node(), time.time() + limit
+    path = (out or Path(file_name(host, today()))).absolute()
+    Ledger(path, shown=None).write(Report(host, today(), ranks, {}, {}, [], ["all checks"]))
+    ledger = Ledger(path, until - LAST * limit, [DETERMINISTIC])
+    _, problem = _ranks("prove", (config, 0, ledger), ranks, until)
+    found = read(path)
+    done = Ledger(path, shown=len(found.records) + bool(found.toolchain))
+    if problem:
+        found = found.with_records([Record("the ranks of the self-proof", False, note=problem)])
+    if time.time() + LAST * limit / 2 <= until:
+        done.write(found, found.not_reached)
+        more, problem = _ranks("prove_determinism", (config,), ranks, until)
+        if problem:  # torch refuses operations that do not repeat
+            more = [Record(DETERMINISTIC, False, note=problem)]
+        missing = [name for name in found.not_reached if name != DETERMINISTIC]
+        found = replace(found.with_records(more), not_reached=missing)
+    done.write(found, found.not_reached)
+    print(*verdict(found), *_kept(found), path, sep="\n")
+    return 0 if found.holds else EXIT_USAGE
+
+
+def _ranks(function: str, arguments: tuple[Any, ...], ranks: int, until: float) -> tuple[Any, str]:
+    """(what rank 0 gives, why the ranks ended early; empty where they did not). They are killed where they do not end
+    in time: whoever hangs in the driver hears no other signal.
+    """
     from gpt1_ds.launcher import launch
 
-    found = launch.run("gpt1_ds.diagnostics.self_proof:prove", (config,), ranks)[0]
+    timer = threading.Timer(max(1.0, until - time.time()), launch.signal_ranks, (signal.SIGKILL,))
+    timer.daemon = True
+    timer.start()
     try:
-        more = launch.run("gpt1_ds.diagnostics.self_proof:prove_determinism", (config,), ranks)[0]
-    except (LaunchError, TrainingError) as error:  # torch refuses operations that do not repeat
-        more = [Record("a step with train.deterministic=true", False, note=str(error).splitlines()[-1])]
-    return conclude(found.with_records(more), out)
+        return launch.run(f"{PROOF}:{function}", arguments, ranks)[0], ""
+    except (LaunchError, TrainingError) as error:
+        late = "no end in time, and killed: the first of the checks that were not reached was under way"
+        return None, str(error).splitlines()[-1] if time.time() < until else late
+    finally:
+        timer.cancel()
+
+
+def _kept(found: Report) -> Iterator[str]:
+    """Keep whether this toolchain is proven; what that means for training here. Nothing on CPUs."""
+    tools = found.toolchain
+    if not tools.get("capability"):
+        return
+    key = proof.toolchain(tools["device"], tools["capability"], tools["cuda"])
+    what = "Triton kernels, CUDA graphs and overlapped reductions"
+    if found.holds:
+        kept = proof.keep(key, found.world)
+        yield f"{what} are on from now on for this GPU and these versions on {_several(found.world)}: {kept}"
+    else:
+        proof.forget(key)
+        again = "; run it once more: what was compiled is kept" * (not found.failing)
+        yield f"{what} stay off{again}"
+
+
+def _several(ranks: int) -> str:
+    return "any number of ranks" if ranks > 1 else "one rank"
 
 
 def report() -> int:

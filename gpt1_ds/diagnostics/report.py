@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,12 @@ class Report:
     devices: dict[str, int]  # host -> GPUs that it has; cores where there is none
     toolchain: dict[str, Any]  # of rank 0: versions and the device
     records: list[Record]
+    not_reached: list[str] = field(default_factory=list)  # checks for which there was no time, or that a kill cut off
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check was made and none fails."""
+        return not self.failing and not self.not_reached
 
     @property
     def failing(self) -> list[Record]:
@@ -55,25 +61,67 @@ class Report:
 
     @property
     def file_name(self) -> str:
-        return f"{NAME}-{re.sub('[^A-Za-z0-9.-]', '_', self.host)}-{self.date}.json"
+        return file_name(self.host, self.date)
 
     def value(self, name: str) -> float | None:
         """Of the first record whose name begins so."""
         return next((record.value for record in self.records if record.name.startswith(name)), None)
 
     def with_records(self, more: list[Record]) -> Report:
-        return Report(**{**vars(self), "records": [*self.records, *more]})
+        return replace(self, records=[*self.records, *more])
+
+
+def file_name(host: str, date: str) -> str:
+    """Where a report of this host and day goes, if nobody says where."""
+    return f"{NAME}-{re.sub('[^A-Za-z0-9.-]', '_', host)}-{date}.json"
+
+
+@dataclass
+class Ledger:
+    """The file of a self-proof while it grows. Each record is in it, and on the terminal, as soon as it is found: what
+    a kill leaves says what was not reached.
+    """
+
+    path: Path
+    until: float = float("inf")  # seconds since 1970: no check begins that might end later
+    later: Sequence[str] = ()  # checks that other processes make afterwards
+    shown: int | None = 0  # lines on the terminal so far; None: there will be none
+
+    def write(self, report: Report, waiting: Sequence[str] = ()) -> None:
+        """`waiting` are the checks that are under way or still to come."""
+        write(replace(report, not_reached=[*waiting, *self.later]), self.path)
+        if self.shown is None:
+            return
+        new = [*_head(report), *map(_line, report.records)][self.shown :]
+        self.shown += len(new)
+        if new:
+            print(*new, sep="\n", flush=True)
 
 
 def lines(report: Report) -> Iterator[str]:
-    """For a terminal: the toolchain, a line for each record, the verdict."""
-    known = {key: value for key, value in report.toolchain.items() if value is not None}
-    yield ", ".join(f"{key} {shown(str(value))}" for key, value in known.items())
-    for record in report.records:
-        yield shown(str(record))
-    count = len(report.failing)
+    """For a terminal: the toolchain, a line for each record, what was not reached, the verdict."""
+    yield from _head(report)
+    yield from map(_line, report.records)
+    yield from verdict(report)
+
+
+def verdict(report: Report) -> Iterator[str]:
+    """What was not reached, and what that makes of the whole."""
+    yield from (f"{'missing':8}{shown(name)}: not reached" for name in report.not_reached)
+    count, missing = len(report.failing), len(report.not_reached)
     promises = f"all {len(report.records)} checks hold" if not count else f"{count} of {len(report.records)} fail"
+    promises += f", {missing} more were not reached" * bool(missing)
     yield f"{promises} ({amount(report.world, 'rank')} on {', '.join(report.devices)})"
+
+
+def _head(report: Report) -> Iterator[str]:
+    known = {key: value for key, value in report.toolchain.items() if value is not None}
+    if known:
+        yield ", ".join(f"{key} {shown(str(value))}" for key, value in known.items())
+
+
+def _line(record: Record) -> str:
+    return shown(str(record))
 
 
 def conclude(report: Report, out: Path | None) -> int:
@@ -82,7 +130,7 @@ def conclude(report: Report, out: Path | None) -> int:
     print(*lines(report), sep="\n")
     write(report, path)
     print(path)
-    return EXIT_USAGE if report.failing else 0
+    return 0 if report.holds else EXIT_USAGE
 
 
 def write(report: Report, path: Path) -> None:
@@ -106,11 +154,15 @@ def read(path: Path) -> Report:
 
 
 def _report(raw: Mapping[str, Any]) -> Report:
+    raw = {"not_reached": [], **raw}  # files of earlier versions have none
     values = {field.name: raw[field.name] for field in fields(Report)}
     kinds = {"host": str, "date": str, "world": int, "devices": dict, "toolchain": dict, "records": list}
+    kinds["not_reached"] = list
     for name, kind in kinds.items():
         if not isinstance(values[name], kind):
             raise TypeError(f"{name} is no {kind.__name__}")
+    if not all(isinstance(name, str) for name in values["not_reached"]):
+        raise TypeError("not_reached names no checks")
     values["records"] = [_record(one) for one in values["records"]]
     return Report(**values)
 

@@ -14,6 +14,8 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.diagnostics.report import Record
+from gpt1_ds.model.proven import capability
+from gpt1_ds.plan import proof
 from gpt1_ds.training.provenance import cuda_versions, provenance
 
 PACKAGES = ("torch", "triton", "deepspeed", "megatron-core", "numpy")
@@ -29,11 +31,13 @@ def toolchain(device: torch.device) -> dict[str, Any]:
     return {
         "gpt1_ds": f"{gpt1_ds.__version__} (code {provenance()['code']})",
         "device": name,
+        "capability": capability(device) if cuda else None,
         "count": device_count(device),
         "memory_gib": round(size / 2**30, 1),
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
         **cuda_versions(),
+        "sources": proof.sources(),
         "compiler": _compiler(),
     }
 

@@ -43,8 +43,13 @@ def has_passed(device: torch.device, ranks: int) -> bool:
 
 
 def toolchain(device: torch.device) -> proof.Toolchain:
-    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    return proof.toolchain(torch.cuda.get_device_name(device), capability, torch.__version__, torch.version.cuda)
+    """What a proof of this GPU holds for."""
+    return proof.toolchain(torch.cuda.get_device_name(device), capability(device), torch.version.cuda)
+
+
+def capability(device: torch.device) -> str:
+    """Such as 9.0."""
+    return ".".join(map(str, torch.cuda.get_device_capability(device)))
 
 
 def unproven(device: torch.device) -> str:

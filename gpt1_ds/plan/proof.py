@@ -34,17 +34,16 @@ class Proof:
 MEASURED: tuple[Proof, ...] = ()  # by the developers: no GPU so far
 
 
-def toolchain(device: str, capability: str, torch: str, cuda: str | None) -> Toolchain:
-    """What a proof holds for: a GPU's name and compute capability, the versions of torch and of its CUDA as torch says
-    them, and those of the other libraries, the driver and this program's sources.
+def toolchain(device: str, capability: str, cuda: str | None) -> Toolchain:
+    """What a proof holds for: a GPU's name and compute capability and the version of CUDA, as torch says them, and what
+    is installed: the driver, the libraries and this program's sources.
     """
     return {
         "device": device,
         "capability": capability,
         "driver": (gpus.driver_version() or "unknown").partition(".")[0],
-        "torch": torch,
         "cuda": str(cuda),
-        **{package: _version(package) for package in ("triton", "deepspeed")},
+        **{package: _version(package) for package in ("torch", "triton", "deepspeed")},
         "code": sources(),
     }
 

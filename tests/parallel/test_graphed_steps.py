@@ -161,6 +161,8 @@ def test_no_weight_remembers_the_stream_of_an_earlier_pass(layout: list[str], ti
 
 
 def check_here(how: str, overrides: list[str]) -> Any:
+    import torch
+
     from gpt1_ds.config import load
     from gpt1_ds.diagnostics import steps
     from gpt1_ds.engine.session import distributed_session
@@ -168,7 +170,7 @@ def check_here(how: str, overrides: list[str]) -> Any:
     as_on_cuda(how)
     config = load([], [*MODEL, "train.global_batch=4", "train.micro_batch=2", "model.vocab_size=500", *overrides])
     with distributed_session(config) as groups:
-        return steps.graph(config, groups)
+        return steps.Steps(config, groups, torch.device("cpu")).graph()
 
 
 @pytest.mark.parametrize(

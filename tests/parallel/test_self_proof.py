@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from gpt1_ds.commands import doctor
 from gpt1_ds.config import Config, load
-from gpt1_ds.diagnostics.report import Record, Report, read
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, read
 from gpt1_ds.launcher import launch
 
 HERE = "tests.parallel.test_self_proof"
@@ -26,7 +28,7 @@ def test_doctor_proves_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "gpu-check.json"
-    assert doctor.prove(config(), 2, out) == 0
+    assert doctor.prove(config(), 2, out, limit=600) == 0
     found = read(out)
     names = [record.name for record in found.records]
     for wanted in ("versions", "dropout masks of hidden", "dropout masks of exact", "block, exact attention, fp32"):
@@ -45,6 +47,65 @@ def test_doctor_proves_this_machine(
     assert speed.value > 0
     assert (found.world, found.failing) == (2, [])
     assert f"all {len(names)} checks hold (2 ranks on {found.host})" in capsys.readouterr().out
+
+
+def prove(kept: Config, gpus_per_node: int, ledger: Ledger) -> Report:
+    """The self-proof on one rank, which ends in the midst of it: see the name of its ledger."""
+    from gpt1_ds.diagnostics import numerics, self_proof
+
+    def stuck(device: object) -> Record:
+        if ledger.path.stem == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        time.sleep(600)
+        raise AssertionError("nobody waits so long")
+
+    numerics.attention_masks = stuck  # type: ignore[assignment]
+    return self_proof.prove(kept, gpus_per_node, ledger)
+
+
+def prove_determinism(_: Config) -> list[Record]:
+    return [Record("a step twice, deterministic", True, 0, 0)]
+
+
+@pytest.mark.parametrize(("how", "limit"), [("killed", 300), ("hangs", 12)])
+def test_what_ends_in_the_midst_leaves_what_it_found(
+    how: str, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "PROOF", HERE)
+    out, began = tmp_path / f"{how}.json", time.monotonic()
+    assert doctor.prove(config(), 1, out, limit) == 2
+    assert time.monotonic() - began < limit + 10
+    found = read(out)
+    (failing,) = found.failing
+    assert failing.name == "the ranks of the self-proof"
+    assert "killed" in failing.note
+    assert "block, exact attention, bf16" in found.not_reached
+    assert "the ranks of the self-proof" in capsys.readouterr().out
+    if how == "killed":
+        assert [record.name for record in found.records][1].startswith("dropout masks of hidden states")
+        assert found.not_reached[0] == "dropout masks of exact attention"
+        assert found.records[-1].name == "a step twice, deterministic", "what comes later is reached all the same"
+    else:
+        assert "a step twice, deterministic" in found.not_reached
+
+
+def hurried(folder: Path) -> Report:
+    """The self-proof with 300 seconds, of a check that may take an hour and one that takes no time."""
+    from gpt1_ds.diagnostics import self_proof
+
+    def check(name: str, seconds: float) -> self_proof.Check:
+        return self_proof.Check(name, seconds, lambda: [Record(name, True)])
+
+    self_proof.checks = lambda *_: [check("long", 3600), check("short", 0)]
+    return self_proof.prove(config(), 0, Ledger(folder / "gpu-check.json", time.time() + 300, shown=None))
+
+
+def test_a_check_that_may_not_end_in_time_does_not_begin(tmp_path: Path) -> None:
+    first, second = launch.run(f"{HERE}:hurried", (tmp_path,), 2)
+    assert first == second == read(tmp_path / "gpu-check.json")
+    assert [record.name for record in first.records[1:]] == ["short"]
+    assert first.not_reached == ["long"]
 
 
 def broken(kind: str) -> Report:

@@ -3,7 +3,9 @@
 import platform
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from gpt1_ds.cli import main
 from gpt1_ds.commands import doctor
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.config import load
-from gpt1_ds.diagnostics.report import Report, read
+from gpt1_ds.diagnostics.report import Record, Report, read
 from gpt1_ds.launcher import launch
+from gpt1_ds.plan import proof
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -87,18 +90,79 @@ def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert "--out=x.json: only the self-proof writes a file; add --gpu" in capsys.readouterr().err
 
 
+KEYS = {"torch": "2.13.0", "device": "Some GPU", "capability": "9.0", "cuda": "13.0"}
+GOOD, BAD = Record("masks", True, 0, 0), Record("masks", False, 1, 0, "report it")
+
+
+def ranks_say(
+    monkeypatch: pytest.MonkeyPatch, records: list[Record], last: object, skipped: Sequence[str] = (), **keys: str
+) -> None:
+    """What the ranks of the self-proof find; `last` is what those of the deterministic step give or raise."""
+
+    def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[object]:
+        if target.endswith(":prove"):
+            report = Report("node1", "2026-11-22", ranks, {"node1": ranks}, keys, records)
+            arguments[2].write(report, skipped)
+            return [report] * ranks
+        if isinstance(last, Exception):
+            raise last
+        return [last] * ranks
+
+    monkeypatch.setattr(launch, "run", run)
+
+
 def test_a_step_that_cannot_repeat_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """torch raises where an operation has no deterministic form: the rest of the file is kept."""
-
-    def run(target: str, arguments: tuple[object, ...], ranks: int) -> list[object]:
-        if target.endswith(":prove"):
-            return [Report("node1", "2026-11-22", ranks, {"node1": ranks}, {}, [])] * ranks
-        raise LaunchError("rank 0 failed:\nTraceback\nRuntimeError: cumsum has no deterministic implementation")
-
-    monkeypatch.setattr(launch, "run", run)
+    error = LaunchError("rank 0 failed:\nTraceback\nRuntimeError: cumsum has no deterministic implementation")
+    ranks_say(monkeypatch, [GOOD], error)
     assert doctor.prove(load(), 8, tmp_path / "gpu-check.json") == 2
-    (failing,) = read(tmp_path / "gpu-check.json").failing
+    found = read(tmp_path / "gpu-check.json")
+    (failing,) = found.failing
     assert failing.note == "RuntimeError: cumsum has no deterministic implementation"
-    assert "problem a step with train.deterministic=true:" in capsys.readouterr().out
+    assert (found.records[0], found.not_reached) == (GOOD, [])
+    assert "problem a step twice, deterministic:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("records", "skipped", "code", "said"),
+    [
+        ([GOOD], [], 0, "Triton kernels, CUDA graphs and overlapped reductions are on from now on for this GPU"),
+        ([BAD], [], 2, "Triton kernels, CUDA graphs and overlapped reductions stay off\n"),
+        ([GOOD], ["loss"], 2, "stay off; run it once more: what was compiled is kept\n"),
+    ],
+)
+def test_training_learns_whether_all_of_it_holds(
+    records: list[Record],
+    skipped: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    key = proof.toolchain("Some GPU", "9.0", "13.0")
+    proof.keep(key, 1)  # of an earlier time
+    ranks_say(monkeypatch, records, [GOOD], skipped, **KEYS)
+    assert doctor.prove(load(), 8, tmp_path / "gpu-check.json") == code
+    out = capsys.readouterr().out
+    assert said in out
+    assert proof.passed(key, 1) is proof.passed(key, 64) is (code == 0)
+    assert read(tmp_path / "gpu-check.json").not_reached == skipped
+    assert ("missing loss: not reached\n" in out) is bool(skipped)
+
+
+def test_nothing_is_kept_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ranks_say(monkeypatch, [GOOD], [GOOD], torch="2.13.0")
+    assert doctor.prove(load(), 2, tmp_path / "gpu-check.json") == 0
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_time_the_last_ranks_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks_say(monkeypatch, [GOOD], LaunchError("they started"), **KEYS)
+    assert doctor.prove(load(), 1, tmp_path / "gpu-check.json", limit=-1) == 2
+    found = read(tmp_path / "gpu-check.json")
+    assert (found.failing, found.not_reached) == ([], ["a step twice, deterministic"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.diagnostics.report import Record, Report, conclude, lines, read, write
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, conclude, lines, read, write
 
 GOOD = Record("masks, different bits", True, 0, 0)
 SEEN = Record("all-reduce of 4 MiB, GB/s", True, 12.5, None, "link unknown")
@@ -47,6 +48,38 @@ def test_the_terminal_and_the_exit_code(
     assert read(Path("mine.json")).failing == [BAD]
 
 
+def test_a_ledger_has_each_record_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gpu-check.json"
+    ledger = Ledger(path, later=["a step twice, deterministic"])
+    ledger.write(report(), ["masks", "loss"])
+    assert capsys.readouterr().out.splitlines() == ["torch 2.13.0"]
+    assert read(path) == replace(report(), not_reached=["masks", "loss", "a step twice, deterministic"])
+    ledger.write(report(GOOD), ["loss"])
+    assert capsys.readouterr().out.splitlines() == ["ok      masks, different bits: 0 (limit 0)"]
+    assert read(path) == replace(report(GOOD), not_reached=["loss", "a step twice, deterministic"])
+    assert not read(path).holds
+    Ledger(path, shown=None).write(report(GOOD, SEEN))
+    assert capsys.readouterr().out == ""
+    assert read(path).holds
+
+
+def test_what_was_not_reached_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert conclude(replace(report(GOOD), not_reached=["loss"]), tmp_path / "gpu-check.json") == 2
+    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+        "missing loss: not reached",
+        "all 1 checks hold, 1 more were not reached (8 ranks on node 1/x)",
+    ]
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "gpu-check.json"
+    write(report(GOOD), path)
+    raw = json.loads(path.read_text())
+    assert raw.pop("not_reached") == []
+    path.write_text(json.dumps(raw))
+    assert read(path) == report(GOOD)
+
+
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     shown = list(lines(report(Record("a\x1b[2J", True, note="\x1b]0;"))))
     assert not any("\x1b" in line for line in shown)
@@ -62,6 +95,8 @@ def test_what_a_terminal_would_obey_is_written_out() -> None:
         {"records": [{"name": "a", "ok": True, "more": 1}]},
         {"devices": 8},
         {"world": None},
+        {"not_reached": "loss"},
+        {"not_reached": [1]},
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tools(**changes: str) -> proof.Toolchain:
-    return {**proof.toolchain("NVIDIA H100 80GB HBM3", "9.0", "2.13.0", "13.0"), **changes}
+    return {**proof.toolchain("NVIDIA H100 80GB HBM3", "9.0", "13.0"), **changes}
 
 
 def test_nothing_is_proven_at_first() -> None:
