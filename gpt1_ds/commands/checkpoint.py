@@ -89,13 +89,14 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import_options(parser: argparse.ArgumentParser) -> None:
-    origins = "hf: a folder of a GPT-1, GPT-2, BERT or RoBERTa of transformers; openai: the release of 2018"
+    models = "a GPT-1, GPT-2, BERT, RoBERTa or T5 of transformers, or of sentence-transformers"
+    origins = f"hf: a folder of {models}; openai: the release of 2018"
     parser.add_argument("--from", dest="origin", choices=("hf", "openai"), required=True, help=origins)
     parser.add_argument("--source", required=True, metavar="DIR", help="the folder that holds the weights")
     parser.add_argument("--out", required=True, metavar="CKPT", help="a new folder for the checkpoint")
     parser.add_argument("--tokenizer", metavar="DIR", help="the model's (default: what the source folder holds)")
-    heads = "hf: what a fine-tuned model reads: single (one text), pair, or its task (default: it has no head)"
-    parser.add_argument("--task", metavar="NAME", help=heads)
+    heads = "hf: what a fine-tuned model reads: single (one text), pair, or its task; none: its head is left out"
+    parser.add_argument("--task", metavar="NAME", help=f"{heads} (default: it has no head)")
     parser.add_argument("--unverified", action="store_true", help="openai: take files that are not the released ones")
 
 

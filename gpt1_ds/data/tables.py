@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.remote import opened
 from gpt1_ds.data.segments import Segment, SourceFile
 
 PARQUET, ARROW = ".parquet", ".arrow"
-ROWS = 512  # that are text in memory at once
+ROWS = 512  # that are read at once
+MOST_BYTES = 1 << 30  # of text in so many rows: a few bytes of a file can name one text many times
+TEXT_BYTES = 64 << 20  # that are text in memory at once, unless one document is longer
 BUFFER_BYTES = 1 << 20
 _AGAIN = "make the file again"
 
@@ -40,12 +44,37 @@ def read_table(segment: Segment) -> Iterator[str | None]:
         for batch in batches:
             column = batch.column(segment.file.text_key)
             for first in range(0, len(column), ROWS):
-                try:
-                    texts = column.slice(first, ROWS).to_pylist()
-                except UnicodeDecodeError as error:
-                    shown = f"column {segment.file.text_key!r} holds bytes that are not UTF-8 ({error.reason})"
-                    raise DataError(f"{segment.file}: {shown}; {_AGAIN}") from None
-                yield from texts
+                for some in _affordable(segment.file, column.slice(first, ROWS)):
+                    try:
+                        texts = some.to_pylist()
+                    except UnicodeDecodeError as error:
+                        shown = f"column {segment.file.text_key!r} holds bytes that are not UTF-8 ({error.reason})"
+                        raise DataError(f"{segment.file}: {shown}; {_AGAIN}") from None
+                    yield from texts
+
+
+def _affordable(file: SourceFile, column: Any) -> Iterator[Any]:
+    """Slices of at most TEXT_BYTES or one row. Raises DataError for rows that expand to more than MOST_BYTES."""
+    from pyarrow import compute, string, types
+
+    if types.is_string_view(column.type):
+        column = column.cast(string())
+    if types.is_dictionary(column.type):
+        sizes = compute.take(compute.binary_length(column.dictionary), column.indices)
+    else:
+        sizes = compute.binary_length(column)
+    ends = np.cumsum(sizes.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
+    if len(ends) and ends[-1] > MOST_BYTES:
+        raise DataError(
+            f"{file}: {len(ends)} rows of column {file.text_key!r} expand to {ends[-1]:,} bytes of text; at most "
+            f"{MOST_BYTES:,} are read; write long documents as .txt files"
+        )
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + TEXT_BYTES, side="right")))
+        yield column.slice(first, last - first)
+        first = last
 
 
 def _parquet_batches(table: Any, segment: Segment) -> Iterator[Any]:
@@ -98,7 +127,8 @@ def _table(file: SourceFile) -> Iterator[Any]:
                     yield source, reader
                 return
             source = stream if file.is_remote else file.path
-            with pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
+            settings = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "read_dictionary": [file.text_key]}
+            with pyarrow.parquet.ParquetFile(source, **settings) as table:  # a dictionary's texts stay one each
                 _check_column(file, table.schema_arrow)
                 yield table
     except pyarrow.ArrowException as error:

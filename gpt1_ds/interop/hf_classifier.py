@@ -9,7 +9,7 @@ A folder does not say whether the head reads one text or two, or which task it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ COLUMNS = {
     "single": ColumnsConfig(text="text", label="label"),
     "pair": ColumnsConfig(text="text", text2="text2", label="label"),
 }
-TASKS = (*COLUMNS, *(name for name in SPECS if name != TABLE))  # what --task may say
+NONE = "none"  # the head is left out
+TASKS = (*COLUMNS, NONE, *(name for name in SPECS if name != TABLE))  # what --task may say
 UNNAMED = "LABEL_"  # with which transformers begins the names of classes that have none
 
 
@@ -74,6 +75,7 @@ def read_classifier(
     `limit` is in tokens of a sequence. Raises CheckpointError.
     """
     source = settings.path.parent
+    _check_class(settings, family)
     if outputs is None:
         if name is not None:
             raise CheckpointError(f"{source}: has no head of a fine-tuned model; leave --task {name} out")
@@ -84,7 +86,7 @@ def read_classifier(
     if name is None:
         raise CheckpointError(
             f"{source}: is a fine-tuned model; say what it reads: --task single (one text), pair (two), or the name of "
-            f"its task: {', '.join(TASKS[len(COLUMNS) :])}"
+            f"its task: {', '.join(TASKS[len(COLUMNS) + 1 :])}; --task none leaves its head out"
         )
     names: tuple[str, ...] = () if outputs == 1 else _names(settings, outputs)
     config = _config(name, names, _dropout(settings, family, model), limit)
@@ -99,6 +101,29 @@ def read_classifier(
     return Classifier(task, config, head, *order[1:])
 
 
+def _check_class(settings: Settings, family: Family) -> None:
+    """Raises CheckpointError for a class with a head of another kind than those that are read here."""
+    given = settings.values.get("architectures")
+    name = given[0] if isinstance(given, list) and given and isinstance(given[0], str) else ""
+    heads = (f"{family.stem}ForSequenceClassification", f"{family.stem}ForNextSentencePrediction")
+    known = (family.language_model, family.pairs, family.choices, *heads)
+    if not name.startswith(f"{family.stem}For") or name in known:
+        return
+    way = f"--task {NONE} imports its weights without the head" if family.prefix else "name the folder of another class"
+    raise CheckpointError(f"{settings.path}: architectures {name:.80}: its head has no counterpart here; {way}")
+
+
+def left_out(names: Collection[str], family: Family, source: Path) -> list[str]:
+    """Which of the `names` of tensors `--task none` leaves out: all that are of no base model and no language model.
+    Raises CheckpointError where there is none.
+    """
+    known = tuple(beginning for beginning in ("cls.", "lm_head.") if beginning in family.outside)
+    found = sorted(name for name in names if not name.startswith((family.prefix, *known))) if family.prefix else []
+    if not found or not any(name.startswith(family.prefix) for name in names):
+        raise CheckpointError(f"{source}: has no head of a fine-tuned model; leave --task {NONE} out")
+    return found
+
+
 def _is_choice(settings: Settings, family: Family) -> bool:
     """Raises CheckpointError for a class with another head than those that are read here."""
     choices = family.choices if family.classifier != "linear" else None  # of GPT's the head is left out
@@ -107,7 +132,7 @@ def _is_choice(settings: Settings, family: Family) -> bool:
     if not isinstance(given, list) or given[0] not in known:
         raise CheckpointError(
             f"{settings.path}: architectures {given!r:.80}: of models with a head, {' and '.join(known)} can be "
-            "imported; import another one without its head, as save_pretrained of its base model writes it"
+            f"imported; --task {NONE} imports another one without its head"
         )
     return bool(given[0] == choices)
 

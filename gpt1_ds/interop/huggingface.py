@@ -31,7 +31,7 @@ from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
-from gpt1_ds.interop import sentence_folder
+from gpt1_ds.interop import hf_classifier, sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
@@ -161,19 +161,27 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     if not source.is_dir():
         if source.is_file():
             external.refuse_pickle(source)
-        raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}")
+        hint = "" if source.exists() else f"; `hf download OWNER/{source.name} --local-dir DIR` gets one from the hub"
+        raise CheckpointError(f"{source}: not a folder; --source names the one that holds {CONFIG} and {WEIGHTS}{hint}")
     sentence = sentence_folder.read(source) if sentence_folder.is_sentence_folder(source) else None
     source = source if sentence is None else sentence.encoder
     files = _weight_files(source)
     config = external.inside(source, CONFIG)
-    family, model, facts = read_config(config)
-    tokenizer = tokenizer or _carried_tokenizer(source, family, scratch)
     headers = {file: _header(source, file, expected) for file, expected in files.items()}
+    family, model, facts = read_config(config, lambda one, other: _differ(source, headers, one, other))
+    own, tokenizer = tokenizer is None, tokenizer or _carried_tokenizer(source, family, scratch)
     remarks, wanted = _left_out(family, headers)
+    if task == hf_classifier.NONE:
+        names = hf_classifier.left_out([name for header in wanted.values() for name in header], family, source)
+        remarks.append(f"{', '.join(names)} left out, as --task {task} says")
+        wanted = {file: {n: facts for n, facts in one.items() if n not in names} for file, one in wanted.items()}
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
     head = shapes.get(family.head_weight or "")
     settings = Settings(config, external.read_object(config), family.title)
-    tuned = read_classifier(settings, family, model, head[0] if head else None, task, _length_limit(source, model))
+    limit = _length_limit(source, model)
+    tuned = None
+    if task != hf_classifier.NONE:
+        tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)
     weights = our_weights(family, _tensors(source, wanted, family), parts.shapes, facts) | parts.drawn()
@@ -181,10 +189,9 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         weights, remarks = tuned.ordered(weights), [*remarks, *tuned.remarks]
     vector, remarks = None, [*remarks, *parts.remarks]
     if sentence is not None:
-        limit = _length_limit(source, model)
-        vector = sentence_folder.completed(sentence, model, _around(source, tokenizer), limit)
+        vector = sentence_folder.completed(sentence, model, _around(source, tokenizer))
         remarks += [*sentence.remarks, f"vectors of at most {vector.limit} tokens: {vector}"]
-    return Imported("hf", source, model, weights, tuple(remarks), parts.head, tuned, vector), tokenizer
+    return Imported("hf", source, model, weights, tuple(remarks), parts.head, tuned, vector, own), tokenizer
 
 
 def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -247,6 +254,18 @@ def _header(source: Path, file: str, expected: set[str] | None) -> dict[str, Ten
         name = min(header.keys() ^ expected)
         raise CheckpointError(f"{path}: {INDEX} and this file disagree on {name!r:.80}; download both again")
     return header
+
+
+def _differ(source: Path, headers: dict[str, dict[str, TensorFacts]], one: str, other: str) -> bool:
+    """Whether the files have both tensors, and not alike."""
+    found = [
+        value
+        for name in (one, other)
+        for file, header in headers.items()
+        if name in header
+        for _, value in external.read_weights(external.inside(source, file), {name: header[name]})
+    ]
+    return len(found) == 2 and not torch.equal(*found)
 
 
 def _check(

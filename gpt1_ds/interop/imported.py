@@ -38,7 +38,7 @@ from gpt1_ds.objectives.sentences import of_head
 
 TENSORS = "state/rank-00000.safetensors"
 VOCABULARY_ROWS = ("tokens.weight", "output.weight", "masked.bias")
-FULL = 128  # models may be released with rows that no token has, up to a multiple of it
+FULL = (8, 16, 32, 64, 128)  # models may be released with rows that no token has, up to a multiple of one of them
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Imported:
     head: HeadSpec | None = None  # besides the language model's
     classifier: Classifier | None = None  # what a fine-tuned model's head is for
     sentence: SentenceVector | None = None  # how sentence-transformers makes vectors with it
+    own_tokenizer: bool = False  # whether the tokenizer was beside the weights
 
 
 def free_place(out: Path) -> Path:
@@ -140,20 +141,23 @@ def fit_vocabulary(
     rows, ids = found.weights["tokens.weight"].shape[0], tokenizer.vocab_size
     roles = {number: role for role, number in tokenizer.special_ids.present().items() if role != "unknown"}
     symbols = {**roles, tokenizer.eod_id: "end of document"}
-    if rows > ids and rows == -(-ids // FULL) * FULL:
+    full = next((multiple for multiple in reversed(FULL) if rows == -(-ids // multiple) * multiple), None)
+    if rows > ids and (full or found.own_tokenizer):
         whole = {name: value[:ids] if name in VOCABULARY_ROWS else value for name, value in found.weights.items()}
-        remark = f"rows {ids} to {rows - 1} belong to no token id, they fill up a multiple of {FULL}: left out"
+        why = f"they fill up a multiple of {full}" if full else "its own tokenizer makes none of them"
+        remark = f"rows {ids} to {rows - 1} belong to no token id, {why}: left out"
         return replace(config, model=replace(config.model, vocab_size=ids)), whole, [remark]
     if rows > ids:
         raise CheckpointError(
             f"{found.source}: has rows for {rows} token ids, the tokenizer knows {ids}; pass --tokenizer with the "
-            "model's own, and drop ids that were added to the model (resize_token_embeddings) first"
+            "model's own, or put its files into the folder: rows that it makes no id for are then left out"
         )
     missing = range(rows, ids)
     if not symbols.keys() >= set(missing):
         raise CheckpointError(
             f"{found.source}: has rows for {rows} token ids, the tokenizer gives text ids up to "
-            f"{max(set(range(ids)) - symbols.keys())}; pass --tokenizer with the model's own"
+            f"{max(set(range(ids)) - symbols.keys())}; pass --tokenizer with the model's own, or give the model rows "
+            "for the tokens that were added (resize_token_embeddings) first"
         )
     config = replace(config, model=replace(config.model, vocab_size=ids))
     if not missing:

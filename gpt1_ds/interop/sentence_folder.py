@@ -21,6 +21,7 @@ from gpt1_ds.checkpoint import external
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.settings import LARGEST
 from gpt1_ds.interop.hf_task import FineTuned
 from gpt1_ds.model.sentence_head import AnyPooling
 from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
@@ -28,7 +29,7 @@ from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 POOLING = "1_Pooling"
 LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json")  # files that may say max_seq_length
-WEIGHTS = "model.safetensors"
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer_config.json"
 MODES: dict[str, AnyPooling] = {  # keys of versions 2 to 5, in the order in which vectors are joined
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -81,8 +82,8 @@ def is_sentence_folder(source: Path) -> bool:
 
 
 def read(source: Path) -> SentenceFolder:
-    """The modules of a folder, but for the symbols around a text and a limit that only its tokenizer says (0: it does).
-    Raises CheckpointError for what has no counterpart here.
+    """The modules of a folder, but for the symbols around a text. Raises CheckpointError for what has no counterpart
+    here.
     """
     (path, kind), *rest = _modules(source)
     if kind != "Transformer":
@@ -101,7 +102,7 @@ def read(source: Path) -> SentenceFolder:
     prompt, size, remarks = _settings(source, pooling)
     if size is not None:
         steps.append(Step("truncate", size=size))
-    vector = SentenceVector(pooling.modes, _limit(encoder), (), (), prompt, tuple(steps), weights)
+    vector = SentenceVector(pooling.modes, _limit(encoder) or LARGEST["context"], (), (), prompt, tuple(steps), weights)
     return SentenceFolder(source, encoder, vector, remarks)
 
 
@@ -129,7 +130,6 @@ def _modules(source: Path) -> list[tuple[str, str]]:
 class _Pooling:
     path: Path
     modes: tuple[AnyPooling, ...]
-    size: int | None
     includes_prompt: bool
 
 
@@ -144,8 +144,7 @@ def _pooling(folder: Path) -> _Pooling:
         raise CheckpointError(
             f"{path}: pooling {unknown[0]!r:.60} is not known here; {', '.join(get_args(AnyPooling))} are"
         )
-    size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
-    return _Pooling(path, modes, size, values.get("include_prompt") is not False)
+    return _Pooling(path, modes, values.get("include_prompt") is not False)
 
 
 def _step(folder: Path, kind: str) -> tuple[Step, dict[str, Tensor]] | None:
@@ -212,35 +211,40 @@ def _settings(source: Path, pooling: _Pooling) -> tuple[str, int | None, tuple[s
     return prompt, size, remarks
 
 
-def _limit(encoder: Path) -> int:
-    """Tokens of a text at most, those around it included; 0 where only the tokenizer says it."""
-    for name in LIMITS:
+def _limit(encoder: Path) -> int | None:
+    """Tokens of a text at most, those around it included, by the library's own file or the tokenizer's; None: those
+    that the model reads.
+    """
+    for name, key in (*((name, "max_seq_length") for name in LIMITS), (TOKENIZER, "model_max_length")):
         if not (encoder / name).exists():
             continue
         path = external.inside(encoder, name)
         values = external.read_object(path)
-        if values.get("do_lower_case"):
+        if values.get("do_lower_case") and name != TOKENIZER:
             raise CheckpointError(
-                f"{path}: do_lower_case is on: set it in tokenizer_config.json, which the tokenizer reads, and off here"
+                f"{path}: do_lower_case is on: set it in {TOKENIZER}, which the tokenizer reads, and off here"
             )
-        limit = values.get("max_seq_length")
+        if values.get("truncation_side", "right") != "right":
+            raise CheckpointError(
+                f"{path}: truncation_side {values['truncation_side']!r:.40}: texts are cut on the right here"
+            )
+        limit = values.get(key)
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise CheckpointError(f"{path}: max_seq_length {limit!r:.60} is not a whole number from 1")
-        return limit or 0
-    return 0
+            raise CheckpointError(f"{path}: {key} {limit!r:.60} is not a whole number from 1")
+        if limit is not None:
+            return limit
+    return None
 
 
 def completed(
-    found: SentenceFolder, model: ModelConfig, around: tuple[tuple[int, ...], tuple[int, ...]], limit: int | None
+    found: SentenceFolder, model: ModelConfig, around: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> SentenceVector:
-    """The vector with the ids `around` a text, and where no file of the library says how long one is, the tokenizer's
-    `limit`. Raises CheckpointError for modules that do not fit the model.
-    """
+    """The vector with the ids `around` a text. Raises CheckpointError for modules that do not fit the model."""
     if model.kind == "encoder_decoder":
         raise CheckpointError(
             f"{found.source}: sentence vectors are those of BERT, RoBERTa and GPT-2, not of a {model.kind}"
         )
-    most = min(found.vector.limit or limit or model.context, model.context)
+    most = min(found.vector.limit, model.context)
     vector = replace(found.vector, limit=most, first=around[0], last=around[1])
     if vector.limit <= len(vector.first) + len(vector.last):
         raise CheckpointError(f"{found.source}: {most} tokens at most leave no room for a text")

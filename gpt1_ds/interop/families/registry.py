@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gpt1_ds.checkpoint.external import read_object
@@ -12,7 +13,7 @@ from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.rules import Facts
 from gpt1_ds.interop.families.settings import Settings
 
-FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, roberta.FAMILY, bert.FAMILY, t5.FAMILY, t5.GATED)
+FAMILIES = (openai_gpt.FAMILY, gpt2.FAMILY, roberta.FAMILY, bert.FAMILY, *t5.FAMILIES)
 
 
 def family_of_model(source: Path, model: ModelConfig) -> Family:
@@ -31,9 +32,11 @@ def family_of_model(source: Path, model: ModelConfig) -> Family:
     return nearest
 
 
-def read_config(path: Path) -> tuple[Family, ModelConfig, Facts]:
-    """The family and the shape of the model that a `config.json` describes. Raises CheckpointError for another
-    architecture or absurd numbers.
+def read_config(
+    path: Path, differ: Callable[[str, str], bool] = lambda _one, _other: False
+) -> tuple[Family, ModelConfig, Facts]:
+    """The family and the shape of the model that a `config.json` describes; `differ` says of two names of tensors
+    whether its files have both, and not alike. Raises CheckpointError for another architecture or absurd numbers.
     """
     values = read_object(path)
     found = values.get("model_type")
@@ -41,8 +44,8 @@ def read_config(path: Path) -> tuple[Family, ModelConfig, Facts]:
     if not known:
         types = dict.fromkeys(family.model_type for family in FAMILIES)
         raise CheckpointError(f"{path}: model_type {found!r:.60} is not known here; {' or '.join(types)} is")
-    settings = Settings(path, values, known[0].title)
-    family = next(family for family in reversed(known) if family.is_variant(settings))
+    settings = Settings(path, values, known[0].title, differ)
+    family = next(family for family in known if family.is_variant(settings))
     model = family.read_config(settings)
     for problem in model.problems():
         raise CheckpointError(f"{path}: {problem}")

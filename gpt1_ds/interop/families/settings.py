@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,20 @@ def gelu_alone(model: ModelConfig) -> Iterator[str]:
 
 
 class Settings:
-    """The values of a `config.json` of the family `title`. What is missing is what transformers assumes.
+    """The values of a `config.json` of the family `title`. What is missing is what transformers assumes. `differ` says
+    of two names of tensors whether the files beside it have both, and not alike.
 
     All methods raise CheckpointError with one line that names the file, the key and its value.
     """
 
-    def __init__(self, path: Path, values: dict[str, Any], title: str) -> None:
-        self.path, self.values, self.title = path, values, title
+    def __init__(
+        self,
+        path: Path,
+        values: dict[str, Any],
+        title: str,
+        differ: Callable[[str, str], bool] = lambda _one, _other: False,
+    ) -> None:
+        self.path, self.values, self.title, self.differ = path, values, title, differ
 
     def number(self, ours: str, key: str, default: int, *synonyms: str, least: int = 1) -> int:
         """A whole number from `least` to the largest that `ours` may be."""

@@ -1,20 +1,22 @@
 """T5 as transformers has it: three matrices in the place of our one, a table of relative positions in each stack's
-first block. The second version (1.1) has a gated feed-forward layer and a head of its own.
+first block. The second version (1.1) has a gated feed-forward layer and a head of its own, whose input is not scaled;
+each of the three goes with each of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.rules import PAIRS, SAME, TABLES, THREE, TWO, Rule, matrix
-from gpt1_ds.interop.families.settings import Settings
+from gpt1_ds.interop.families.settings import ACTIVATIONS, Settings
 
 _DROPOUTS = ("residual_dropout", "embedding_dropout", "attention_dropout", "ffn_dropout")
+_PROJECTIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
 _CONTEXT = 512  # of pre-training; relative positions know no limit
 
 
@@ -62,7 +64,9 @@ _NEEDS: dict[str, Any] = {
 }
 
 
-def _one_dropout(model: ModelConfig) -> Iterator[str]:
+def _limits(model: ModelConfig, gated: bool) -> Iterator[str]:
+    if model.gated is not gated:
+        yield f"model.activation={model.activation} does not fit"  # another of the four families has it
     for key in _DROPOUTS:
         if getattr(model, key) != model.residual_dropout:
             yield (
@@ -71,8 +75,25 @@ def _one_dropout(model: ModelConfig) -> Iterator[str]:
             )
 
 
-def _is_gated(settings: Settings) -> bool:
-    return bool(settings.one_of("feed_forward_proj", "relu", "gated-gelu") == "gated-gelu")
+def _activation(settings: Settings) -> str:
+    """Two newer keys have precedence over `feed_forward_proj`, whose `gated-gelu` means the tanh form."""
+    values, stated = settings.values, settings.values.get("feed_forward_proj", "relu")
+    parts = stated.split("-") if isinstance(stated, str) else [""]
+    gated = values.get("is_gated_act", parts[0] == "gated")
+    name = values.get("dense_act_fn", "gelu_new" if stated == "gated-gelu" else parts[-1])
+    known = {"gelu_new": "gated_gelu", "gelu_pytorch_tanh": "gated_gelu"} if gated else {"relu": "relu", **ACTIVATIONS}
+    if name not in known:
+        key = next((key for key in ("dense_act_fn", "feed_forward_proj") if key in values), "feed_forward_proj")
+        of = "a gated layer of T5" if gated else "T5"
+        raise CheckpointError(
+            f"{settings.path}: {key} {values.get(key, stated)!r:.60} is not known of {of}; {' or '.join(known)} is"
+        )
+    return known[name]
+
+
+def _has_own_head(settings: Settings) -> bool:
+    """transformers ties the head to the embeddings unless the file has another matrix, whatever the keys say."""
+    return settings.differ("lm_head.weight", "shared.weight")
 
 
 def _read(settings: Settings) -> ModelConfig:
@@ -81,13 +102,13 @@ def _read(settings: Settings) -> ModelConfig:
     settings.switches(is_encoder_decoder=True)
     width, layers = settings.number("width", "d_model", 512), settings.number("layers", "num_layers", 6)
     ffn, decoder = settings.number("ffn", "d_ff", 2048), settings.number("layers", "num_decoder_layers", layers)
-    # transformers 5 saves the second key in the place of the first, which it reads as well
-    tied = settings.values.get("tie_word_embeddings") is not False
-    scaled = tied and settings.values.get("scale_decoder_outputs") is not False
+    # the older key says whether the head's input is scaled, and not whether its matrix is tied
+    scaled = settings.values.get("scale_decoder_outputs", settings.values.get("tie_word_embeddings") is not False)
     values: dict[str, Any] = {
         **dict.fromkeys(_DROPOUTS, settings.real("dropout_rate", 0.1)),
         **{key: value for key, value in _NEEDS.items() if key != "embedding_norm"},
-        **({"logit_scale": "inverse_root_width"} if scaled else {"tied": False}),
+        "logit_scale": "inverse_root_width" if scaled else "one",
+        "tied": not _has_own_head(settings),
     }
     return ModelConfig(
         vocab_size=settings.number("vocab_size", "vocab_size", 32128),
@@ -99,7 +120,7 @@ def _read(settings: Settings) -> ModelConfig:
         heads=settings.number("heads", "num_heads", 8),
         head_width=settings.number("head_width", "d_kv", 64),
         norm_eps=settings.real("layer_norm_epsilon", 1e-6),
-        activation="gated_gelu" if _is_gated(settings) else "relu",
+        activation=_activation(settings),  # type: ignore[arg-type]  # a value of the tables above
         init="t5",
         **values,
     )
@@ -119,37 +140,40 @@ def _write(model: ModelConfig, pad: int) -> dict[str, Any]:
         "relative_attention_max_distance": FARTHEST,
         "dropout_rate": model.residual_dropout,
         "layer_norm_epsilon": model.norm_eps,
-        "feed_forward_proj": "gated-gelu" if model.gated else "relu",
+        "feed_forward_proj": _PROJECTIONS[model.activation],
         "is_encoder_decoder": True,
         "tie_word_embeddings": model.tied,
+        "scale_decoder_outputs": model.logit_scale != "one",
         "decoder_start_token_id": pad,
     }
 
 
-FAMILY = Family(
-    model_type="t5",
-    title="T5",
-    stem="T5",
-    language_model="T5ForConditionalGeneration",
-    prefix="",
-    needs={**_NEEDS, "activation": "relu", "tied": True, "logit_scale": "inverse_root_width"},
-    limits=_one_dropout,
-    read_config=_read,
-    write_config=_write,
-    rules=(*_RULES, _up("encoder", 1, "wi"), _up("decoder", 2, "wi")),
-    copies={
-        "encoder.embed_tokens.weight": "shared.weight",
-        "decoder.embed_tokens.weight": "shared.weight",
-        "lm_head.weight": "shared.weight",
-    },
-    left_out=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-    why_left_out="an unused table of old files",
-)
-GATED = replace(
-    FAMILY,
-    title="T5 1.1",
-    needs={**_NEEDS, "activation": "gated_gelu", "tied": False, "logit_scale": "one"},
-    rules=(*_RULES, _up("encoder", 1, "wi_0", "wi_1"), _up("decoder", 2, "wi_0", "wi_1"), matrix("output", "lm_head")),
-    copies=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), "shared.weight"),
-    is_variant=_is_gated,
-)
+def _family(gated: bool, tied: bool) -> Family:
+    up = ("wi_0", "wi_1") if gated else ("wi",)
+    copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *(("lm_head.weight",) if tied else ()))
+    return Family(
+        model_type="t5",
+        title="T5 1.1" if gated and not tied else "T5",
+        stem="T5",
+        language_model="T5ForConditionalGeneration",
+        prefix="",
+        needs={**_NEEDS, "tied": tied},
+        limits=lambda model: _limits(model, gated),
+        read_config=_read,
+        write_config=_write,
+        rules=(
+            *_RULES,
+            _up("encoder", 1, *up),
+            _up("decoder", 2, *up),
+            *(() if tied else (matrix("output", "lm_head"),)),
+        ),
+        copies=dict.fromkeys(copies, "shared.weight"),
+        is_variant=lambda settings: (
+            (_activation(settings) == "gated_gelu", not _has_own_head(settings)) == (gated, tied)
+        ),
+        left_out=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+        why_left_out="an unused table of old files",
+    )
+
+
+FAMILIES = tuple(_family(gated, tied) for gated in (False, True) for tied in (True, False))
