@@ -127,9 +127,11 @@ def _table(file: SourceFile) -> Iterator[Any]:
                     yield source, reader
                 return
             source = stream if file.is_remote else file.path
+            metadata = pyarrow.parquet.read_metadata(source)
+            _check_column(file, metadata.schema.to_arrow_schema())
             settings = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "read_dictionary": [file.text_key]}
-            with pyarrow.parquet.ParquetFile(source, **settings) as table:  # a dictionary's texts stay one each
-                _check_column(file, table.schema_arrow)
+            # a dictionary's texts stay there once, however many rows name them
+            with pyarrow.parquet.ParquetFile(source, metadata=metadata, **settings) as table:
                 yield table
     except pyarrow.ArrowException as error:
         raise _damaged(file, error) from None

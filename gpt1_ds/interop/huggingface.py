@@ -48,7 +48,7 @@ from gpt1_ds.model.names import ParameterInfo
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", VOCABULARY, MERGES, "vocab.txt", "spiece.model")
+TOKENIZER_FILES = (*hf_folder.VOCABULARIES, *hf_folder.OTHERS, hf_folder.CONFIG)
 TOKENIZER = "gpt1_ds_tokenizer"  # our own tokenizer folder inside an export
 MAX_INDEX_BYTES = 16 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -198,7 +198,7 @@ def _around(source: Path, tokenizer: Path) -> tuple[tuple[int, ...], tuple[int, 
     """The ids that sentence-transformers puts before a text and after it: those of the tokenizer that the folder holds,
     else of the given one.
     """
-    if any((source / name).exists() for name in TOKENIZER_FILES):
+    if _tokenizer_files(source) & hf_folder.VOCABULARIES.keys():
         return tokenizer_json.around(source, hf_folder.convert(source)[0])
     given = load_tokenizer(tokenizer)
     if isinstance(given, TokenizerJson):
@@ -306,11 +306,11 @@ def _carried_tokenizer(source: Path, family: Family, scratch: Path) -> Path:
     """
     folder, made = source / TOKENIZER, scratch / "tokenizer"
     if not folder.exists():
-        names = {_tokenizer_file(source, name).name for name in TOKENIZER_FILES if (source / name).exists()}
+        names = _tokenizer_files(source)
         if family is openai_gpt.FAMILY and {VOCABULARY, MERGES} <= names:
             import_openai(source / VOCABULARY, source / MERGES, made)
             return made
-        if family is not openai_gpt.FAMILY and names:
+        if family is not openai_gpt.FAMILY and names & hf_folder.VOCABULARIES.keys():
             import_hf(source, made)
             return made
     if not folder.is_dir() or folder.is_symlink():
@@ -322,6 +322,11 @@ def _carried_tokenizer(source: Path, family: Family, scratch: Path) -> Path:
     for name in read_metadata(folder).files:
         _tokenizer_file(folder, name)
     return folder
+
+
+def _tokenizer_files(folder: Path) -> set[str]:
+    """The names of the tokenizer's files in transformers' form that are there. Raises CheckpointError as below."""
+    return {_tokenizer_file(folder, name).name for name in TOKENIZER_FILES if (folder / name).exists()}
 
 
 def _tokenizer_file(folder: Path, name: str) -> Path:

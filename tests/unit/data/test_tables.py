@@ -116,6 +116,24 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "state.json: damaged" in refused(saved)
 
 
+def test_one_text_for_many_rows(tmp_path: Path) -> None:
+    """A few bytes name a text of megabytes in every row: it is read row by row, or refused where it is too much."""
+    text, path = "word " * 1000, tmp_path / "a.parquet"
+
+    def write(rows: int, text: str) -> None:
+        indices = pyarrow.array([None, *[0] * (rows - 1)], pyarrow.int32())
+        column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array([text]))
+        table, settings = pyarrow.table({"text": column}), {"dictionary_pagesize_limit": 1 << 30}
+        pyarrow.parquet.write_table(table, path, compression="zstd", **settings)
+        assert path.stat().st_size < 5000
+
+    write(40, text)
+    (unit,) = plan_units(find_inputs([path]))
+    assert [piece.text for piece in read_unit(unit)] == [text] * 39
+    write(600, text * 1000)
+    assert "512 rows of column 'text' expand to 2,555,000,000 bytes of text; at most 1,073,741,824" in refused(path)
+
+
 @pytest.mark.parametrize("where", ["footer", "page", "empty", "bytes"])
 def test_damaged_parquet(where: str, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", rows=50)

@@ -241,8 +241,10 @@ def resize(source: Path, rows: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (503, r"has rows for 503 token ids, the tokenizer knows 500; pass --tokenizer"),
-        (400, r"has rows for 400 token ids, the tokenizer gives text ids up to 499; pass --tokenizer"),
+        (
+            400,
+            r"rows for 400 token ids, the tokenizer gives text ids up to 499; pass --tokenizer .* \(resize_token_emb",
+        ),
     ],
 )
 def test_vocabularies_that_do_not_fit(rows: int, message: str, source: Path, tmp_path: Path) -> None:

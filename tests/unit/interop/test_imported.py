@@ -32,6 +32,13 @@ def test_rows_that_fill_up_a_multiple_are_left_out(kind: str, tiny_data: Path) -
     assert remarks == ["rows 500 to 511 belong to no token id, they fill up a multiple of 128: left out"]
     for name, value in fitted.items():
         assert torch.equal(value, weights[name][:500] if name in tables else weights[name]), name
+    for rows, multiple in ((504, 8), (512, 128)):
+        filled = Imported("hf", Path("source"), model, random_weights(model, rows))
+        _, _, (remark,) = fit_vocabulary(Config(model=model), filled, tokenizer)
+        assert remark.endswith(f"belong to no token id, they fill up a multiple of {multiple}: left out")
+    own = Imported("hf", Path("source"), model, random_weights(model, 513), own_tokenizer=True)
+    _, _, (remark,) = fit_vocabulary(Config(model=model), own, tokenizer)
+    assert remark == "rows 500 to 512 belong to no token id, its own tokenizer makes none of them: left out"
     for rows in (501, 511, 513, 640):
         other = Imported("hf", Path("source"), model, random_weights(model, rows))
         with pytest.raises(CheckpointError, match=f"has rows for {rows} token ids, the tokenizer knows 500"):

@@ -121,6 +121,37 @@ def test_documents_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyP
         build([tmp_path / "a.txt"], tmp_path / "tok", tmp_path / "out", workers=1)
 
 
+def test_a_pattern_that_takes_too_long(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The library panics, which is no Exception, and writes a trace: one line names the file and the document."""
+    made = tokenizers.Tokenizer(models.BPE({piece: number for number, piece in enumerate(["a", "b", " ", "</s>"])}, []))
+    made.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("(a+)+$|b"), "isolated")
+    made.add_special_tokens(["</s>"])
+    ours, _ = imports.import_hf(save(tmp_path / "hf", made, eos_token="</s>"), tmp_path / "tok")
+    assert ours.encode("ab").tolist() == [0, 1]
+    rows = write_jsonl(tmp_path / "a.jsonl", ["ab", "a" * 40 + "b"])
+    capfd.readouterr()
+    with pytest.raises(
+        DataError, match=r"a\.jsonl: document 2, which begins with 'a{40}': .*retry-limit-in-match"
+    ) as caught:
+        build([rows], tmp_path / "tok", tmp_path / "out", workers=1)
+    assert len(caught.value.problems) == 1
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer.json that it would change nothing of is read; what needs its converters is refused in one line."""
+    folder = save(tmp_path / "hf", llama(), eos_token="</s>")
+    expected, _ = imports.import_hf(folder, tmp_path / "with")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    found, _ = imports.import_hf(folder, tmp_path / "without")
+    assert found.special_ids == expected.special_ids
+    assert found.encode(TEXT).tolist() == expected.encode(TEXT).tolist()
+    for config in ({"tokenizer_class": "BertTokenizer"}, {"pad_token": "<new>"}):
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        with pytest.raises(DataError, match=r"it is not installed: pip install 'gpt1-ds\[hub\]'"):
+            imports.import_hf(folder, tmp_path / "refused")
+
+
 def test_roles_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save(tmp_path / "hf", llama(), bos_token="<s>", pad_token={"__type": "AddedToken", "content": "</s>"})
     tokenizer, (line,) = imports.import_hf(folder, tmp_path / "a")
