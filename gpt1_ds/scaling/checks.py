@@ -13,40 +13,55 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.units import count
 from gpt1_ds.scaling.forms import FORMS
-from gpt1_ds.scaling.points import Points, column
+from gpt1_ds.scaling.identification import FAR_OFF, USUAL
+from gpt1_ds.scaling.points import Point, Points, column, distinct
 from gpt1_ds.scaling.solve import Solution
 
 DECADE = 10.0  # the least range of N, D or D/N that tells exponents apart
+TOGETHER = 1.1  # a span of D over a power of N below which it is that power, rounded
 FAR = 10.0  # times the fitted range
 FLAT_RATIO = 3.0  # highest over lowest value with about the same objective
 NOISES = 2.0  # standard deviations
+NAMED = 8  # outliers, at most
 
 
 def refuse(form: str, points: Points) -> None:
     """Raise DataError where the points cannot identify the form at all."""
     fitted, where = points.fitted, f"{points.file}: form={form}: "
     free = FORMS[form].free
-    sizes, budgets = len({point.n for point in fitted}), len({point.d for point in fitted})
+    sizes, budgets = distinct(fitted, "n"), distinct(fitted, "d")
     if "a" in free and sizes < 2:
         way_out = "train more sizes, or use --form power_d" if budgets > 1 else "train more sizes and token budgets"
-        raise DataError(f"{where}all points have one N, so alpha and A are unknown; {way_out}")
+        raise DataError(f"{where}all points have one N (to 1 %), so alpha and A are unknown; {way_out}")
     if "b" in free and budgets < 2:
         way_out = "train more token budgets, or use --form power_n" if sizes > 1 else "train more sizes and budgets"
-        raise DataError(f"{where}all points have one D, so beta and B are unknown; {way_out}")
+        raise DataError(f"{where}all points have one D (to 1 %), so beta and B are unknown; {way_out}")
     if len(fitted) <= len(free):
         raise DataError(
             f"{where}{len(fitted)} points to fit for {len(free)} parameters; train {len(free) + 1} or more, "
             "3 sizes by 3 token budgets at least"
         )
+    if {"a", "b"} <= set(free) and (apart := _apart(fitted)) < TOGETHER:
+        raise DataError(
+            f"{where}N and D move together (D is within {apart:.3g}x of one power of N), so that their terms are one; "
+            "train other ratios of D to N, or use --form power_n"
+        )
     if form == "repeated" and all(point.epochs <= 1 for point in fitted):
         raise DataError(f"{where}no point has d > u, so R_D and R_N are unknown; use --form chinchilla")
+
+
+def _apart(fitted: Sequence[Point]) -> float:
+    """The span of D over the power of N that is nearest to it: what tells the terms of N and D apart."""
+    x, y = np.log(column(fitted, "n")), np.log(column(fitted, "d"))
+    left = y - np.polynomial.Polynomial.fit(x, y, 1)(x)
+    return float(np.exp(left.max() - left.min()))
 
 
 def range_warnings(form: str, points: Points) -> Iterator[str]:
     """Of where the points lie."""
     fitted, free = points.fitted, FORMS[form].free
     n, d = column(fitted, "n"), column(fitted, "d")
-    sizes, budgets = len(np.unique(n)), len(np.unique(d))
+    sizes, budgets = distinct(fitted, "n"), distinct(fitted, "d")
     both = "a" in free and "b" in free
     if both and (sizes < 3 or budgets < 3 or len(fitted) < 9):
         yield f"{len(fitted)} points of {sizes} N and {budgets} D: fewer than 3 N x 3 D; the exponents are a guess"
@@ -69,6 +84,13 @@ def solution_warnings(form: str, points: Points, solution: Solution, intervals: 
     if solution.agreeing < len(solution.starts):
         count_of, all_of = solution.agreeing, len(solution.starts)
         yield f"only {count_of} of {all_of} starts reached the best objective: there may be a better one"
+    if solution.unknown:
+        yield (
+            f"the points do not tell {', '.join(solution.unknown)}: the condition of the fit is "
+            f"{solution.condition:.2g} (up to {USUAL:.0g} is usual), so other values fit as well; add sizes, token "
+            "budgets and ratios of both, and do not read these figures"
+        )
+    yield from _outliers(_judged(form, points), solution)
     if solution.at_bounds:
         yield f"at a bound: {', '.join(solution.at_bounds)}; the points do not fix what lies there"
     if not 0 < E < least * (1 - 1e-6):
@@ -83,12 +105,32 @@ def solution_warnings(form: str, points: Points, solution: Solution, intervals: 
         moves = np.abs(solution.dropped_E / max(E, 1e-12) - 1)
         worst = int(moves.argmax())
         if moves[worst] > 0.2:
-            fitted = points.fitted if form != "repeated" else [p for p in points.fitted if p.epochs <= 1]
             yield (
-                f"E moves by {100 * moves[worst]:.0f} % when one run ({fitted[worst].cell}) is dropped "
+                f"E moves by {100 * moves[worst]:.0f} % when one run ({_judged(form, points)[worst].cell}) is dropped "
                 "(more than 20 %): it hangs on single runs"
             )
     yield from _flat(solution)
+
+
+def _judged(form: str, points: Points) -> Sequence[Point]:
+    """The points that the five common parameters are fitted to."""
+    return points.fitted if form != "repeated" else [point for point in points.fitted if point.epochs <= 1]
+
+
+def _outliers(points: Sequence[Point], solution: Solution) -> Iterator[str]:
+    if not solution.outliers:
+        return
+    cells = ", ".join(points[number].cell for number in solution.outliers[:NAMED])
+    more = f" and {len(solution.outliers) - NAMED} more" if len(solution.outliers) > NAMED else ""
+    moves = ", ".join(
+        f"{name} {solution.values[name]:.3f} -> {value:.3f}"
+        for name, value in solution.without_outliers.items()
+        if name in ("alpha", "beta", "E")
+    )
+    yield (
+        f"{len(solution.outliers)} of {len(points)} points lie more than {FAR_OFF:.0f} robust standard deviations off: "
+        f"{cells}{more}; without them {moves}"
+    )
 
 
 def _flat(solution: Solution) -> Iterator[str]:

@@ -130,6 +130,7 @@ def _record(
             "objectives": list(solution.starts),
         },
         "at_bounds": list(solution.at_bounds),
+        "condition": solution.condition,
         "profile": {"best": flat.best, "at": dict(zip(RETURNS, flat.at, strict=True)), "R_D": flat.R_D, "R_N": flat.R_N}
         if flat
         else None,

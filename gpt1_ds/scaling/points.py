@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 NEEDED = ("n", "d", "loss")
 KINDS = ("", "ladder", "data")  # depth and shape vary what L(N, D) has no word for
+SAME = 1.01  # ratio of two sizes or budgets: at alpha = 0.34 it moves a term of one nat by 0.0034
 FRESH_EPOCHS = 4.0  # up to here repeated tokens are about as good as new ones (arXiv 2305.16264)
 
 
@@ -74,6 +75,13 @@ def groups(items: Iterable[T], key: Callable[[T], float], ratio: float) -> list[
         else:
             found.append([item])
     return [(math.exp(sum(math.log(key(item)) for item in some) / len(some)), some) for some in found]
+
+
+def distinct(points: Iterable[Point], name: str) -> int:
+    """How many values of `name` there are. Values within SAME of one another are one: programs count N a little
+    differently, budgets are rounded to whole steps, and such a step moves the loss by less than a seed does.
+    """
+    return len(groups(points, lambda point: float(getattr(point, name)), SAME))
 
 
 def noise_floor(points: Iterable[Point]) -> dict[str, Any] | None:

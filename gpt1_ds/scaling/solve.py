@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.scaling import bootstrap
 from gpt1_ds.scaling.fit import Optimum, fit
 from gpt1_ds.scaling.forms import FORMS, Problem, problem
-from gpt1_ds.scaling.points import Floats, Point, column
+from gpt1_ds.scaling.identification import identification, outliers, widened
+from gpt1_ds.scaling.points import Floats, Point, column, distinct
 from gpt1_ds.scaling.repeated import BASE, BOUNDS, RETURNS, Profile, Runs, fit_returns, objective, profile
+
+UNKNOWN = 0.1  # of its value: what an unidentified parameter may be off by, at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +35,10 @@ class Solution:
     at_bounds: tuple[str, ...] = ()
     dropped_E: Floats | None = None
     profile: Profile | None = None
+    condition: float | None = None
+    unknown: tuple[str, ...] = ()  # parameters that the points do not tell
+    outliers: tuple[int, ...] = ()  # numbers of points (of `repeated`, among those that repeat nothing)
+    without_outliers: Mapping[str, float] = dataclasses.field(default_factory=dict)  # what would be fitted
 
 
 def solve(form: str, points: Sequence[Point], loss: str, draws: int, seed: int, at: Mapping[str, float]) -> Solution:
@@ -42,27 +50,41 @@ def solve(form: str, points: Sequence[Point], loss: str, draws: int, seed: int, 
     posed = _pose(form, points, loss)
     optimum = fit(posed)
     weights = bootstrap.run_weights(draws, len(points), seed)
-    samples = posed.named(bootstrap.draw(posed, optimum, weights)) if draws else {}
-    return _solution(posed, optimum, samples)
+    return _solution(posed, optimum, weights, seed)
 
 
 def _pose(form: str, points: Sequence[Point], loss: str) -> Problem:
     return problem(form, column(points, "n"), column(points, "d"), column(points, "loss"), loss)
 
 
-def _solution(posed: Problem, optimum: Optimum, samples: Mapping[str, Floats]) -> Solution:
+def _solution(posed: Problem, optimum: Optimum, weights: Floats, seed: int) -> Solution:
+    """`weights` (S, P) of the draws."""
     low, high = posed.bounds
+    known, far = identification(posed, optimum), outliers(posed, optimum)
+    draws = bootstrap.draw(posed, optimum, weights) if len(weights) else np.empty((0, len(optimum.theta)))
+    samples = posed.named(widened(posed, known, draws, seed)) if len(weights) else {}
+    left = np.where(np.isin(np.arange(len(posed.loss)), far), 0.0, 1.0)
+    without = posed.named(bootstrap.refit(posed, optimum, left[None])) if far else {}
     pressed = (optimum.theta <= low + 1e-9) | (optimum.theta >= high * (1 - 1e-9))
-    written = {"a": "A", "b": "B"}
     return Solution(
         values={name: float(value) for name, value in posed.named(optimum.theta).items()},
         samples=samples,
         objective=optimum.objective,
         starts=optimum.objectives,
         agreeing=optimum.agreeing,
-        at_bounds=tuple(written.get(name, name) for name, at in zip(posed.form.free, pressed, strict=True) if at),
+        at_bounds=_names(posed, pressed),
         dropped_E=posed.named(bootstrap.without_each(posed, optimum))["E"],
+        condition=known.condition,
+        unknown=() if known.is_full else _names(posed, known.errors > UNKNOWN * np.abs(optimum.theta)),
+        outliers=far,
+        without_outliers={name: float(value[0]) for name, value in without.items()},
     )
+
+
+def _names(posed: Problem, chosen: Any) -> tuple[str, ...]:
+    """The free parameters that are `chosen` (F,), as the form is written."""
+    written = {"a": "A", "b": "B"}
+    return tuple(written.get(name, name) for name, is_one in zip(posed.form.free, chosen, strict=True) if is_one)
 
 
 def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, at: Mapping[str, float]) -> Solution:
@@ -78,7 +100,8 @@ def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, a
         fitted = Solution(dict(at), {}, 0.0)
     else:
         fresh = np.array([point.epochs <= 1 for point in points])
-        fitted, samples = _fit_base([point for point in points if point.epochs <= 1], loss, weights[:, fresh])
+        fitted = _fit_base([point for point in points if point.epochs <= 1], loss, weights[:, fresh], seed)
+        samples = dict(fitted.samples)
         base = {name: np.array([fitted.values[name]]) for name in BASE}
     found, reached = fit_returns(base, runs, np.ones((1, len(points))))
     if draws:
@@ -97,9 +120,9 @@ def _solve_repeated(points: Sequence[Point], loss: str, draws: int, seed: int, a
     )
 
 
-def _fit_base(fresh: Sequence[Point], loss: str, weights: Floats) -> tuple[Solution, dict[str, Floats]]:
+def _fit_base(fresh: Sequence[Point], loss: str, weights: Floats, seed: int) -> Solution:
     """A, B, E, alpha and beta from the points that repeat nothing, and their draws."""
-    sizes, budgets = len({point.n for point in fresh}), len({point.d for point in fresh})
+    sizes, budgets = distinct(fresh, "n"), distinct(fresh, "d")
     if len(fresh) <= len(FORMS["repeated"].free) or sizes < 2 or budgets < 2:
         way_out = "add such runs, or give --at alpha=..,beta=..,E=..,A=..,B=.."
         raise DataError(
@@ -107,6 +130,4 @@ def _fit_base(fresh: Sequence[Point], loss: str, weights: Floats) -> tuple[Solut
             f"the exponents; {way_out}"
         )
     posed = _pose("repeated", fresh, loss)
-    optimum = fit(posed)
-    samples = posed.named(bootstrap.draw(posed, optimum, weights)) if len(weights) else {}
-    return _solution(posed, optimum, samples), samples
+    return _solution(posed, fit(posed), weights, seed)

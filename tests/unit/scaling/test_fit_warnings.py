@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,15 @@ def test_one_size_is_refused(tmp_path: Path) -> None:
     assert "alpha" not in record
 
 
+def test_sizes_that_are_alike_are_one(tmp_path: Path) -> None:
+    """N counted a little differently in every run: alpha cannot be known."""
+    n, d = 1e7 * (1 + 1e-9 * np.arange(12)), np.tile(np.geomspace(2e8, 2e10, 4), 3)
+    with pytest.raises(DataError, match=r"all points have one N \(to 1 %\), so alpha and A are unknown"):
+        fitted(tmp_path, rows_of(n, d, law(n, d, **TRUTH)))
+    with pytest.raises(DataError, match=r"all points have one D \(to 1 %\), so beta and B are unknown"):
+        fitted(tmp_path, rows_of(d, 1e3 * n, law(d, 1e3 * n, **TRUTH)))
+
+
 def test_one_budget_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"all points have one D.*--form power_n"):
         fitted(tmp_path, rows_on(np.geomspace(1e7, 1e9, 8), [1e10]))
@@ -87,6 +97,50 @@ def test_repeated_tokens_counted_as_new(tmp_path: Path) -> None:
 def test_a_power_law_whose_other_axis_moves(tmp_path: Path) -> None:
     rows = rows_on(np.geomspace(1e7, 1e9, 4), [1e9, 2e9])
     assert_warned(fitted(tmp_path, rows, form="power_n"), "D spans 2x, and form=power_n takes it for constant")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.002])
+def test_what_the_points_do_not_tell_has_wide_intervals(noise: float, tmp_path: Path) -> None:
+    """Two sizes fit every alpha."""
+    record = fitted(tmp_path, rows_on([1e7, 1e8], np.geomspace(1e9, 1e11, 6), noise), draws=200)
+    assert record["condition"] > 1e4
+    assert_warned(record, "the points do not tell alpha")
+    low, high = record["intervals"]["alpha"]
+    assert low < 0.05
+    assert high > 1
+    assert record["intervals"]["a"][1] - record["intervals"]["a"][0] > 0.3
+    assert record["intervals"]["beta"][1] - record["intervals"]["beta"][0] < 0.2, "which they tell"
+
+
+@pytest.mark.parametrize("power", [1.0, 0.7])
+def test_a_ratio_that_is_the_same_everywhere_is_refused(power: float, tmp_path: Path) -> None:
+    n = np.geomspace(1e7, 1e9, 12)
+    d = 20 * n**power * 1e8 ** (1 - power)
+    with pytest.raises(DataError, match=r"N and D move together \(D is within 1x of one power of N\)"):
+        fitted(tmp_path, rows_of(n, d, law(n, d, **TRUTH)))
+
+
+def test_no_interval_is_without_width(tmp_path: Path) -> None:
+    """Points exactly on a law: losses are known to a few digits all the same."""
+    n, d = grid(4, 4)
+    record = fitted(tmp_path, rows_of(n, d, law(n, d, **TRUTH)), draws=200)
+    assert record["condition"] < 100
+    for name in ("alpha", "beta", "E", "a", "b"):
+        low, high = record["intervals"][name]
+        assert 1e-4 < high - low < 0.02, name
+        assert low <= record[name] <= high
+
+
+def test_outliers_are_named_with_what_they_move(tmp_path: Path) -> None:
+    rows = rows_on(np.geomspace(1e7, 1e9, 6), np.geomspace(1e9, 1e11, 6))
+    clean = fitted(tmp_path, rows)
+    for number in (0, 1, 2):
+        rows[number]["loss"] *= 1.15
+    record = fitted(tmp_path, rows)
+    (line,) = (line for line in record["warnings"] if "robust standard deviations" in line)
+    assert line.startswith("3 of 36 points lie more than 6 robust standard deviations off: row 2, row 3, row 4;")
+    without = {name: float(value) for name, value in re.findall(r"(alpha|beta) [\d.]+ -> ([\d.]+)", line)}
+    assert without == pytest.approx({name: clean[name] for name in ("alpha", "beta")}, abs=0.01)
 
 
 def test_a_floor_that_hangs_on_single_runs(tmp_path: Path) -> None:
