@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.units import amount, byte_size
 from gpt1_ds.tasks.hub_sets import OUT, SETS
+
+if TYPE_CHECKING:
+    from gpt1_ds.data.dataset import TokenStream
 
 MOST_FILES = 5  # that are named one by one
 
@@ -43,7 +46,7 @@ def _build(options: argparse.Namespace) -> int:
         fraction = f" ({split.tokens / total:.2%} of all tokens)" if name == "validation" else ""
         documents = amount(split.documents, "document")
         print(f"{options.out}: {name}: {split.tokens} tokens, {documents}, {split.bytes} bytes of text{fraction}")
-        _say_sentences(options.out, name, split.sentence_counts)
+        _say_sentences(options.out, name, split)
     return 0
 
 
@@ -68,17 +71,19 @@ def _adopt(options: argparse.Namespace) -> int:
         split = dataset.split(name)
         kept = "copied" if options.copy else "linked"
         print(f"{options.out}: {name}: {split.tokens} tokens, {amount(split.documents, 'document')}, {kept}")
-        _say_sentences(options.out, name, split.sentence_counts)
+        _say_sentences(options.out, name, split)
     return 0
 
 
-def _say_sentences(folder: str, name: str, counts: Mapping[str, int]) -> None:
+def _say_sentences(folder: str, name: str, split: TokenStream) -> None:
     """Nothing for a dataset without sentence borders."""
-    if counts:
+    if counts := split.sentence_counts:
         print(
             f"{folder}: {name}: {counts['sentences']} sentences; {counts['one_sentence_documents']} documents have one "
             f"sentence, too few for a pair, and {counts['empty_documents']} have none"
         )
+        if split.documents_with_text < 2:
+            print(f"{folder}: {name}: too small for data.text=pairs: its texts come from two documents with text")
 
 
 def _dataset(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +102,7 @@ def _verify(options: argparse.Namespace) -> int:
         print(
             f"{options.folder}: {shown(name)}: {split.tokens} tokens, {amount(split.documents, 'document')}: as built"
         )
-        _say_sentences(options.folder, shown(name), split.sentence_counts)
+        _say_sentences(options.folder, shown(name), split)
     return 0
 
 

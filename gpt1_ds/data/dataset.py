@@ -41,6 +41,7 @@ class TokenStream:
         counts = entry.get(SENTENCE_COUNTS)  # only where each sentence is a sequence
         self.split_sentences = counts is not None
         self.sentence_counts = {name: _count(counts[name]) for name in COUNTED} if counts is not None else {}
+        self.documents_with_text = self.documents - self.sentence_counts.get("empty_documents", 0)
         self.shards: list[dict[str, Any]] = list(entry["shards"])
         self.dtype = {str(known): known for known in DTYPE_CODES}[dtype]
         self._starts = [0]  # first token of each shard, and the count of all

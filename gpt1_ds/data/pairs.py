@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.data.dataset import TokenStream
 from gpt1_ds.data.sentences import Sentences, follow
 from gpt1_ds.data.spans import Spans
 from gpt1_ds.data.windows import Int64s, key_of, mix, permute
@@ -79,6 +80,14 @@ class _Table:
     second_R: NDArray[np.int32]  # sentences of B; 0: B is random
 
 
+def too_few_documents(stream: TokenStream) -> str:
+    """What to say of a split that has less than two documents with text."""
+    return (
+        f"{stream.folder}: its {stream.name} split has fewer than two documents with text, and the second text of a "
+        "pair comes from another; build it again of more documents, or with a larger --validation"
+    )
+
+
 class Pairs:
     """Every pair of one split. A version's table takes a pass over the index: 1 s for a million sentences. Raises
     DataError for a split with less than two documents.
@@ -91,11 +100,7 @@ class Pairs:
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._ends = [0]  # of each version's pass, in sequences
         if sentences.documents < 2:
-            where = f"data.text=pairs: {self.stream.folder}: its {self.stream.name} split"
-            raise DataError(
-                f"{where} has fewer than two documents with text, and the second text of a pair comes from another; "
-                "build it again of more documents, or with a larger --validation"
-            )
+            raise DataError(f"data.text=pairs: {too_few_documents(self.stream)}")
         self._locate(np.zeros(1, dtype=np.int64))
 
     @property

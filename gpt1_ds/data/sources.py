@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from gpt1_ds.data.dataset import DESCRIPTION, Dataset
 from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.held_out import HeldOutData
 from gpt1_ds.data.loader import TrainingData
-from gpt1_ds.data.pairs import VERSIONS, Pairs
+from gpt1_ds.data.pairs import VERSIONS, Pairs, too_few_documents
 from gpt1_ds.data.sentence_data import SentenceHeldOut, SentenceTraining, Text
 from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.spans import SpecialTokens
@@ -52,14 +52,37 @@ def open_data(config: Config) -> Data:
                 f"data.path: {other.folder} was built with another tokenizer than {first.folder}; build both with one"
             )
     tokenizer = load_tokenizer(first.tokenizer_folder)
-    if config.model.vocab_size is not None and config.model.vocab_size < tokenizer.vocab_size:
-        raise ConfigError(
-            f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
-            f"{first.folder}; leave model.vocab_size out"
-        )
+    ConfigError.raise_all(_missing(config, datasets, tokenizer))
     training, held_out = (_windows if config.data.text == "windows" else _sentences)(config, datasets, tokenizer)
     data_hash = "+".join(dataset.data_hash for dataset in datasets)
     return Data(training, held_out, tokenizer, first.tokenizer_folder, first.tokenizer_fingerprint, data_hash)
+
+
+def _missing(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> Iterator[str]:
+    """All that the datasets and their tokenizer lack for the model, the objective and the text of its rows."""
+    model, ids, text = config.model, tokenizer.special_ids, f"data.text={config.data.text}"
+    if model.vocab_size is not None and model.vocab_size < tokenizer.vocab_size:
+        yield (
+            f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
+            f"{datasets[0].folder}; leave model.vocab_size out"
+        )
+    if config.data.text != "windows":
+        for dataset in datasets:
+            if not dataset.split_sentences:
+                yield f"{text}: {dataset.folder} has no sentence borders; build it again with --sentences"
+        if model.context < LEAST_CONTEXT:
+            yield f"model.context={model.context} is too short for {text}; it takes at least {LEAST_CONTEXT}"
+        yield from ids.missing(("cls", "separator", "pad"), text)
+    if config.objective.kind == "masked":
+        yield from ids.missing(("mask",), "objective.kind=masked")
+    if config.objective.kind == "spans":
+        yield from ids.missing_sentinels(config.objective.sentinels)
+    if config.data.text == "pairs":
+        read = [dataset.split("train") for dataset in datasets]
+        read += [datasets[0].split("validation")] if "validation" in datasets[0].splits else []
+        for split in read:
+            if split.documents_with_text < 2:
+                yield f"{text}: {too_few_documents(split)}"
 
 
 def _windows(config: Config, datasets: Sequence[Dataset], _: Tokenizer) -> tuple[TrainingData, HeldOutData | None]:
@@ -85,13 +108,6 @@ def _sentences(
     config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer
 ) -> tuple[SentenceTraining, SentenceHeldOut | None]:
     text, context, first, held_out = f"data.text={config.data.text}", config.model.context, datasets[0], None
-    ConfigError.raise_all(
-        f"{text}: {dataset.folder} has no sentence borders; build it again with --sentences"
-        for dataset in datasets
-        if not dataset.split_sentences
-    )
-    if context < LEAST_CONTEXT:
-        raise ConfigError(f"model.context={context} is too short for {text}; it takes at least {LEAST_CONTEXT}")
     ids = tokenizer.special_ids
     cls, separator, pad = (ids.require(role, text) for role in ("cls", "separator", "pad"))
     special = SpecialTokens(cls, separator, pad, tokenizer.eod_id)

@@ -17,12 +17,7 @@ from gpt1_ds.objectives.spans import Spans, SpanText
 
 
 def _span_text(config: Config, tokenizer: Tokenizer, key: int) -> SpanText:
-    needed, found = config.objective.sentinels, tokenizer.special_ids.sentinels or 0
-    if found < needed:
-        raise ConfigError(
-            f"objective.kind=spans needs objective.sentinels={needed} ids <extra_id_k>: the tokenizer has {found}; "
-            f"train one with --sentinels {needed}"
-        )
+    ConfigError.raise_all(tokenizer.special_ids.missing_sentinels(config.objective.sentinels))
     return SpanText(tokenizer.vocab_size - 1, tokenizer.eod_id, tokenizer.pad_id, key)
 
 

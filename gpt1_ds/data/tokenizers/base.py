@@ -9,7 +9,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,11 +86,24 @@ class SpecialIds:
 
     def require(self, role: str, needed_by: str) -> int:
         """The id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
-        found: int | None = getattr(self, role)
-        if found is None:
-            symbol = {"separator": "sep"}.get(role, role)
-            raise ConfigError(f"{needed_by} needs a token <{symbol}>: the tokenizer has none; {_WAYS_OUT[role]}")
+        ConfigError.raise_all(self.missing((role,), needed_by))
+        found: int = getattr(self, role)
         return found
+
+    def missing(self, roles: Iterable[str], needed_by: str) -> Iterator[str]:
+        """A line for each of these roles that the tokenizer does not have."""
+        for role in roles:
+            if getattr(self, role) is None:
+                symbol = {"separator": "sep"}.get(role, role)
+                yield f"{needed_by} needs a token <{symbol}>: the tokenizer has none; {_WAYS_OUT[role]}"
+
+    def missing_sentinels(self, needed: int) -> Iterator[str]:
+        """A line where the tokenizer has fewer sentinels than span corruption needs."""
+        if (self.sentinels or 0) < needed:
+            yield (
+                f"objective.kind=spans needs objective.sentinels={needed} ids <extra_id_k>: the tokenizer has "
+                f"{self.sentinels or 0}; train one with --sentinels {needed}"
+            )
 
 
 @dataclass(frozen=True)

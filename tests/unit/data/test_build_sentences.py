@@ -187,6 +187,34 @@ def test_text_of_sentences_needs_borders(paragraphs: Path, tokenizer_folder: Pat
         open_data(config)
 
 
+def test_all_that_data_lacks_is_said_at_once(paragraphs: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Borders, every symbol, and documents for pairs: not one after the other."""
+    words = ["objective.kind=masked", "model.mask=bidirectional", "objective.next_sentence=true", "model.segments=2"]
+    words += ["data.text=pairs", "model.context=4"]
+    (tmp_path / "one.txt").write_text("One sentence. Another one. " * 200)
+    for name, noted in (("plain", False), ("few", True)):
+        source = tmp_path / "one.txt" if noted else paragraphs
+        build([source], tokenizer_folder, tmp_path / name, 1, 0.1 if noted else 0, split_sentences=noted)
+        with pytest.raises(ConfigError) as told:
+            open_data(load([], [*words, f"data.path={tmp_path / name}"]))
+        expected = [
+            *(["has no sentence borders"] if not noted else []),
+            *("model.context=4 is too short", "<cls>", "<sep>", "<pad>", "<mask>"),
+            *(["its train split has fewer than two", "its validation split has fewer than two"] if noted else []),
+        ]
+        for problem, part in zip(told.value.problems, expected, strict=True):
+            assert part in problem
+    words = [
+        "objective.kind=spans",
+        "model.kind=encoder_decoder",
+        "model.vocab_size=4",
+        f"data.path={tmp_path / 'plain'}",
+    ]
+    with pytest.raises(ConfigError) as told:
+        open_data(load([], words))
+    assert [problem.partition("=")[0] for problem in told.value.problems] == ["model.vocab_size", "objective.kind"]
+
+
 def test_keys_that_whole_sentences_cannot_have() -> None:
     words = ["objective.kind=masked", "model.mask=bidirectional"]
     with pytest.raises(ConfigError, match=r"data.text=full_sentences has whole sentences: leave data.offsets out"):
@@ -207,6 +235,10 @@ def test_the_command_counts_what_is_too_short(
     assert capsys.readouterr().out.endswith(line)
     assert main(["data", "verify", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.endswith(line)
+    words[-1] = str(tmp_path / "split")
+    assert main(["data", "build", *words, "--sentences", "--validation", "0.01"]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "too small for data.text=pairs" in line]
+    assert [line.partition(": too")[0] for line in said] == [f"{tmp_path / 'split'}: validation"]
 
 
 def test_the_hash_is_of_tokens_and_borders(tokenizer_folder: Path, tmp_path: Path) -> None:
