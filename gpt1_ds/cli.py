@@ -40,6 +40,7 @@ from gpt1_ds.common.errors import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
     EXIT_USAGE,
+    ArgumentError,
     LaunchError,
     TrainingError,
     UserError,
@@ -118,6 +119,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return code
     except LaunchError as error:
         return _explain(error, error.code if len(error.problems) == 1 and "\n" not in str(error) else EXIT_FAILURE)
+    except ArgumentError as error:
+        return _explain(error.of_options(), error.code)
     except UserError as error:
         return _explain(error, error.code)
     except TrainingError as error:

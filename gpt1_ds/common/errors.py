@@ -7,6 +7,7 @@ which is tried again. Anything else that is raised is a bug of ours.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 EXIT_USAGE = 2  # wrong usage, configuration or data
@@ -53,6 +54,20 @@ class ConfigError(UserError):
         lines = [problem.replace("\n", "\\n") for problem in problems]
         half = self.LONGEST // 2
         super().__init__(*(f"{x[:half]} ... {x[-half:]}" if len(x) > self.LONGEST else x for x in lines))
+
+
+class ArgumentError(UserError):
+    """An argument that a function cannot use. Each problem begins with its name: `top_p=2 must be ...`."""
+
+    def renamed(self, **names: str) -> ArgumentError:
+        """The same error where arguments have other names."""
+        found = [re.match(r"(\w+)(.*)", problem, re.DOTALL) for problem in self.problems]
+        return ArgumentError(*(f"{names.get(one[1], one[1])}{one[2]}" for one in found if one))
+
+    def of_options(self) -> UserError:
+        """The same error for a person at a command line: `--top-p=2 must be ...`."""
+        found = [re.match(r"(\w+)(.*)", problem, re.DOTALL) for problem in self.problems]
+        return UserError(*(f"--{one[1].replace('_', '-')}{one[2]}" for one in found if one))
 
 
 class DataError(UserError):

@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.evaluation.generate import control_symbols, next_token
 from gpt1_ds.evaluation.load import Loaded
@@ -22,17 +22,17 @@ _SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")
 @torch.no_grad()
 def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
-    ConfigError for a model without a decoder, and for a text that is too long.
+    ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
     if loaded.config.model.kind != "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
     tokenizer, model, context = loaded.tokenizer, loaded.model, loaded.config.model.context
     if sampling.tokens >= context:
-        raise ConfigError(f"--tokens={sampling.tokens} is too many for model.context={context}; use less than that")
+        raise ArgumentError(f"tokens={sampling.tokens} is too many for model.context={context}; use less than that")
     source_ids = [*encode_sentinels(tokenizer, source), tokenizer.eod_id]
     if len(source_ids) > context:
-        raise ConfigError(
-            f"--source has {len(source_ids)} tokens, the encoder reads model.context={context}; use a shorter one"
+        raise ArgumentError(
+            f"source has {len(source_ids)} tokens, the encoder reads model.context={context}; use a shorter one"
         )
     device = next(model.parameters()).device
     facts_B3 = torch.from_numpy(row_facts(np.zeros(1, np.int64), (np.array([len(source_ids)]),) * 2)).to(device)
@@ -50,7 +50,7 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
 
 
 def encode_sentinels(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text in which `<extra_id_0>` is the first sentinel. Raises ConfigError for one that is not there."""
+    """The ids of a text in which `<extra_id_0>` is the first sentinel. Raises ArgumentError for an unknown one."""
     ids: list[int] = []
     for number, part in enumerate(_SENTINEL.split(text)):
         if number % 2 == 0:
@@ -58,8 +58,8 @@ def encode_sentinels(tokenizer: Tokenizer, text: str) -> list[int]:
         elif int(part) < (tokenizer.special_ids.sentinels or 0):
             ids.append(tokenizer.vocab_size - 1 - int(part))
         else:
-            raise ConfigError(
-                f"--source: the tokenizer has {tokenizer.special_ids.sentinels or 0} sentinels, no {part}"
+            raise ArgumentError(
+                f"source: the tokenizer has {tokenizer.special_ids.sentinels or 0} sentinels, no {part}"
             )
     return ids
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import Pooling
 from gpt1_ds.common import progress
-from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -36,7 +36,7 @@ class Embedder:
     """Vectors as `pooling` says: `words` is the mean of the text's token rows, without a look at the blocks; the others
     pool the last states, control symbols included. None: as the checkpoint was trained or imported, with all that
     sentence-transformers does after pooling, else mean. `cut` counts texts that were longer than the model reads.
-    Raises ConfigError for a model that has no such vectors.
+    Raises ConfigError for a model that has no vectors, ArgumentError for one that has none of this kind.
     """
 
     def __init__(self, loaded: Loaded, pooling: Pooled | None = None) -> None:
@@ -52,7 +52,7 @@ class Embedder:
         self.frame = _frame(loaded)
         if self._whole is None and self.pooling == "cls" and (model.mask == "causal" or not self.frame.first):
             why = "its first token sees no other" if model.mask == "causal" else "it has seen text without <cls>"
-            raise ConfigError(f"--pooling cls: {loaded.folder} has no such state: {why}; use mean or max")
+            raise ArgumentError(f"pooling=cls: {loaded.folder} has no such state: {why}; use mean or max")
         self.cut = 0
 
     @torch.inference_mode()

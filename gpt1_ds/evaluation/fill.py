@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of
 
@@ -26,15 +26,16 @@ class Filling:
 @torch.no_grad()
 def fill(loaded: Loaded, text: str, top: int) -> list[Filling]:
     """The `top` likeliest tokens for each mask, likeliest first. Raises ConfigError for a model that continues text,
-    for a text without a mask, and for one that is longer than the context.
+    ArgumentError for a text without a mask, and for one that is longer than the context.
     """
     model, special = loaded.config.model, loaded.tokenizer.special_ids
     if model.mask != "bidirectional":
         raise ConfigError(
-            f"fill: {loaded.folder} continues text (model.mask={model.mask}), it fills no {MASK} in; use gpt1-ds sample"
+            f"{loaded.folder} continues text (model.mask={model.mask}), it fills no {MASK} in; use sample, in Python "
+            "generate"
         )
     if MASK not in text:
-        raise ConfigError(f"--text {text!r:.60} has no {MASK}; write {MASK} where a token is missing")
+        raise ArgumentError(f"text={text!r:.60} has no {MASK}; write {MASK} where a token is missing")
     mask, frame = special.require("mask", "fill"), frame_of(loaded)
     parts = text.split(MASK)
     ids, places = [*frame.first], []
@@ -46,7 +47,7 @@ def fill(loaded: Loaded, text: str, top: int) -> list[Filling]:
             ids.append(mask)
     ids += frame.last
     if len(ids) > model.context:
-        raise ConfigError(f"--text has {len(ids)} tokens, the model sees model.context={model.context}; shorten it")
+        raise ArgumentError(f"text has {len(ids)} tokens, the model sees model.context={model.context}; shorten it")
     device = next(loaded.model.parameters()).device
     logits_SV = loaded.model.logits(torch.tensor(ids, device=device).unsqueeze(1))[:, 0].float()
     logits_SV[:, [*special.present().values()]] = -torch.inf

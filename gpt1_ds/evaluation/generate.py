@@ -24,8 +24,8 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
         raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
     if loaded.config.model.mask == "bidirectional":
         raise ConfigError(
-            f"sample: {loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
-            "continue text; use gpt1-ds fill"
+            f"{loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
+            "continue text; use fill"
         )
     return continued(loaded, loaded.tokenizer.encode(prompt).tolist(), sampling)
 

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args, overload
 
-from gpt1_ds.common.errors import CheckpointError, ConfigError
+import numpy as np
+import torch
+
+from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.common.units import count
 from gpt1_ds.evaluation.answer import answer
-from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled
+from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, nearest
+from gpt1_ds.evaluation.fill import Filling, fill
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
+from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
 from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.tasks.lines import LineReader
+from gpt1_ds.tasks.rows import BadRowError
+
+Texts: TypeAlias = list[str] | tuple[str, ...]
+OneExample: TypeAlias = str | tuple[str, ...] | Mapping[str, Any]
 
 
 class LanguageModel(Loaded):
-    """A model and its tokenizer: `model, tokenizer = gpt1_ds.load(CKPT)`, or the methods of the whole.
+    """A model and its tokenizer: `model, tokenizer = gpt1_ds.load(CKPT)`, or the methods of the whole, which take one
+    text or a list of them.
 
-    `model(ids_BS)` gives fp32 logits [B, S, V] of integers [B, S] (of an encoder-decoder `model(source_BS, target_BT)`
-    gives [B, T, V]); `model.logits(tokens_SB)` is the same with positions first; of a fine-tuned one
-    `model.scores(tokens_SB, extract_B)` is what its head says of each example [E, K]. `tokenizer(text)` gives ids.
+    `model` is a torch module: `model(ids_BS)` gives, with gradients, fp32 logits [B, S, V] of integers [B, S] (of an
+    encoder-decoder `model(source_BS, target_BT)` gives [B, T, V]); `model.logits(tokens_SB)` is the same with positions
+    first; of a fine-tuned one `model.scores(tokens_SB, extract_B)` is what its head says of each example [E, K].
+    `tokenizer(text)` gives ids.
     """
 
     def __repr__(self) -> str:  # a notebook shows it: the modules and all keys would fill pages
@@ -39,46 +50,190 @@ class LanguageModel(Loaded):
     def __getitem__(self, place: int) -> Any:
         return (self.model, self.tokenizer)[place]
 
-    def generate(self, text: str, tokens: int = 100, **sampling: Any) -> str:
-        """What follows `text` (which is not repeated); of an encoder-decoder what it answers. `sampling`: temperature
-        (0.8; 0 takes the likeliest token), top_k (0: all), top_p (1: all), seed (0).
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
-        Raises UserError for values out of range and for a masked model, which continues no text.
+    def to(self, device: str | torch.device) -> LanguageModel:
+        """This object, its model moved to `device`."""
+        self.model.to(device)
+        return self
+
+    @overload
+    def generate(
+        self,
+        text: str,
+        tokens: int = ...,
+        *,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int = ...,
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        text: Texts,
+        tokens: int = ...,
+        *,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int = ...,
+    ) -> list[str]: ...
+    def generate(
+        self,
+        text: str | Texts,
+        tokens: int = 100,
+        *,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> str | list[str]:
+        """What follows `text` (which is not repeated), at most `tokens` tokens; of an encoder-decoder what it answers.
+        Of a list, a list: each text by itself, as if it came alone.
+
+        `temperature` 0 takes the likeliest token; `top_k` (0: all) and `top_p` (1: all) say what is drawn from, `seed`
+        is that of the draws. Raises ArgumentError for values out of range and a text that is too long,
+        ConfigError for a masked model, which continues no text.
         """
-        known = [field.name for field in fields(Sampling)]
-        ConfigError.raise_all(
-            f"generate: there is no {name}={value!r}; choose {', '.join(known)}"
-            for name, value in sampling.items()
-            if name not in known
-        )
+        one_by_one = _texts("text", text)
         write = answer if self.config.model.kind == "encoder_decoder" else generate
-        return write(self, text, Sampling(tokens, **sampling))
+        drawn = Sampling(tokens, temperature, top_k, top_p, seed)
+        try:
+            found = [write(self, one, drawn) for one in one_by_one]
+        except ArgumentError as error:
+            raise error.renamed(source="text") from None
+        return found[0] if isinstance(text, str) else found
 
-    def score(self, text: str) -> float:
+    @overload
+    def score(self, text: str) -> float: ...
+    @overload
+    def score(self, text: Texts) -> list[float]: ...
+    def score(self, text: str | Texts) -> float | list[float]:
         """Log-likelihood of the whole text, nats: of each token given those before it, and of a masked model given all
-        others (pseudo-log-likelihood). A document begins with the text.
+        others (pseudo-log-likelihood). A document begins with the text. Of a list, a list, from batches.
 
-        Raises ConfigError for a text without tokens, or with more than the model sees at once.
+        Raises ArgumentError for a text without tokens, or with more than the model sees at once, CheckpointError where
+        the model gives no finite numbers.
         """
-        frame, tokens = frame_of(self), self.tokenizer.encode(text)
-        if not 0 < len(tokens) <= frame.most:
-            raise ConfigError(
-                f"score: {text!r:.60} has {len(tokens)} tokens; {self.folder} scores 1 to {frame.most} at a time"
-            )
-        ((found, _),) = log_likelihoods(self, frame, [frame.around(frame.before, tokens)], [len(tokens)])
-        if not math.isfinite(found):
+        frame, encoded = frame_of(self), [self.tokenizer.encode(one) for one in _texts("text", text)]
+        ArgumentError.raise_all(
+            f"text={one!r:.60} has {len(tokens)} tokens; {self.folder} scores 1 to {frame.most} at a time"
+            for one, tokens in zip(_texts("text", text), encoded, strict=True)
+            if not 0 < len(tokens) <= frame.most
+        )
+        order = sorted(range(len(encoded)), key=lambda number: len(encoded[number]))  # neighbours share a batch
+        rows = [frame.around(frame.before, encoded[number]) for number in order]
+        found_N2 = log_likelihoods(self, frame, rows, [len(encoded[number]) for number in order])
+        if not np.isfinite(found_N2).all():
             raise CheckpointError(f"{self.folder}: its weights give no finite numbers: this is no trained model")
-        return float(found)
+        of = dict(zip(order, found_N2[:, 0].tolist(), strict=True))
+        return of[0] if isinstance(text, str) else [of[number] for number in range(len(encoded))]
 
-    def embed(self, texts: Sequence[str], pooling: Pooled | None = None) -> Float32s:
-        """fp32 [N, width]: a vector of each text; `pooling` is mean, max, cls or words (null: as it was trained, else
-        mean). A text that is longer than the model reads is cut.
+    def embed(self, text: str | Texts, pooling: Pooled | None = None) -> Float32s:
+        """fp32 [width]: the vector of a text; of a list [N, width], from batches. `pooling` is mean, max, cls or words
+        (None: as it was trained, else mean). A text that is longer than the model reads is cut.
 
-        Raises ConfigError for a model that has no such vectors.
+        Raises ArgumentError for a pooling that the model does not have, ConfigError for a model without such vectors.
         """
-        if isinstance(texts, str):
-            raise ConfigError(f"embed: {texts!r:.60} is one text; give a list of texts")
-        return Embedder(self, pooling).vectors(texts)
+        if pooling is not None and pooling not in get_args(Pooled)[1:] + get_args(get_args(Pooled)[0]):
+            raise ArgumentError(f"pooling={pooling!r} is not known; choose mean, max, cls or words")
+        vectors_ND = Embedder(self, pooling).vectors(_texts("text", text))
+        one: Float32s = vectors_ND[0] if isinstance(text, str) else vectors_ND
+        return one
+
+    @overload
+    def fill(self, text: str, top: int = ...) -> list[Filling]: ...
+    @overload
+    def fill(self, text: Texts, top: int = ...) -> list[list[Filling]]: ...
+    def fill(self, text: str | Texts, top: int = 5) -> list[Filling] | list[list[Filling]]:
+        """The `top` likeliest tokens for each `<mask>` of the text, likeliest first: mask, token, probability and the
+        text with it. Of a list, a list: each text by itself.
+
+        Raises ArgumentError for a text without a mask or longer than the context, ConfigError for a model that
+        continues text.
+        """
+        _at_least_one("top", top)
+        found = [fill(self, one, top) for one in _texts("text", text)]
+        return found[0] if isinstance(text, str) else found
+
+    @overload
+    def predict(self, example: list[OneExample]) -> list[Prediction]: ...
+    @overload
+    def predict(self, example: OneExample) -> Prediction: ...
+    def predict(self, example: OneExample | list[OneExample]) -> Prediction | list[Prediction]:
+        """What a fine-tuned model says: label, probabilities, or score. An example is its text, a tuple of its texts
+        and choices in the task's order, or a mapping with text, text2 and choices. Of a list, a list, from batches.
+
+        Raises ArgumentError for what is no example of the task, CheckpointError for a model without a task.
+        """
+        predictor = Predictor(self)
+        reader = LineReader(predictor.task, predictor.settings, "jsonl")
+        examples = []
+        for number, one in enumerate(example if isinstance(example, list) else [example], start=1):
+            try:
+                if isinstance(one, Mapping):
+                    examples.append(reader.of_values(one, number))
+                elif isinstance(one, (str, tuple)):
+                    examples.append(reader.of_fields([one] if isinstance(one, str) else one, number))
+                else:
+                    raise BadRowError("no text, tuple of texts or mapping")
+            except BadRowError as problem:
+                raise ArgumentError(f"example={one!r:.60}: {problem}") from None
+        found = predictor.predict(examples)
+        return found if isinstance(example, list) else found[0]
+
+    @overload
+    def search(
+        self, query: str, documents: Texts | Float32s, top: int = ..., pooling: Pooled | None = ...
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, query: Texts, documents: Texts | Float32s, top: int = ..., pooling: Pooled | None = ...
+    ) -> list[list[Hit]]: ...
+    def search(
+        self, query: str | Texts, documents: Texts | Float32s, top: int = 10, pooling: Pooled | None = None
+    ) -> list[Hit] | list[list[Hit]]:
+        """The `top` documents that are nearest to the query by the cosine of their vectors, nearest first. `documents`
+        are texts, or their vectors fp32 [N, width] (of `embed`), which are then not computed again. Of a list of
+        queries, a list.
+
+        Raises ArgumentError and ConfigError as `embed` does.
+        """
+        _at_least_one("top", top)
+        vectors_ND = (
+            documents if isinstance(documents, np.ndarray) else self.embed(_texts("documents", documents), pooling)
+        )
+        queries_QD = self.embed(_texts("query", query), pooling)
+        if vectors_ND.ndim != 2 or vectors_ND.shape[1] != queries_QD.shape[1]:
+            shape = list(vectors_ND.shape)
+            raise ArgumentError(f"documents has the shape {shape}; vectors are [documents, {queries_QD.shape[1]}]")
+        found = [[Hit(*one) for one in nearest(query_D, vectors_ND, top)] for query_D in queries_QD]
+        return found[0] if isinstance(query, str) else found
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found: its number, from 0, and its cosine with the query."""
+
+    number: int
+    cosine: float
+
+
+def _texts(name: str, given: str | Texts) -> list[str]:
+    """The texts of an argument that is one or many."""
+    found = [given] if isinstance(given, str) else list(given) if isinstance(given, (list, tuple)) else [given]
+    ArgumentError.raise_all(
+        f"{name}={one!r:.60} is no text; give a str, or a list of them" for one in found if not isinstance(one, str)
+    )
+    return found
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ArgumentError(f"{name}={value} must be at least 1")
 
 
 def load(path: Path | str, device: str | None = None) -> LanguageModel:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import select
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
@@ -40,6 +41,36 @@ WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
 CHUNK = 1 << 16  # bytes read at a time
 PLACES = 6  # digits of a probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """`label` is the likeliest class or choice, and `probabilities` has all of them by their names. Of a task that
+    gives a number `score` is that, and `probabilities` are those of its steps, by their numbers, where it has some.
+    `text` is the answer of a model that answers in text.
+    """
+
+    label: str | None = None
+    score: float | None = None
+    probabilities: Mapping[str, float]
+    text: str | None = None
+
+    def as_tsv(self) -> str:
+        """`label<TAB>probability`, or the score."""
+        if self.label is None:
+            return f"{self.score:.{PLACES}f}"
+        return f"{self.label}\t{self.probabilities[self.label]:.{PLACES}f}"
+
+    def as_json(self) -> str:
+        rounded = {name: round(one, PLACES) for name, one in self.probabilities.items()}
+        found: dict[str, object]
+        if self.score is not None:
+            found = {"score": round(self.score, PLACES), **({"scores": [*rounded.values()]} if rounded else {})}
+        else:
+            found = {"label": self.label, "probability": rounded[str(self.label)], "scores": rounded}
+        if self.text is not None:
+            found["text"] = self.text
+        return json.dumps(found, ensure_ascii=False)
 
 
 class Predictor:
@@ -94,30 +125,24 @@ class Predictor:
         host = self._texts.batch(batch.tokens[:, 0], batch.lengths[:, 0], batch.labels, batch.weights)
         return row_scores(self._model, host)[:, 0].reshape(-1, K)
 
+    def predict(self, examples: Sequence[Example]) -> list[Prediction]:
+        """What the model says of each example."""
+        scores_NK = self.scores(examples)
+        found = predictions(self.task, scores_NK).tolist()
+        return [self._said(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
+
+    def _said(self, value: float, probabilities: list[float]) -> Prediction:
+        task = self.task
+        text = task.answers[int(np.argmax(probabilities))] if task.answers else None
+        if task.kind == "regression":
+            names = map(str, range(len(probabilities))) if task.outputs > 1 else ()
+            return Prediction(score=value, probabilities=dict(zip(names, probabilities, strict=False)), text=text)
+        named = dict(zip(self._names, probabilities, strict=True))
+        return Prediction(label=self._names[int(value)], probabilities=named, text=text)
+
     def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:
         """What is written of each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
-        scores_NK = self.scores(examples)
-        write = self._json if as_json else self._tsv
-        found = predictions(self.task, scores_NK).tolist()
-        return [write(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
-
-    def _tsv(self, value: float, probabilities: list[float]) -> str:
-        if self.task.kind == "regression":
-            return f"{value:.{PLACES}f}"
-        return f"{self._names[int(value)]}\t{probabilities[int(value)]:.{PLACES}f}"
-
-    def _json(self, value: float, probabilities: list[float]) -> str:
-        rounded = [round(one, PLACES) for one in probabilities]
-        found: dict[str, object]
-        if self.task.kind == "regression":
-            found = {"score": round(value, PLACES), **({"scores": rounded} if self.task.outputs > 1 else {})}
-        else:
-            label = self._names[int(value)]
-            found = {"label": label, "probability": rounded[int(value)]}
-            found["scores"] = dict(zip(self._names, rounded, strict=True))
-        if self.task.answers:
-            found["text"] = self.task.answers[int(np.argmax(probabilities))]
-        return json.dumps(found, ensure_ascii=False)
+        return [one.as_json() if as_json else one.as_tsv() for one in self.predict(examples)]
 
 
 def _batches(encoded: Encoded, task: Task) -> Iterator[NDArray[np.int64]]:

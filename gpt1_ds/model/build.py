@@ -145,10 +145,9 @@ class DenseModel(nn.Module):
             state = self.projection(self.tokens, state)
         return self.loss(state, tensors[self.stacks + 1 :])
 
-    @torch.no_grad()
     def batch_first(self, *ids: Tensor) -> Tensor:
-        """fp32 logits [B, S, V] of ids [B, S], each row of which is one text without padding; of an encoder-decoder
-        logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T].
+        """fp32 logits [B, S, V], with gradients, of ids [B, S], each row of which is one text without padding; of an
+        encoder-decoder logits [B, T, V] of its source [B, S] and of what its decoder reads [B, T].
 
         Raises ConfigError for another number of arguments, for ids of another shape or vocabulary, and for too many.
         """
@@ -159,8 +158,7 @@ class DenseModel(nn.Module):
         tokens = tuple(part.T.long().to(self.tokens.weight.device) for part in ids)
         if self.stacks == 1:
             return self.logits(tokens[0]).transpose(0, 1)[..., : self.output.vocab_size].float()
-        facts_B3 = _whole_rows(tokens[0])
-        states_TBD = self.decode(self.encode(tokens[0], facts_B3), tokens[1], facts_B3, self.caches())
+        states_TBD, *_ = self.run((*tokens, _whole_rows(tokens[0])))
         return self.logits_of(states_TBD).transpose(0, 1)[..., : self.output.vocab_size].float()
 
     def hidden(

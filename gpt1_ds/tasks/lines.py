@@ -69,6 +69,10 @@ class LineReader:
         texts, choices = fields[: self._texts], fields[self._texts :]
         return self._read({**dict(zip(self.fields, texts, strict=False)), "choices": list(choices)}, number)
 
+    def of_values(self, values: Mapping[str, Any], number: int = 1) -> Example:
+        """The example of an object with text, text2 and choices. Raises BadRowError."""
+        return self._read(values, number)
+
     def _read(self, values: Mapping[str, Any], number: int) -> Example:
         return self._rows.example(values, self._columns, number, needs_label=False)
 

@@ -73,6 +73,8 @@ def train(config: Settings = (), **overrides: Any) -> Ended:
         raise LaunchError("gpt1_ds.train: a run is under way in this process; wait for it, or start another process")
     try:
         return _train(*_words(config, overrides))
+    except ConfigError as error:  # there is no command line here
+        raise ConfigError(*(one.replace("command line: ", "gpt1_ds.train: ", 1) for one in error.problems)) from None
     except OSError as error:
         raise (explain(error) or error) from None
     finally:

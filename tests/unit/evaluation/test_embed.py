@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpt1_ds.cli import main
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.evaluation.embed import Embedder, nearest, normalised
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
@@ -64,7 +64,7 @@ def test_a_causal_model_pools_its_tokens(folders: dict[str, Path]) -> None:
     with torch.no_grad():
         hidden_SBD, _ = loaded.model.hidden(torch.tensor(ids).unsqueeze(1))
     np.testing.assert_allclose(vector, hidden_SBD[:, 0].mean(0), rtol=0, atol=1e-6)
-    with pytest.raises(ConfigError, match=r"^--pooling cls: .*: its first token sees no other; use mean or max$"):
+    with pytest.raises(ArgumentError, match=r"^pooling=cls: .*: its first token sees no other; use mean or max$"):
         Embedder(loaded, "cls")
 
 
@@ -82,7 +82,7 @@ def test_models_without_such_vectors(loaded: Loaded) -> None:
         with pytest.raises(ConfigError, match="vectors are those of causal and bidirectional models"):
             Embedder(replace(loaded, config=replace(loaded.config, model=model)))
     windows = replace(loaded, step=7)  # as pre-training here makes it, on windows of text
-    with pytest.raises(ConfigError, match="it has seen text without <cls>; use mean or max"):
+    with pytest.raises(ArgumentError, match="it has seen text without <cls>; use mean or max"):
         Embedder(windows, "cls")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.process_groups import connect_alone
@@ -57,18 +57,18 @@ def test_the_other_side_of_a_mask_matters(loaded: Loaded) -> None:
     [("no mask", "has no <mask>"), ("<mask>" + " word" * 80, "model.context=32; shorten it")],
 )
 def test_refused_texts(loaded: Loaded, text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ArgumentError, match=says):
         fill(loaded, text, 1)
 
 
 def test_an_encoder_does_not_continue_text(loaded: Loaded) -> None:
-    with pytest.raises(ConfigError, match=r"is an encoder \(model\.mask=bidirectional\).*use gpt1-ds fill"):
+    with pytest.raises(ConfigError, match=r"is an encoder \(model\.mask=bidirectional\).*use fill"):
         generate(loaded, "The", Sampling(tokens=1))
 
 
 def test_a_causal_model_is_refused(loaded: Loaded) -> None:
     config = replace(loaded.config, model=replace(loaded.config.model, mask="causal"))
-    with pytest.raises(ConfigError, match="use gpt1-ds sample"):
+    with pytest.raises(ConfigError, match="use sample, in Python generate"):
         fill(replace(loaded, config=config), "a <mask>", 1)
 
 

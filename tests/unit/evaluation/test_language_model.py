@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,7 +90,7 @@ def test_scores_are_log_likelihoods(family: str, models: Models) -> None:
     assert found == pytest.approx(loaded.score(TEXT), abs=1e-6)
     if family == "gpt1":  # each token given those before it, after the end of another document
         ids = [loaded.tokenizer.eod_id, *loaded.tokenizer(TEXT)]
-        logs_SV = loaded.model(torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+        logs_SV = loaded.model(torch.tensor([ids[:-1]]))[0].detach().log_softmax(-1)
         assert found == pytest.approx(float(logs_SV.gather(1, torch.tensor(ids[1:]).unsqueeze(1)).sum()), abs=1e-4)
 
 
@@ -101,17 +102,72 @@ def test_text_and_vectors(models: Models) -> None:
     vectors = loaded.embed([TEXT, "a file"])
     assert vectors.shape == (2, 32)
     np.testing.assert_allclose(loaded.embed(["a file"])[0], vectors[1], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(loaded.embed("a file"), vectors[1], rtol=0, atol=1e-6)
     assert models("bert").embed([TEXT], pooling="cls").shape == (1, 32)
+
+
+@pytest.mark.parametrize("family", ["gpt1", "bert", "prefix", "t5"])
+def test_many_texts_are_as_each_of_them(family: str, models: Models) -> None:
+    loaded, texts = models(family), [TEXT, "a file", "a much longer text of the file"]
+    assert loaded.score(texts) == pytest.approx([loaded.score(text) for text in texts], abs=1e-4)
+    if family == "bert":
+        masked = ["the <mask> returns", "a <mask> <mask>"]
+        assert loaded.fill(masked, top=2) == [loaded.fill(text, top=2) for text in masked]
+        assert [one.mask for one in loaded.fill(masked, top=2)[1]] == [0, 0, 1, 1]
+    else:
+        drawn = {"tokens": 4, "temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 2}
+        assert loaded.generate(texts, **drawn) == [loaded.generate(text, **drawn) for text in texts]
+
+
+def test_the_nearest_documents_are_those_of_the_highest_cosine(models: Models) -> None:
+    loaded, documents = models("gpt1"), ["a file", TEXT, "return"]
+    first, second, third = loaded.search(TEXT, documents)
+    assert (first.number, first.cosine) == (1, pytest.approx(1, abs=1e-6))
+    assert first.cosine >= second.cosine >= third.cosine
+    vectors = loaded.embed(documents)
+    both = loaded.search([TEXT, "a file"], vectors, top=1)
+    assert [[hit.number for hit in hits] for hits in both] == [[1], [0]]
+
+
+def test_gradients_reach_every_weight_that_the_logits_need(models: Models) -> None:
+    for family, inputs in (("gpt1", 1), ("bert", 1), ("t5", 2)):
+        loaded = models(family)
+        ids = torch.tensor([loaded.tokenizer(TEXT)])
+        loss = loaded.model(*[ids] * inputs).log_softmax(-1)[0, :, 7].sum()
+        loss.backward()
+        grads = {name: weight.grad for name, weight in loaded.model.named_parameters() if weight.grad is not None}
+        loaded.model.zero_grad(set_to_none=True)
+        assert sum(float(grad.abs().sum()) > 0 for grad in grads.values()) > 10, family
+        assert loaded.model.tokens.weight.requires_grad
+
+
+def test_where_a_model_is(models: Models) -> None:
+    loaded = models("gpt1")
+    assert loaded.device == torch.device("cpu")
+    assert loaded.to("cpu") is loaded
 
 
 @pytest.mark.parametrize(
     ("family", "call", "says"),
     [
-        ("gpt1", lambda m: m.score(""), "has 0 tokens"),
+        ("gpt1", lambda m: m.score(["a", ""]), "text='' has 0 tokens"),
         ("gpt1", lambda m: m.score("module " * 50), "scores 1 to 32 at a time"),
-        ("gpt1", lambda m: m.generate("a", temprature=1), "there is no temprature=1; choose tokens, temperature"),
-        ("gpt1", lambda m: m.generate("a", tokens=0), "tokens=0 must be at least 1"),
-        ("gpt1", lambda m: m.embed("a"), "'a' is one text; give a list"),
+        ("gpt1", lambda m: m.generate("a", temperature=-1), "temperature=-1 must be 0 or more"),
+        ("gpt1", lambda m: m.generate(["a", 3]), "text=3 is no text; give a str, or a list of them"),
+        ("gpt1", lambda m: m.generate("a", top_p=2), "top_p=2 must be above 0 and at most 1"),
+        ("gpt1", lambda m: m.embed("a", pooling="sum"), "pooling='sum' is not known; choose mean, max, cls or words"),
+        ("gpt1", lambda m: m.embed("a", pooling="cls"), "pooling=cls: "),
+        (
+            "gpt1",
+            lambda m: m.search("a", np.ones((3, 4))),
+            "documents has the shape [3, 4]; vectors are [documents, 32]",
+        ),
+        ("gpt1", lambda m: m.search("a", ["b"], top=0), "top=0 must be at least 1"),
+        ("gpt1", lambda m: m.fill("a <mask>"), "it fills no <mask> in; use sample, in Python generate"),
+        ("gpt1", lambda m: m.predict("a"), "was not fine-tuned on a task"),
+        ("bert", lambda m: m.fill("a"), "text='a' has no <mask>"),
+        ("t5", lambda m: m.generate("a " * 40, tokens=4), "text has "),
+        ("t5", lambda m: m.generate("a", tokens=99), "tokens=99 is too many"),
         ("gpt1", lambda m: m.model([1]), "list is no batch of ids"),
         ("gpt1", lambda m: m.model(torch.ones(2, 2)), "torch.float32 [2, 2] is no batch of ids"),
         ("gpt1", lambda m: m.model(torch.tensor([[1, 500]])), "not in the vocabulary of 500: 1 to 500"),
@@ -127,7 +183,17 @@ def test_mistakes_are_one_line(family: str, call: Callable[[Any], object], says:
     with pytest.raises(UserError) as told:
         call(models(family))
     assert says in str(told.value)
+    assert "--" not in str(told.value)
     assert len(str(told.value).splitlines()) == 1
+
+
+def test_the_guides_example_runs(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(gpt1_ds.__file__).parent / "guides" / "python.md").read_text()
+    _training, using = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(using, "python.md", "exec"), {"model": models("gpt1")})
+    texts, scores, numbers, norm = capsys.readouterr().out.splitlines()
+    assert len(eval(texts)) == len(eval(scores)) == len(eval(numbers)) == 2
+    assert "tensor(" in norm
 
 
 def test_public_names_are_listed_and_importing_them_is_light() -> None:

@@ -14,7 +14,7 @@ import torch
 import gpt1_ds
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.common.errors import ArgumentError, CheckpointError, DataError
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import WINDOW, Predictor, predict_lines, windows
@@ -44,6 +44,27 @@ def test_predictions_are_the_runs_own_and_those_of_each_alone(shape: str, fine_t
     else:
         assert found == labels(run)
         assert len(set(found)) > 1
+
+
+def test_python_says_what_lines_say(fine_tuned: Runs) -> None:
+    """One example and many, as texts, tuples and mappings."""
+    for shape in ("single", "regression", "choice"):
+        loaded = gpt1_ds.load(fine_tuned(shape))
+        predictor = Predictor(loaded)
+        reader = LineReader(predictor.task, predictor.settings, "tsv")
+        examples = [tuple(fields(shape, row)) for row in rows(shape, 5)]
+        found = loaded.predict(examples)
+        lines = predictor.lines([reader.of_fields(example) for example in examples], as_json=True)
+        assert [json.loads(one.as_json()) for one in found] == [json.loads(line) for line in lines]
+        one = loaded.predict(examples[0])
+        assert one.label == found[0].label
+        if shape == "single":
+            assert loaded.predict(examples[0][0]).label == loaded.predict({"text": examples[0][0]}).label == one.label
+            assert one.probabilities[str(one.label)] == max(one.probabilities.values())
+        with pytest.raises(ArgumentError, match=r"^example=3: no text, tuple of texts or mapping"):
+            loaded.predict([3])  # type: ignore[list-item]
+        with pytest.raises(ArgumentError, match=r"^example=.*: 9 fields where .* expected: text"):
+            loaded.predict(("a",) * 9)
 
 
 def test_json_lines_say_what_the_scores_are(fine_tuned: Runs) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import ArgumentError
 from gpt1_ds.evaluation.generate import choose
 from gpt1_ds.evaluation.sampling import Sampling
 
@@ -21,8 +21,9 @@ from gpt1_ds.evaluation.sampling import Sampling
     ],
 )
 def test_refused(key: str, value: Any) -> None:
-    with pytest.raises(UserError, match=f"^--{key.replace('_', '-')}={value} must"):
+    with pytest.raises(ArgumentError, match=f"^{key}={value} must") as told:
         Sampling(**{key: value})
+    assert str(told.value.of_options()).startswith(f"--{key.replace('_', '-')}={value} must")
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])
