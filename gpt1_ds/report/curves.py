@@ -184,8 +184,8 @@ def about_loss(stories: Sequence[RunStory], marks: Sequence[Any]) -> Iterator[st
         yield "Of masked text a token is one that is predicted."
     if any(_has(story.held_out, "pair_loss") for story in stories):
         yield "A training batch's loss of pairs is added to it, a held-out one's is not."
-    tasks = {story.config.task for story in stories} - {None}
-    yield from sorted({f"Loss of {task.name}: {task.loss_in_words}." for task in tasks if task is not None})
+    tasks = [story.config.task for story in stories if story.config.task is not None]
+    yield from dict.fromkeys(f"Loss of {task.name}: {task.loss_in_words}." for task in tasks)
 
 
 def scores(name: str, story: RunStory) -> dict[str, Points]:

@@ -80,7 +80,7 @@ def test_the_search_for_a_recipe_is_told_as_measured() -> None:
 
 def test_the_table_of_tasks_is_told_as_measured() -> None:
     results = ROOT / "tools/results/books_10m"
-    told = (ROOT / "gpt1_ds/guides/finetuning.md").read_text().partition("finetune/study/books_10m`")[2]
+    told = (ROOT / "gpt1_ds/guides/task-results.md").read_text().partition("finetune/study/books_10m`")[2]
     measured = (results / "table.md").read_text().splitlines()
     rows = re.findall(r"^\| (?:full|no pre-training|frozen features|bag of words|majority).*\|$", told, re.MULTILINE)
     assert len(rows) >= 5
