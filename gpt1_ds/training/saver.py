@@ -33,7 +33,6 @@ class Saver:
         self.manager = CheckpointManager(run_dir, engine, self.config)
         self._replicas = Replicas(engine)
         self._saved_step = -1  # of the checkpoint that was last published, or read
-        self._begin = 0.0
         self.seconds: float | None = None  # that the last save took until it was published
         self._carried_yaml = to_carried_yaml(self.config)
         self._config_hash = hashlib.sha256(to_yaml(self.config).encode()).hexdigest()
@@ -55,7 +54,7 @@ class Saver:
             self.compare_replicas(state.step)
             metadata, tokenizer = self._metadata(state), self.workload.tokenizer_folder
             contents = Contents(state.step, metadata, self._carried_yaml, tokenizer)
-            self._begin = time.monotonic()
+            self._started = time.monotonic()
             self.manager.start(contents, background)
         if not background:
             self.finish()
@@ -65,7 +64,7 @@ class Saver:
         self.engine.progress(SAVE)
         if (folder := self.manager.finish()) is None:
             return
-        self.seconds = time.monotonic() - self._begin
+        self.seconds = time.monotonic() - self._started
         self._saved_step = int(folder.name.removeprefix("step-"))
         if self.groups.rank == 0:
             folders.prune(self.run_dir, self.config.checkpoint)

@@ -97,8 +97,7 @@ class StepLog:
         self.steps, self.flops_per_token, self.sinks = steps, flops_per_token, sinks
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
-        self.clock, self._heap = Stopwatch(), Heap()
-        self._left = TimeLeft(steps)
+        self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(steps)
         self._peak_tflops = peak_tflops(engine.device, precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
