@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from gpt1_ds.common.units import count, duration
 from gpt1_ds.report.plots import power
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.tables import DONE
 
 Rows = list[tuple[str, str]]
+ABOUT_E = ("implausible E", "E moves", "at a bound: E;")  # warnings that a bound of E says in plainer words
 MEANINGS = {
     "alpha": "exponent of N",
     "beta": "exponent of D",
@@ -46,9 +49,11 @@ def overview(study: Study) -> Rows:
 def parameters(study: Study) -> list[tuple[str, str, str, str]]:
     """(name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
     fit = study.fit
-    intervals = fit.get("intervals") or {}
+    intervals = {name: _interval(ends) for name, ends in (fit.get("intervals") or {}).items()}
+    if (bound := irreducible_bound(study)) is not None:
+        intervals["E"] = f"below {bound:.3g}"
     return [
-        (name, f"{fit[name]:.4g}", _interval(intervals.get(name)), meaning)
+        (name, f"{fit[name]:.4g}", intervals.get(name, "-"), meaning)
         for name, meaning in MEANINGS.items()
         if isinstance(fit.get(name), int | float)
     ]
@@ -100,8 +105,34 @@ def held_out(study: Study) -> list[list[str]]:
 def warnings(study: Study) -> list[str]:
     """What a reader must know before a number of the fit."""
     found = [str(warning) for warning in study.fit.get("warnings") or []]
+    if irreducible_bound(study) is not None:
+        found = [warning for warning in found if not warning.startswith(ABOUT_E)]
     if study.stale:
         found.insert(0, "The fit is of another results.csv than this page's: `gpt1-ds scaling fit STUDY` again.")
+    return found
+
+
+def irreducible_bound(study: Study) -> float | None:
+    """Returns what E is below with 95 % confidence, one-sided, in nats per token, where the runs do not fix it: its
+    interval is wider than half of it. None where they do, or where there are no draws.
+    """
+    fit = study.fit
+    low, high = (fit.get("intervals") or {}).get("E") or (0.0, 0.0)
+    drawn = ((fit.get("bootstrap") or {}).get("samples") or {}).get("E") or []
+    if not drawn or high - low <= fit["E"] / 2:
+        return None
+    return float(np.quantile(drawn, 0.95))
+
+
+def limits(study: Study) -> list[str]:
+    """What no number of the fit says, in plain words."""
+    found = []
+    if (bound := irreducible_bound(study)) is not None:
+        found.append(
+            f"E, the loss that neither size nor data removes, is below {bound:.3g} nats per token (95 %, one-sided); "
+            "nothing more is known of it. Predictions between the runs do not depend on it; those far beyond them "
+            "do: do not extrapolate."
+        )
     return found
 
 

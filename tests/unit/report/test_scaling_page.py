@@ -137,6 +137,30 @@ def test_a_fit_of_other_results_is_called_out(tmp_path: Path) -> None:
     assert "another results.csv" in warned()
 
 
+def test_what_the_runs_do_not_fix_is_a_bound_and_no_alarm(complete: Path, tmp_path: Path) -> None:
+    assert 'id="limits"' not in (complete / "report.html").read_text(), "E is known there"
+    folder = make_study(tmp_path / "study", runs=False, downstream=False)
+    told = json.loads((folder / "fit.json").read_text())
+    samples = {**told["bootstrap"]["samples"], "E": [number / 500 for number in range(1000)]}
+    others = ["only 3 of 5 starts reached the best objective: there may be a better one", "at a bound: E, alpha; the"]
+    about_E = ["implausible E = 0.900: its 95 % interval", "E moves by 40 % when", "at a bound: E; the points do not"]
+    change_fit(
+        folder,
+        E=0.9,
+        warnings=[*about_E, *others],
+        intervals={**told["intervals"], "E": [0.05, 1.95]},
+        bootstrap={**told["bootstrap"], "samples": samples},
+    )
+    page = write_scaling_report(folder).read_text()
+    limits = page[page.index('id="limits"') : page.index('id="overview"')]
+    assert "removes, is below 1.9 nats per token (95 %, one-sided)" in limits
+    assert "do not extrapolate" in limits
+    assert "<td>E</td><td>0.9</td><td>below 1.9</td>" in page
+    assert warnings(read(folder)) == others
+    change_fit(folder, E=4.0, intervals={**told["intervals"], "E": [3.9, 4.1]})
+    assert warnings(read(folder)) == [*about_E, *others]
+
+
 def test_points_of_other_people_are_enough(tmp_path: Path) -> None:
     page = write_scaling_report(plain_points(tmp_path / "points", GRID)).read_text()
     assert_figures(page, {"compute", "isoflop"})
