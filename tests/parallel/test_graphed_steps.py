@@ -188,3 +188,32 @@ def test_the_self_proof_says_whether_a_graph_repeats(
         assert record.name.startswith("graph")
         assert (record.ok, record.value) == (ok, value)
         assert record.note.startswith(note)
+
+
+def overlap_here(lost: bool) -> Any:
+    """`lost`: the sum of a bucket does not reach the gradients."""
+    from gpt1_ds.config import load
+    from gpt1_ds.diagnostics import steps
+    from gpt1_ds.engine import overlap
+    from gpt1_ds.engine.session import distributed_session
+    from gpt1_ds.model import proven
+
+    as_on_cuda("plain")
+    begun = []
+    begin = overlap.FlatReduction.begin
+    overlap.overlaps = lambda _: proven._DECIDED == [True]
+    overlap.FlatReduction.begin = lambda self: begun.append(begin(self))  # type: ignore[func-returns-value]
+    if lost:
+        values = overlap.FlatReduction._values
+        overlap.FlatReduction._values = lambda self, bucket: values(self, bucket).clone()
+    config = load([], [*MODEL, "train.global_batch=4", "train.micro_batch=2", "model.vocab_size=500"])
+    with distributed_session(config) as groups:
+        return steps.overlap(config, groups), len(begun)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_self_proof_compares_reductions(lost: bool) -> None:
+    for record, begun in launch.run(f"{__name__}:overlap_here", (lost,), 2):
+        assert begun == 3, "one engine of two overlaps"
+        assert record.ok is not lost, record
+        assert record.limit == 1e-5

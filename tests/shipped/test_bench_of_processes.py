@@ -17,7 +17,16 @@ from tools.bench.rows import Options, Row
 
 pytestmark = pytest.mark.slow
 
-ROWS = {11: "pipeline", 12: "collective", 15: "tokenization", 16: "startup", 18: "growth", 19: "library_kinds"}
+ROWS = {
+    1: "gpu_training",
+    4: "dropout_tax",
+    11: "pipeline",
+    12: "collective",
+    15: "tokenization",
+    16: "startup",
+    18: "growth",
+    19: "library_kinds",
+}
 
 
 @pytest.fixture(scope="module")

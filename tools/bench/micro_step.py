@@ -25,9 +25,9 @@ def measure(options: Options) -> Row:
     config = gpt1(options, ROWS)
     text = Text(config)
     steps: dict[str, Callable[[], Any]] = {}
-    for kind in KINDS:
+    for name, kind in KINDS.items():
         engine = Ours(ours_config(options, ROWS, kind, compiled, NEVER), text, device).engine.deepspeed
-        steps[f"ours, {kind}"] = of_engine(engine, text.bare(0)[0], device)
+        steps[name] = of_engine(engine, text.bare(0)[0], device)
     if compiled:
         engine = Ours(ours_config(options, ROWS, "fused", False, NEVER), text, device).engine.deepspeed
         steps["ours, fused, eager"] = of_engine(engine, text.bare(0)[0], device)
