@@ -36,7 +36,7 @@ def test_an_encoder_counts_all_scores_and_the_pooler(name: str, total: str) -> N
 @pytest.mark.parametrize(
     ("words", "graphs", "said"),
     [
-        (["train.micro_batch=1"], True, "launches: hidden by CUDA graphs; "),
+        (["train.micro_batch=1"], True, "launches: hidden by CUDA graphs once `gpt1-ds doctor --gpu` has passed; "),
         (["train.micro_batch=64", "train.global_batch=512"], True, ""),
         (["train.micro_batch=1", "train.cuda_graphs=off"], False, ""),
     ],
