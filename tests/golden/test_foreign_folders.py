@@ -188,6 +188,7 @@ REFUSED_TOKENIZERS: dict[str, tuple[Make, str]] = {
         "model.dropout 0.1: a text would have other",
     ),
     "a-switch-that-is-none": (partial(old_bert, do_lower_case="no"), "do_lower_case is 'no'; it must be true or false"),
+    "sentinels-without-end": (partial(t5, extra_ids=10**12), "extra_ids is 1000000000000; it must be from 0 to 100000"),
     "a-program": (partial(old_byte_level, tokenizer_class="CTRLTokenizer"), "CTRLTokenizer is a program of transform"),
     "no-class": (
         lambda folder: write(folder, spiece_model=spiece_model(bos_id=3)),

@@ -113,6 +113,9 @@ def _harmless(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     lists = {name: config[name] for name in _SYMBOLS if isinstance(config.get(name), list | dict)}
     if any(len(listed) > MOST_ADDED for listed in lists.values()):
         raise DataError(f"{path}: adds more than {MOST_ADDED} tokens; put them into the vocabulary")
+    extra = config.get("extra_ids", 0)
+    if type(extra) is not int or not 0 <= extra <= MOST_ADDED:
+        raise DataError(f"{path}: extra_ids is {config['extra_ids']!r:.40}; it must be from 0 to {MOST_ADDED}")
     for name in ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space"):
         if not isinstance(config.get(name, False), bool):
             raise DataError(f"{path}: {name} is {config[name]!r:.40}; it must be true or false")
@@ -152,7 +155,9 @@ def _copy(source: Path, target: Path) -> None:
     if source.name == FILE:  # what a library would not survive is refused before
         tokenizer_json.vocabulary_of(source, tokenizer_json.read(source))
     elif source.suffix == ".json":
-        read_json(source)
+        values = read_json(source)
+        if source.name == "added_tokens.json" and len(values) > MOST_ADDED:
+            raise DataError(f"{source}: adds more than {MOST_ADDED} tokens; put them into the vocabulary")
     elif source.suffix == ".model":
         sentencepiece_model.load(source, source.read_bytes())
     with naming(source):
