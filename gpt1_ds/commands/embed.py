@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import naming
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import shown
 
@@ -55,10 +56,12 @@ def _write(path: Path, texts: list[str], vectors: Float32s) -> None:
     import numpy as np
 
     if path.suffix == ".npy":
-        with path.open("wb") as file:
-            np.save(file, vectors)
+        with naming(path), path.open("wb") as file:
+            values = np.ascontiguousarray(vectors)  # np.save itself does not say that a disk is full
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+            file.write(values.data)
         return
-    with path.open("w") as lines:
+    with naming(path), path.open("w") as lines:
         for text, vector in zip(texts, vectors, strict=True):
             numbers = [float(str(number)) for number in vector]  # the shortest that are the same in float32
             lines.write(json.dumps({"text": text, "vector": numbers}, ensure_ascii=False) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import naming
 from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def _draw_curves(run: Path, out: Path) -> bool:
     except UserError as error:
         say(f"no figure of the curves: {error.problems[0]}")
         return False
-    drawn["loss"].savefig(out, dpi=130, bbox_inches="tight")
+    with naming(out):
+        drawn["loss"].savefig(out, dpi=130, bbox_inches="tight")
     return True
 
 

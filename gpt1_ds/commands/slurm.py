@@ -13,6 +13,7 @@ from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import slurm_job
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import shown
 from gpt1_ds.diagnostics.report import conclude
@@ -81,7 +82,8 @@ def _check(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
         place = Path(scratch).resolve()
         for name, text in scripts("check.sh", config, asked).items():
-            (place / name).write_text(text)
+            with naming(place / name):
+                (place / name).write_text(text)
         command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
         code = subprocess.run([*command, *words(config)], check=False).returncode
         proof = read_proof(place, config.slurm.gpus_per_node, code)

@@ -55,7 +55,10 @@ _OF_NODE = {  # faults that another node may not have
 def explain(error: OSError) -> UserError | None:
     """The one-line form of an error of the operating system: UserError for what a person can fix, WorldError for what
     may pass, NodeError where it may be this node's alone; None for the others."""
-    number, subject = error.errno or 0, f"{error.filename}: " if error.filename else ""
+    number, name = error.errno or 0, error.filename
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        name = error.filename2 or name  # of two, what was written
+    subject = f"{name}: " if name else ""
     if number in _WRONG:
         return UserError(f"{subject or 'a file: '}{_WRONG[number]}")
     if number in _PASSING:

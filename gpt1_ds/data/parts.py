@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import published_folder, write_json
+from gpt1_ds.common.files import naming, published_folder, write_json
 from gpt1_ds.data.pool import parent_is_alive
 from gpt1_ds.data.reading import Piece, read_unit
 from gpt1_ds.data.segments import Unit
@@ -123,10 +123,13 @@ def write_part(
             left_out += 1
 
         def flush() -> None:
-            if ids:
-                tokens.write(np.concatenate(ids).astype(dtype).data)
-            documents.write(np.array(rows, dtype="<i8").tobytes())
-            sentence_file.write(np.array(starts, dtype="<i8").tobytes())
+            with naming(folder):
+                if ids:
+                    tokens.write(np.concatenate(ids).astype(dtype).data)
+                documents.write(np.array(rows, dtype="<i8").tobytes())
+                sentence_file.write(np.array(starts, dtype="<i8").tobytes())
+                for file in (tokens, documents, sentence_file):
+                    file.flush()
             ids.clear()
             rows.clear()
             starts.clear()

@@ -8,6 +8,7 @@ per sentence; what does not fit a shard continues in the next, as another sequen
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -79,7 +80,8 @@ class ShardWriter:
         self._add_borders(self.sequences + 1 + np.searchsorted(ends, closed))
         self._open_document = bool(len(tokens) > closed[-1]) if len(closed) else self._open_document or len(tokens) > 0
         data = np.ascontiguousarray(tokens, dtype=self.dtype)
-        self._bin.write(data.data)
+        with naming(self.bin_path):
+            self._bin.write(data.data)
         self._hash.update(data.data)
         self.tokens += len(data)
         if len(ends):
@@ -94,10 +96,11 @@ class ShardWriter:
             self._add_lengths(np.array([self._open_tokens]))
         if self._open_document:
             self._add_borders(np.array([self.sequences]))
-        with open(self.idx_path, "wb") as file:
+        with naming(self.idx_path), open(self.idx_path, "wb") as file:
             self._write_index(file)
             _flush(file)
-        _flush(self._bin)
+        with naming(self.bin_path):
+            _flush(self._bin)
         self._discard()
         idx_size = self.idx_path.stat().st_size
         size = self.tokens * self.dtype.itemsize
@@ -116,19 +119,21 @@ class ShardWriter:
             self.close()
 
     def _discard(self) -> None:
-        self._bin.close()
-        self._lengths.close()
-        self._borders.close()
+        for file in (self._bin, self._lengths, self._borders):
+            with contextlib.suppress(OSError):  # of what is left of a write that failed, which has been reported
+                file.close()
         self.lengths_path.unlink(missing_ok=True)
         self.borders_path.unlink(missing_ok=True)
 
     def _add_lengths(self, lengths: Int64s) -> None:
         assert lengths.max() < 2**31, f"{self.prefix}: a sequence of {lengths.max()} tokens does not fit the index"
-        self._lengths.write(lengths.astype("<i4").tobytes())
+        with naming(self.lengths_path):
+            self._lengths.write(lengths.astype("<i4").tobytes())
         self.sequences += len(lengths)
 
     def _add_borders(self, borders: Int64s) -> None:
-        self._borders.write(borders.astype("<i8").tobytes())
+        with naming(self.borders_path):
+            self._borders.write(borders.astype("<i8").tobytes())
         self.documents += len(borders)
 
     def _write_index(self, file: BinaryIO) -> None:

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
+from gpt1_ds.common.files import naming
 from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.evaluation.likelihoods import row_scores
 from gpt1_ds.evaluation.load import Loaded
@@ -208,5 +209,6 @@ def predict_lines(
 
 def write_lines(lines: Iterable[str], output: IO[bytes]) -> None:
     """Write lines and hand them on at once."""
-    output.write("".join(f"{line}\n" for line in lines).encode())
-    output.flush()
+    with naming(str(output.name)):
+        output.write("".join(f"{line}\n" for line in lines).encode())
+        output.flush()

@@ -18,6 +18,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import naming
 from gpt1_ds.tracking.phases import Operator, Recording, Span, counted
 
 OUTSIDE = "(outside of operators: Python, waiting)"
@@ -144,7 +145,7 @@ def write(recorder: profile, path: Path) -> None:
         recorder.export_chrome_trace(str(raw))
         if not _is_whole(raw):  # torch does not say when a disk is full
             raise UserError(f"{path}: the trace could not be written; free some space")
-        with open(raw, "rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+        with naming(path), open(raw, "rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target)
         os.replace(packed, path)
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.files import naming
 from gpt1_ds.common.units import count
 
 if TYPE_CHECKING:
@@ -41,9 +42,10 @@ def as_svg(figure: Any) -> str:
 
 def save(figure: Any, stem: Path) -> str:
     """Write `stem`.png and `stem`.svg; the latter's <svg> element, since drawing takes long."""
-    figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
     text = _svg(figure)
-    stem.with_suffix(".svg").write_text(text, encoding="utf-8")
+    with naming(stem):
+        figure.savefig(stem.with_suffix(".png"), dpi=130, bbox_inches="tight")
+        stem.with_suffix(".svg").write_text(text, encoding="utf-8")
     return _element(text)
 
 

@@ -12,8 +12,9 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError, UserError
-from gpt1_ds.common.files import append
+from gpt1_ds.common.files import append, explain
 from gpt1_ds.common.rundir import read_jsonl
+from gpt1_ds.data.tokenizers.base import SpecialIds
 from tools import runs
 
 
@@ -111,3 +112,44 @@ def test_a_run_folder_that_vanishes_ends_the_run(tiny_data: Path, tmp_path: Path
     os.rename(run.run_dir.path, tmp_path / "elsewhere")
     run.join(60)
     assert "run folder is gone" in str(run.error)
+
+
+def test_every_line_names_what_does_not_fit(small_disk, tiny_data: Path) -> None:  # type: ignore[no-untyped-def]
+    """Also where Python's own error names no file, or the one that was read."""
+    import numpy as np
+    from matplotlib import pyplot
+
+    from gpt1_ds.commands import embed
+    from gpt1_ds.data import staging
+    from gpt1_ds.data.shards import ShardWriter
+    from gpt1_ds.data.tokenizers.registry import publish_tokenizer
+    from gpt1_ds.evaluation.predict import write_lines
+    from gpt1_ds.report import figures
+
+    disk = small_disk("1m")
+    fill(disk, leave=20_000)
+    many, vectors = np.zeros(200_000, dtype=np.uint16), np.zeros((50_000, 2), dtype=np.float32)
+
+    def shard() -> None:
+        with ShardWriter(disk / "shard", np.dtype(np.uint16)) as writer:
+            writer.write(many, np.array([len(many)]))
+
+    def lines() -> None:
+        with open(disk / "lines", "wb") as file:
+            write_lines(["x" * 100_000], file)
+
+    writes = {
+        "shard": shard,
+        "tokenizer": lambda: publish_tokenizer(disk / "tokenizer", "x", 1, SpecialIds(), {"x": bytes(many)}),
+        "vectors.npy": lambda: embed._write(disk / "vectors.npy", [], vectors),
+        "figure": lambda: figures.save(pyplot.figure(figsize=(30, 30)), disk / "figure"),
+        "lines": lines,
+        "stage": lambda: staging.stage([str(tiny_data)], disk / "stage"),
+    }
+    for name, write in writes.items():
+        with pytest.raises(OSError) as caught:
+            write()
+        assert str(explain(caught.value)).startswith(f"{disk / name}"), (name, caught.value)
+        assert "no space left on the device" in str(explain(caught.value))
+        for left in disk.glob(f"*{name}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
+from gpt1_ds.common.files import is_taken, naming, published_folder, sha256_file, write_json
 from gpt1_ds.data.tokenizers.base import (
     GPT2,
     METADATA,
@@ -67,7 +67,8 @@ def publish_tokenizer(
     check_free(out)
     with published_folder(out) as folder:
         for name, content in files.items():
-            (folder / name).write_bytes(content)
+            with naming(out / name):
+                (folder / name).write_bytes(content)
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         metadata = Metadata(kind, vocab_size, special_ids, digests)
         write_json(folder / METADATA, metadata.as_json())
