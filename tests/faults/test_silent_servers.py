@@ -16,6 +16,7 @@ import pytest
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.data.corpus import find_inputs
+from gpt1_ds.data.remote import limit_hub_clients
 from gpt1_ds.data.tokenizers import hub as tokenizers_hub
 from gpt1_ds.interop import hub
 from gpt1_ds.tracking import sync
@@ -75,6 +76,15 @@ def test_each_question_ends(question: str, silent: str, monkeypatch: pytest.Monk
     (line,) = caught.value.problems
     assert "\n" not in line
     assert any(word in line for word in ("no answer within", "TimeoutError", "timed out")), line
+
+
+def test_libraries_that_ask_many_times_have_a_limit_for_each() -> None:
+    """Tasks of the hub and of lm-evaluation-harness, whose downloads are of any size."""
+    limit_hub_clients()
+    session = huggingface_hub.utils.get_session()
+    assert {getattr(session.timeout, kind) for kind in ("connect", "read", "write", "pool")} == {
+        deadline.SILENCE_SECONDS
+    }
 
 
 def test_a_commit_to_a_hub_that_stops_answering_ends(silent: str, tmp_path: Path) -> None:
