@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -236,9 +237,9 @@ def _at_least_one(name: str, value: int) -> None:
         raise ArgumentError(f"{name}={value} must be at least 1")
 
 
-def load(path: Path | str, device: str | None = None) -> LanguageModel:
+def load(path: str | os.PathLike[str], device: str | None = None) -> LanguageModel:
     """The model of CKPT: a checkpoint folder, or of a run folder its best or newest; on `device`, or on the GPU where
     there is one. Unpacks into (model, tokenizer). Raises CheckpointError.
     """
-    loaded = load_checkpoint(path, device)
+    loaded = load_checkpoint(Path(path), device)
     return LanguageModel(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})

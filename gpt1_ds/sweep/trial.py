@@ -19,7 +19,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.slurm.tries import newest_step
 from gpt1_ds.sweep.study_file import StudySettings
-from gpt1_ds.training import resume
+from gpt1_ds.training import claim, resume
 
 TRAINING_KEYS = (  # of the configuration: they change what a run learns, whatever it trains on
     *("run.seed", "optimizer.", "schedule.", "train.precision"),
@@ -61,8 +61,10 @@ class Trial(ABC):
         )
 
     def differences(self) -> Iterator[str]:
-        """What its run folder was made with, where that is not what the study now says."""
-        if self.run_dir.config.exists():
+        """What its run folder was made with, where that is not what the study now says; one in which no run took a step
+        belongs to nobody.
+        """
+        if self.run_dir.config.exists() and claim.has_record(self.run_dir):
             before = load_recorded(self.run_dir.config)
             for key, (old, new) in resume.changes(before, self.config).items():
                 if self.must_keep(key):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-def read_metrics(run: str | Path) -> pandas.DataFrame:
+def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
     """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval or task;
     a task's scores are columns by their names; what a kind does not have is NaN. Units are those of the file.
 

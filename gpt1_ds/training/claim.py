@@ -9,7 +9,6 @@ aside. Nothing is deleted.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +53,7 @@ def decide(run_dir: RunDir, config: Config) -> Claim:
 
     Raises ConfigError naming every changed key where the folder belongs to another run.
     """
-    entries = _entries(run_dir)
-    saved = bool(steps_in(run_dir.checkpoints) or run_dir.latest.exists() or _damaged(run_dir))
-    trained = run_dir.done.exists() or run_dir.evaluation.exists() or _logged_steps(run_dir) > 0
+    saved, trained = _is_saved(run_dir), _is_trained(run_dir)
     if begins_anew(config) and (saved or trained):
         return Claim(run_dir, replaces=True, aside=_free(run_dir), why="checkpoint.resume=never")
     if saved and config.task is not None and config.task.form == "frozen":
@@ -76,9 +73,14 @@ def decide(run_dir: RunDir, config: Config) -> Claim:
     if saved:
         resume.check(str(run_dir.path), changed)
     if not trained:
-        return Claim(run_dir, changed, replaces=bool(entries), why="no step was trained there")
+        return Claim(run_dir, changed, replaces=True, why="no step was trained there")
     why = f"nothing was saved of its {_logged_steps(run_dir)} logged steps, so that nothing can be continued"
     return Claim(run_dir, changed, True, _free(run_dir), why)
+
+
+def has_record(run_dir: RunDir) -> bool:
+    """Whether a run has left a step, a checkpoint or a result there."""
+    return _is_saved(run_dir) or _is_trained(run_dir)
 
 
 def take(run_dir: RunDir, config: Config) -> None:
@@ -121,16 +123,18 @@ def _is_lock(run_dir: RunDir, path: Path) -> bool:
     return path.name.startswith(run_dir.lock.name)
 
 
-def _damaged(run_dir: RunDir) -> bool:
-    return any(run_dir.checkpoints.glob("step-*.damaged-*"))
+def _is_saved(run_dir: RunDir) -> bool:
+    """Whether there are checkpoints, or were some."""
+    damaged = any(run_dir.checkpoints.glob("step-*.damaged-*"))
+    return damaged or run_dir.latest.exists() or bool(steps_in(run_dir.checkpoints))
+
+
+def _is_trained(run_dir: RunDir) -> bool:
+    return run_dir.done.exists() or run_dir.evaluation.exists() or _logged_steps(run_dir) > 0
 
 
 def _logged_steps(run_dir: RunDir) -> int:
-    return max(_steps(run_dir), default=0)
-
-
-def _steps(run_dir: RunDir) -> Iterator[int]:
-    return (line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train")
+    return max((line["step"] for line in read_jsonl(run_dir.metrics) if line["kind"] == "train"), default=0)
 
 
 def _free(run_dir: RunDir) -> Path:
