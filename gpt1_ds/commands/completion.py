@@ -1,4 +1,4 @@
-"""`completion`: a script that completes commands, options and presets in a shell."""
+"""`completion`: a script that completes commands, options, presets and the names of keys in a shell."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from gpt1_ds.commands.parser import Command, Group, Parser
 BEGINNINGS = {
     "bash": """# Load it with: source <(gpt1-ds completion bash)
 _gpt1_ds() {
-  local command='' previous='' found='' word
+  local command='' previous='' found='' keys='' word current=${COMP_WORDS[COMP_CWORD]}
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do""",
     "zsh": """#compdef gpt1-ds
 # Load it after compinit with: source <(gpt1-ds completion zsh)
 _gpt1_ds() {
-  local command='' previous='' found='' word
+  local command='' previous='' found='' keys='' word current=${words[CURRENT]}
   for word in "${(@)words[2,CURRENT-1]}"; do""",
 }
 ENDINGS = {
-    "bash": """  mapfile -t COMPREPLY < <(compgen -W "$found" -- "${COMP_WORDS[COMP_CWORD]}")
+    "bash": """  mapfile -t COMPREPLY < <(compgen -W "$found $keys" -- "$current")
+  if [[ ${COMPREPLY[0]-} == *= ]]; then compopt -o nospace 2>/dev/null || true; fi
 }
 complete -o default -F _gpt1_ds gpt1-ds""",  # default: file names, where nothing matches
     "zsh": """  compadd -- ${=found}
+  compadd -S '' -- ${=keys}
   _files
 }
 compdef _gpt1_ds gpt1-ds""",
@@ -35,13 +37,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from gpt1_ds.config import Config
     from gpt1_ds.config.load import presets
+    from gpt1_ds.config.values import keys_of
 
-    print("\n".join(_script(options.shell, options.program, presets())))
+    print("\n".join(_script(options.shell, options.program, presets(), keys_of(Config))))
     return 0
 
 
-def _script(shell: str, program: Sequence[Command | Group], presets: Sequence[str]) -> Iterator[str]:
+def _script(
+    shell: str, program: Sequence[Command | Group], presets: Sequence[str], keys: Sequence[str]
+) -> Iterator[str]:
     """Lines of the script; in it, a command is its words with a space before each."""
     parsers = dict(_parsers(program))
     prefixes = sorted({""} | {"".join(f" {word}" for word in name.split()[:n]) for name in parsers for n in (1, 2)})
@@ -55,6 +61,10 @@ def _script(shell: str, program: Sequence[Command | Group], presets: Sequence[st
     yield '    *) case "$command" in'
     for prefix in prefixes:
         yield f'      "{prefix}") found="{" ".join(_words(prefix, parsers))}" ;;'
+    yield "    esac"
+    takes_keys = [f" {name}" for name, parser in parsers.items() if any(x.dest == "overrides" for x in _shown(parser))]
+    yield '    case "${current:+$command}" in'  # all keys would hide the options
+    yield f'      {_patterns(takes_keys)}) keys="{" ".join(f"{key}=" for key in keys)}" ;;'
     yield "    esac ;;"
     yield "  esac"
     yield ENDINGS[shell]

@@ -46,15 +46,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Print one guide, on a terminal page by page, or list all of them."""
+    """Print one guide, rendered and page by page on a terminal, as Markdown elsewhere; or list all of them."""
     if options.name is None:
         for name in NAMES:
             print(f"{name:<{max(map(len, NAMES))}}  {summary(name)}")
         print("\ngpt1-ds guide NAME prints one of them")
     elif sys.stdout.isatty():
+        import os
         import pydoc
 
-        pydoc.pager(text(options.name))
+        from gpt1_ds.common.terminal import rendered  # loads rich
+
+        os.environ.setdefault("LESS", "-R")  # so that the usual pager shows colours, not their codes
+        pydoc.pager(rendered(text(options.name)))
     else:
         print(text(options.name), end="")
     return 0

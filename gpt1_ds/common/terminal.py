@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, by rich; gpt1_ds/common/progress.py is what the program uses."""
+"""What rich draws on a terminal: a progress bar (gpt1_ds/common/progress.py is what the program uses), and Markdown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleDimensions
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+READABLE = 100  # columns of a text
 REFRESHES = 4  # a second
 ECHO = 3  # columns that stay free, so that the ^C of a terminal does not move the bar to a new line
 
@@ -86,3 +87,14 @@ class _Times(ProgressColumn):
         passed = timedelta(seconds=int(task.elapsed or 0))
         left = task.time_remaining
         return Text(f"{passed}" if left is None else f"{passed}<{timedelta(seconds=int(left))}", no_wrap=True)
+
+
+def rendered(markdown: str) -> str:
+    """Markdown as the terminal of standard output shows it, in lines that are not too long to read."""
+    from rich.markdown import Markdown  # a bar does not wait for it
+
+    console = Console()
+    console.width = min(console.width, READABLE)
+    with console.capture() as capture:
+        console.print(Markdown(markdown, hyperlinks=False))
+    return capture.get()

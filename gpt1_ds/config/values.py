@@ -33,7 +33,7 @@ def meant(kind: type, key: tuple[str, ...]) -> str:
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:
     """Keys of the same name in any section, else those that are spelled alike."""
-    known = _keys(kind)
+    known = keys_of(kind)
     names = {name: name.rpartition(".")[2] for name in known}
     same = [full for full, name in names.items() if name == key[-1]]
     if close := same or difflib.get_close_matches(".".join(key), known, n=2):
@@ -43,12 +43,12 @@ def alike(kind: type, key: tuple[str, ...]) -> list[str]:
 
 
 @cache
-def _keys(kind: type, prefix: str = "") -> tuple[str, ...]:
+def keys_of(kind: type, prefix: str = "") -> tuple[str, ...]:
     """Of a dataclass of sections, with their sections: `model.layers`."""
     found: list[str] = []
     for name, hint in _hints(kind).items():
         section = _section(hint)
-        found += _keys(section, f"{prefix}{name}.") if section else [f"{prefix}{name}"]
+        found += keys_of(section, f"{prefix}{name}.") if section else [f"{prefix}{name}"]
     return tuple(found)
 
 

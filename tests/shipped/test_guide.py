@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pydoc
+import re
 import sys
 
 import pytest
@@ -33,5 +34,10 @@ def test_a_terminal_gets_pages(gpt1, monkeypatch: pytest.MonkeyPatch) -> None:  
     shown: list[str] = []
     monkeypatch.setattr(pydoc, "pager", shown.append)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
     assert gpt1("guide", "faults").out == ""
-    assert shown == [guide.text("faults")]
+    (page,) = (re.sub(r"\x1b\[[\d;]*m", "", one) for one in shown)
+    title = guide.text("faults").splitlines()[0]
+    assert title.removeprefix("# ") in page
+    assert not re.search(r"^#|\]\(|^```|\|---", page, re.MULTILINE), "no Markdown is left"
+    assert max(map(len, page.splitlines())) <= 100

@@ -18,7 +18,8 @@ ASK = {
 }
 PREPARE = {
     "bash": "",
-    "zsh": "compdef() {}; _files() {}; compadd() { shift; print -l -- ${(M)@:#${words[CURRENT]}*} }\n",
+    "zsh": "compdef() {}; _files() {}\n"
+    "compadd() { while [[ $1 != -- ]]; do shift; done; shift; print -l -- ${(M)@:#${words[CURRENT]}*} }\n",
 }
 
 
@@ -54,6 +55,9 @@ def complete(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str])
         (["pretrain", "-c", "x", "--config", "pretrain/tiny"], ["pretrain/tiny_cpu"]),
         (["evaluate", "-c", ""], presets()),
         (["completion", "z"], ["zsh"]),
+        (["pretrain", "-c", "pretrain/tiny_cpu", "model.la"], ["model.layers="]),
+        (["slurm", "submit", "pretrain", "slurm.ti"], ["slurm.time="]),
+        (["predict", "model.la"], []),
         (["pretrain", "--nproc", ""], []),  # any value: the shell offers files
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value[0], str) else None,

@@ -26,6 +26,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.train import Model, train
 from gpt1_ds.data.verify import verify
 from tests.unit.data.corpora import sentences, write_corpus
+from tools.families import FAMILIES
 
 BOOKS = Path(__file__).parents[4] / "shared" / "data" / "books"
 
@@ -204,12 +205,7 @@ def test_all_that_data_lacks_is_said_at_once(paragraphs: Path, tokenizer_folder:
         ]
         for problem, part in zip(told.value.problems, expected, strict=True):
             assert part in problem
-    words = [
-        "objective.kind=spans",
-        "model.kind=encoder_decoder",
-        "model.vocab_size=4",
-        f"data.path={tmp_path / 'plain'}",
-    ]
+    words = [*FAMILIES["t5"], "model.vocab_size=4", f"data.path={tmp_path / 'plain'}"]
     with pytest.raises(ConfigError) as told:
         open_data(load([], words))
     assert [problem.partition("=")[0] for problem in told.value.problems] == ["model.vocab_size", "objective.kind"]
