@@ -13,6 +13,13 @@ from gpt1_ds.common.errors import UserError
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
+ALIASES = {  # an option, and what the same is called elsewhere
+    "--out": ("--output",),
+    "--output": ("--out",),
+    "--prompt": ("--text",),
+    "--text": ("--prompt",),
+    "--query": ("--text", "--prompt"),
+}
 LISTS = ("overrides", "text")  # options that take the words that belong to no other option
 
 
@@ -47,7 +54,17 @@ class Command:
         told: dict[str, Any] = {"help": self.help} if listed else {}
         parser = parsers.add_parser(self.name, description=self.help, **told)
         self.add_options(parser)
+        _add_aliases(parser)
         parser.set_defaults(command=self.run, parser=parser)
+
+
+def _add_aliases(parser: Parser) -> None:
+    """Take the names that other commands have for the same, without listing them in the help."""
+    known = parser._option_string_actions
+    for name, others in ALIASES.items():
+        if name in known:
+            for other in others:
+                known.setdefault(other, known[name])
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,22 @@ def test_a_checkpoint_may_be_a_word_or_an_option(parser: argparse.ArgumentParser
             understood("a", "b", *others)
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["sample", "CKPT", "--text", "a"], "prompt", "a"),
+        (["fill", "CKPT", "--prompt", "a <mask>"], "passage", "a <mask>"),
+        (["search", "CKPT", "--documents", "d", "--text", "a"], "query", "a"),
+        (["predict", "CKPT", "--out", "o"], "output", "o"),
+        (["evaluate", "CKPT", "--output", "o"], "out", "o"),
+        (["tokenizer", "train", "--input", "i", "--output", "o"], "out", "o"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_names_of_other_commands_are_understood(words: list[str], name: str, value: str) -> None:
+    assert getattr(cli.parse(words), name) == value
+
+
 def test_there_are_commands_that_read_checkpoints() -> None:
     read = {parser.prog for parser in COMMANDS if "checkpoint" in {action.dest for action in parser._actions}}
     checkpoint = {f"gpt1-ds checkpoint {name}" for name in ("inspect", "verify", "export")}
