@@ -134,15 +134,16 @@ def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int |
     which is said unless `quietly`. Nothing is written.
     """
     vocab_size, tokens = config.model.vocab_size, None
+    embedded, pieces = embedded_corpus(config)
     config = with_embedded_corpus(config, make=False)
     try:
         datasets = [Dataset(source.path) for source in config.data.path]
         vocab_size = vocab_size or datasets[0].vocab_size
         tokens = sum(dataset.split("train").tokens for dataset in datasets)
     except DataError as error:
-        if config.data.path[0].path == str(EMBEDDED_FOLDER):
-            vocab_size = vocab_size or EMBEDDED_VOCAB_SIZE
-            say(f"{EMBEDDED_FOLDER}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
+        if config.data.path[0].path == str(embedded):
+            vocab_size = vocab_size or pieces
+            say(f"{embedded}: not there yet: a run first makes it of Python's own docs, with a tokenizer")
         elif not quietly:
             say(f"not there yet: {error}")
     return vocab_size, tokens
@@ -153,9 +154,17 @@ def needs_embedded_corpus(config: Config) -> bool:
     return any(source.path == EMBEDDED and not Path(EMBEDDED).exists() for source in config.data.path)
 
 
+def embedded_corpus(config: Config) -> tuple[Path, int]:
+    """Returns the folder of the embedded corpus and the pieces of its tokenizer: a model with fewer gets its own."""
+    wanted = config.model.vocab_size
+    if wanted is None or wanted >= EMBEDDED_VOCAB_SIZE:
+        return EMBEDDED_FOLDER, EMBEDDED_VOCAB_SIZE
+    return EMBEDDED_FOLDER.with_name(f"{EMBEDDED_FOLDER.name}-{wanted}"), wanted
+
+
 def lacks_embedded_corpus(config: Config) -> bool:
     """Whether `python-docs` is a data source that is still to be built."""
-    return needs_embedded_corpus(config) and not (EMBEDDED_FOLDER / DESCRIPTION).exists()
+    return needs_embedded_corpus(config) and not (embedded_corpus(config)[0] / DESCRIPTION).exists()
 
 
 def with_embedded_corpus(config: Config, make: bool = True) -> Config:
@@ -164,14 +173,16 @@ def with_embedded_corpus(config: Config, make: bool = True) -> Config:
     """
     if not needs_embedded_corpus(config):
         return config
+    folder, pieces = embedded_corpus(config)
     if make:
-        make_embedded_corpus()
-    folder = str(EMBEDDED_FOLDER)
-    path = [replace(source, path=folder if source.path == EMBEDDED else source.path) for source in config.data.path]
+        make_embedded_corpus(folder, pieces)
+    path = [
+        replace(source, path=str(folder) if source.path == EMBEDDED else source.path) for source in config.data.path
+    ]
     return replace(config, data=replace(config.data, path=path))
 
 
-def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER) -> None:
+def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER, vocab_size: int = EMBEDDED_VOCAB_SIZE) -> None:
     """Tokenize the documentation inside CPython and build it as the dataset `folder`, once."""
     if (folder / DESCRIPTION).exists():
         return
@@ -184,5 +195,5 @@ def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER) -> None:
         say(f"{folder}: building the embedded corpus, once")
         tokenizer = folder.with_name(f"{folder.name}-tokenizer")
         if not tokenizer.exists():
-            train([EMBEDDED], tokenizer, EMBEDDED_VOCAB_SIZE)
+            train([EMBEDDED], tokenizer, vocab_size)
         build([EMBEDDED], tokenizer, folder, validation=0.05)

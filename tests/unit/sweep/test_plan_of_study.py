@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.cli import main
+from gpt1_ds.config import load
+from gpt1_ds.data import sources
 from gpt1_ds.data.sources import EMBEDDED_FOLDER, EMBEDDED_VOCAB_SIZE
 
 
@@ -15,21 +17,34 @@ def test_nothing_is_written(words: list[str], in_folder: Path, capsys: pytest.Ca
     name, *options = words
     assert main(["scaling", name, "scaling/tiny_cpu", *options]) == 0
     told = capsys.readouterr()
-    assert "l3w48-512K-seed1" in told.out
-    assert f"{EMBEDDED_FOLDER}: not there yet: a run first makes it" in told.err
+    assert "l5w60-1M-seed1" in told.out
+    assert f"{EMBEDDED_FOLDER}-512: not there yet: a run first makes it" in told.err
     assert not list(in_folder.iterdir())
 
 
 def test_other_data_that_is_missing(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["scaling", "plan", "scaling/tiny_cpu", "data.path=nowhere"]
+    words = ["scaling", "plan", "scaling/books", "data.path=nowhere"]
     assert main(words) == 2
     assert capsys.readouterr().err.splitlines() == [
         "not there yet: nowhere: not a dataset (dataset.json is missing); make one with `gpt1-ds data build`",
         "gpt1-ds: model.vocab_size: the data are not there yet; build them, or say how large it is",
     ]
     assert main([*words, "model.vocab_size=1K"]) == 0
-    assert "runs/tiny_study: 13 cells" in capsys.readouterr().out
+    assert "runs/books_ladder: 35 cells" in capsys.readouterr().out
     assert not list(in_folder.iterdir())
+
+
+@pytest.mark.parametrize(("asked", "folder", "pieces"), [("512", "-512", 512), ("5000", "", EMBEDDED_VOCAB_SIZE)])
+def test_a_model_of_fewer_pieces_gets_a_corpus_of_its_own(
+    asked: str, folder: str, pieces: int, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr("gpt1_ds.data.tokenizers.train.train", lambda *words: made.append(words))
+    monkeypatch.setattr(sources, "build", lambda *words, **more: made.append(words))
+    config = sources.with_embedded_corpus(load([], ["data.path=python-docs", f"model.vocab_size={asked}"]))
+    place, tokenizer = Path(f"data/python-docs{folder}"), Path(f"data/python-docs{folder}-tokenizer")
+    assert [source.path for source in config.data.path] == [str(place)]
+    assert made == [(["python-docs"], tokenizer, pieces), (["python-docs"], tokenizer, place)]
 
 
 def test_the_vocabulary_is_that_of_the_run(in_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
