@@ -41,7 +41,6 @@ class TokenStream:
         counts = entry.get(SENTENCE_COUNTS)  # only where each sentence is a sequence
         self.split_sentences = counts is not None
         self.sentence_counts = {name: _count(counts[name]) for name in COUNTED} if counts is not None else {}
-        self.documents_with_text = self.documents - self.sentence_counts.get("empty_documents", 0)
         self.shards: list[dict[str, Any]] = list(entry["shards"])
         self.dtype = {str(known): known for known in DTYPE_CODES}[dtype]
         self._starts = [0]  # first token of each shard, and the count of all
@@ -51,6 +50,11 @@ class TokenStream:
             self._starts.append(self._starts[-1] + shard["tokens"])
             self._first_documents.append(self._first_documents[-1] + shard["documents"])
         self.shard = lru_cache(OPEN_SHARDS)(self._opened)
+
+    @property
+    def documents_with_text(self) -> int:
+        """All of them, where nobody has counted sentences."""
+        return self.documents - self.sentence_counts.get("empty_documents", 0)
 
     def read(self, start: int, count: int) -> NDArray[np.integer]:
         """[count] tokens from token `start` on, read-only. Raises ValueError outside the split, DataError for a shard

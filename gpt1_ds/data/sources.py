@@ -60,23 +60,28 @@ def open_data(config: Config) -> Data:
 
 def _missing(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> Iterator[str]:
     """All that the datasets and their tokenizer lack for the model, the objective and the text of its rows."""
-    model, ids, text = config.model, tokenizer.special_ids, f"data.text={config.data.text}"
-    if model.vocab_size is not None and model.vocab_size < tokenizer.vocab_size:
+    if config.model.vocab_size is not None and config.model.vocab_size < tokenizer.vocab_size:
         yield (
-            f"model.vocab_size={model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
+            f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {tokenizer.vocab_size} in "
             f"{datasets[0].folder}; leave model.vocab_size out"
         )
     if config.data.text != "windows":
-        for dataset in datasets:
-            if not dataset.split_sentences:
-                yield f"{text}: {dataset.folder} has no sentence borders; build it again with --sentences"
-        if model.context < LEAST_CONTEXT:
-            yield f"model.context={model.context} is too short for {text}; it takes at least {LEAST_CONTEXT}"
-        yield from ids.missing(("cls", "separator", "pad"), text)
+        yield from _missing_sentences(config, datasets, tokenizer)
     if config.objective.kind == "masked":
-        yield from ids.missing(("mask",), "objective.kind=masked")
-    if config.objective.kind == "spans":
-        yield from ids.missing_sentinels(config.objective.sentinels)
+        yield from tokenizer.special_ids.missing(("mask",), "objective.kind=masked")
+    elif config.objective.kind == "spans":
+        yield from tokenizer.special_ids.missing_sentinels(config.objective.sentinels)
+
+
+def _missing_sentences(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> Iterator[str]:
+    """Of rows that are made of whole sentences."""
+    text, context = f"data.text={config.data.text}", config.model.context
+    for dataset in datasets:
+        if not dataset.split_sentences:
+            yield f"{text}: {dataset.folder} has no sentence borders; build it again with --sentences"
+    if context < LEAST_CONTEXT:
+        yield f"model.context={context} is too short for {text}; it takes at least {LEAST_CONTEXT}"
+    yield from tokenizer.special_ids.missing(("cls", "separator", "pad"), text)
     if config.data.text == "pairs":
         read = [dataset.split("train") for dataset in datasets]
         read += [datasets[0].split("validation")] if "validation" in datasets[0].splits else []

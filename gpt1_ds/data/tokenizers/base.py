@@ -86,8 +86,9 @@ class SpecialIds:
 
     def require(self, role: str, needed_by: str) -> int:
         """The id of `role`. Raises ConfigError, naming `needed_by` (a key and its value) and the way out."""
-        ConfigError.raise_all(self.missing((role,), needed_by))
-        found: int = getattr(self, role)
+        found: int | None = getattr(self, role)
+        if found is None:
+            raise ConfigError(*self.missing((role,), needed_by))
         return found
 
     def missing(self, roles: Iterable[str], needed_by: str) -> Iterator[str]:
