@@ -23,7 +23,7 @@ from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.spans import SpecialTokens
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import encode_alike, load_tokenizer
 
 EMBEDDED_FOLDER = Path("data") / EMBEDDED
 EMBEDDED_VOCAB_SIZE = 4096
@@ -47,7 +47,8 @@ def open_data(config: Config) -> Data:
     datasets = [Dataset(staged(source.path)) for source in config.data.path]
     first = datasets[0]
     for other in datasets[1:]:
-        if other.tokenizer_fingerprint != first.tokenizer_fingerprint:
+        same = other.tokenizer_fingerprint == first.tokenizer_fingerprint
+        if not same and not encode_alike(other.tokenizer_folder, first.tokenizer_folder):
             raise ConfigError(
                 f"data.path: {other.folder} was built with another tokenizer than {first.folder}; build both with one"
             )

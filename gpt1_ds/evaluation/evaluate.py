@@ -14,6 +14,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.probes import PREFIX
 from gpt1_ds.data.sources import open_data
+from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
@@ -99,7 +100,8 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         raise DataError(f"{config.data.path[0].path}: has no validation split; build it with --validation above 0")
     for path in checkpoints:
         facts = same_manifest(groups, path)
-        if facts["hashes"]["tokenizer"] != data.tokenizer_hash:
+        other = facts["hashes"]["tokenizer"] != data.tokenizer_hash
+        if other and not encode_alike(path / "tokenizer", data.tokenizer_folder):
             raise DataError(
                 f"{config.data.path[0].path}: was built with another tokenizer than {path} was trained with"
             )

@@ -18,6 +18,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.config.load import default_name, named
 from gpt1_ds.config.validate import INHERITED
+from gpt1_ds.data.tokenizers.registry import encode_alike
 
 
 def named_checkpoint(config: Config) -> tuple[str, str] | None:
@@ -72,9 +73,9 @@ def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -
         raise ConfigError(f"{folder}: was trained with another data than {key} now has; set {key} back")
 
 
-def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:
+def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: str, tokenizer: Path) -> None:
     """Raise ConfigError where the weights in `folder` have learned other tokens than the data of this run have."""
-    if facts["hashes"]["tokenizer"] != here:
+    if facts["hashes"]["tokenizer"] != here and not encode_alike(folder / "tokenizer", tokenizer):
         raise ConfigError(
             f"{folder}: was trained with another tokenizer than that of data.path={config.data.path[0].path}, so its "
             f"ids mean other pieces; build the data with the checkpoint's: gpt1-ds data build --tokenizer "

@@ -198,7 +198,7 @@ def check_first_state(start: Start) -> None:
     facts = manifest.read(folder)
     verify_sizes(folder, facts)
     if start.data is not None:
-        beginning.check_tokenizer(config, folder, facts, start.data.tokenizer_hash)
+        beginning.check_tokenizer(config, folder, facts, start.data.tokenizer_hash, start.data.tokenizer_folder)
         beginning.check_model(config, folder, facts)
     if key == "checkpoint.resume" and start.data_hash is not None:
         beginning.check_data(config, folder, facts, start.data_hash)

@@ -15,6 +15,7 @@ from gpt1_ds.checkpoint.transfer import has_pooler, transfer
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine
@@ -77,7 +78,8 @@ class Finetuning(Workload):
 
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:
         facts = manifest.read(folder)
-        if facts["hashes"]["tokenizer"] != self.tokenizer_hash:
+        other = facts["hashes"]["tokenizer"] != self.tokenizer_hash
+        if other and not encode_alike(folder / "tokenizer", self.tokenizer_folder):
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         fresh: tuple[int, ...] = ()
         new_symbols = self.task.symbols == "extract" and not self.task.answers

@@ -56,7 +56,7 @@ class Restorer:
     def _load_weights(self, folder: Path) -> None:
         """The weights of a checkpoint alone: the optimizer starts afresh."""
         facts = manifest.read(folder)
-        check_tokenizer(self.config, folder, facts, self.workload.tokenizer_hash)
+        check_tokenizer(self.config, folder, facts, self.workload.tokenizer_hash, self.workload.tokenizer_folder)
         restore(self.engine, self.config, folder, weights_only=True)
 
     def _state(self, folder: Path, facts: dict[str, Any]) -> TrainingState:

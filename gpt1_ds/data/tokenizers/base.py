@@ -143,6 +143,13 @@ class Tokenizer(ABC):
         self.eod_id = metadata.special_ids.require("eod", "a dataset")  # every kind has it
 
     @property
+    def meaning(self) -> str:
+        """A text that two tokenizers share only if they give every text the same ids, with the same roles. It is the
+        fingerprint, or where folders may hold the same tokenizer in different files a hash of what is in them.
+        """
+        return self.fingerprint
+
+    @property
     def pad_id(self) -> int:
         """Of what fills up rows and begins a decoder's input; tokenizers without one take the end of a document."""
         pad = self.special_ids.pad

@@ -54,6 +54,13 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     return kind(folder, metadata)
 
 
+def encode_alike(one: Path, other: Path) -> bool:
+    """Whether two tokenizer folders give every text the same ids, with the same roles: imports of earlier versions hold
+    other files of a published tokenizer than those of today. Raises DataError as `load_tokenizer`.
+    """
+    return load_tokenizer(one).meaning == load_tokenizer(other).meaning
+
+
 def check_free(out: Path) -> None:
     """Raise DataError when `out` is there and not an empty folder that a tokenizer can take the place of."""
     if is_taken(out):

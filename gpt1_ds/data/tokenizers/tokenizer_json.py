@@ -11,6 +11,7 @@ normaliser changes.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,6 +72,15 @@ class TokenizerJson(WholeDocumentTokenizer):
         self._may_panic = '"Regex":' in json.dumps(contents.get("pre_tokenizer")) + json.dumps(
             contents.get("normalizer")
         )
+
+    @property
+    def meaning(self) -> str:
+        """What stands around a text, how ids are decoded, and settings at their defaults do not count."""
+        found: dict[str, Any] = json.loads(self.backend.to_str())
+        model = {key: value for key, value in found["model"].items() if value not in (None, False, "")}
+        searched = [token for token in found["added_tokens"] if not token["special"]]
+        parts = [found["normalizer"], found["pre_tokenizer"], model, searched, self.special_ids.values()]
+        return hashlib.sha256(json.dumps([self.vocab_size, *parts], sort_keys=True).encode()).hexdigest()
 
     def encode(self, text: str) -> NDArray[np.int32]:
         if self._words is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import imports
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.gpt2_bpe import BYTE_LETTERS
-from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.registry import encode_alike, load_tokenizer
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.unit.data.tokenizers.t5_files import spiece_model
 
+OLD = Path(__file__).parents[3] / "golden" / "tokenizers-format-2"
 LETTERS = list(BYTE_LETTERS.values())
 MERGES = "#version: 0.2\na b\nĠ ab\n"
 GPT2 = {piece: number for number, piece in enumerate([*LETTERS, "ab", "Ġab", "<|endoftext|>"])}
@@ -228,6 +230,34 @@ def test_folders_that_hold_nothing_known(tmp_path: Path) -> None:
     (tmp_path / "spiece.model").write_bytes(b"x")
     assert "not a SentencePiece model" in refused(lambda: imports.import_hf(tmp_path, tmp_path / "n"), tmp_path / "n")
     assert "not a folder" in refused(lambda: imports.import_hf(tmp_path / "no", tmp_path / "n"), tmp_path / "n")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta", "wordpiece-uncased", "wordpiece-cased", "t5-unigram"])
+def test_every_import_of_the_same_files_encodes_alike(name: str, tmp_path: Path) -> None:
+    """Also one of an earlier version, so that a data set of it goes with a model of today; another setting does not."""
+    old, files = OLD / name.replace("gpt2", "gpt2-appended"), tmp_path / "files"
+    if name == "t5-unigram":
+        files.mkdir()
+        (files / "spiece.model").write_bytes(spiece_model(normalization_rule_name="identity"))
+        (files / "tokenizer_config.json").write_text('{"extra_ids": 20}')
+        imports.import_sentencepiece(files / "spiece.model", tmp_path / "a", 20)
+        imports.import_sentencepiece(files / "spiece.model", tmp_path / "other", 19)
+    elif "wordpiece" in name:
+        shutil.copytree(old, files)
+        imports.import_wordpiece(files / "vocab.txt", tmp_path / "a", "uncased" not in name)
+        imports.import_wordpiece(files / "vocab.txt", tmp_path / "other", "uncased" in name)
+    else:
+        shutil.copytree(old, files)
+        symbols = {"task_symbols": True, "masks": True} if name == "gpt2" else {}
+        imports.import_gpt2(files / "vocab.json", files / "merges.txt", tmp_path / "a", **symbols)
+        (files / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+        imports.import_hf(files, tmp_path / "other")
+        (files / "tokenizer_config.json").unlink()
+    if name != "gpt2":  # whose symbols --gpt2 alone appends
+        imports.import_hf(files, tmp_path / "b")
+        assert encode_alike(tmp_path / "a", tmp_path / "b")
+    assert encode_alike(old, tmp_path / "a")
+    assert not encode_alike(old, tmp_path / "other")
 
 
 def test_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
