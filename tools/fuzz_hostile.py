@@ -283,6 +283,9 @@ def attack(kind: Kind, honest: Path, draw: random.Random, tally: Tally, name: st
             tally.refused += 1
             if any("\n" in line or len(line) > 2000 for line in refusal.problems):
                 problem = f"not one line each: {refusal.problems!r:.200}"
+        except OSError as error:  # as cli.py answers it
+            tally.refused += 1
+            problem = "" if explain(error) else f"no words for {error!r:.200}"
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a panic of a library is no Exception

@@ -79,7 +79,7 @@ def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
     all hosts where the files are on the same disk as the folder `shared` (engine/shared_disk.py).
     """
     facts = same_manifest(engine.groups, folder)
-    part = shared_disk.share(engine.groups, [folder / name for name in sorted(facts["files"])], shared)
+    part = shared_disk.reading_part(engine.groups, [folder / name for name in sorted(facts["files"])], shared)
     threads, alive = torch.get_num_threads(), partial(engine.progress, "set-up")
     engine.groups.agree(lambda: verify_files(folder, facts, part, threads, alive))
 

@@ -25,6 +25,8 @@ _PER_BYTE, _PER_VALUE = 6, 100  # at most about: text is held three times, and w
 _WRONG = {  # what was judged wrong: it stays so
     errno.EACCES: "permission denied; choose a place you may write to (run.dir=...)",
     errno.EPERM: "not permitted; choose a place you may write to (run.dir=...)",
+    errno.ELOOP: "a link that leads back to itself; remove it",
+    errno.EISDIR: "a folder, not a file; remove it, or name a file",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }

@@ -21,7 +21,7 @@ class DataConfig:
     text: Literal["windows", "full_sentences", "pairs"] = "windows"  # of a row: tokens, whole sentences, two texts
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
     offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
-    verify: bool = True  # compare the hash of every shard before training; the ranks share the reading
+    verify: bool = True  # compare the hash of every shard before training, on every host's disk
     epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
 
     def problems(self) -> Iterator[str]:

@@ -41,15 +41,15 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def facts(config: Config, device: str, told: Mapping[str, object]) -> dict[str, str]:
+def facts(config: Config, device: str, arguments: Mapping[str, object]) -> dict[str, str]:
     """Returns key -> value of all that must be the same on every rank: versions first, as they explain the rest; then
-    the kind of `device`, what a command was `told` beside its configuration, and every key of the configuration.
+    the kind of `device`, the `arguments` of a command beside its configuration, and every key of the configuration.
     """
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     python = ".".join(platform.python_version_tuple()[:2])
     code = f"{gpt1_ds.__version__} (code {source_hash()})"
     found = {"python": python, **versions, "gpt1-ds": code, "device": device}
-    found |= {key: value for part in (told, vars(config)) for key, value in _leaves(part)}
+    found |= {key: value for part in (arguments, vars(config)) for key, value in _leaves(part)}
     return {key: value for key, value in found.items() if key not in MAY_DIFFER}
 
 

@@ -22,15 +22,15 @@ from gpt1_ds.model import proven
 
 
 @contextlib.contextmanager
-def distributed_session(config: Config, **told: object) -> Iterator[ProcessGroups]:
-    """This rank, connected to the others and placed in the layout; `told` is what its command was told beside the
+def distributed_session(config: Config, **arguments: object) -> Iterator[ProcessGroups]:
+    """This rank, connected to the others and placed in the layout; `arguments` are those of its command beside the
     configuration. Raises ConfigError on all ranks where they differ in either (engine/agreement.py).
     """
     end = graphs.release_all if dist.is_initialized() else _disconnect  # a loaded model needs its group afterwards
     share_cores()
     keep_freed_blocks()
     device = choose(config)
-    connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, told))
+    connect(config.guard.init_timeout, device, lambda: agreement.facts(config, device.type, arguments))
     try:
         ConfigError.raise_all(device_problems(config, device))
         groups = ProcessGroups(config)

@@ -36,7 +36,7 @@ def require(groups: ProcessGroups, folder: Path) -> None:
             )
 
 
-def share(groups: ProcessGroups, files: Sequence[Path], shared: Path | None) -> tuple[int, int]:
+def reading_part(groups: ProcessGroups, files: Sequence[Path], shared: Path | None) -> tuple[int, int]:
     """Returns (k, n): this rank is the k-th of n that verify `files` together. `shared` is a folder that `require`
     found to be on a shared disk; files on the same file system, of the same inodes on all hosts, are the same files.
     """

@@ -37,8 +37,8 @@ def evaluate(config: Config, checkpoints: Sequence[Path], out: Path | None, held
 
     `held_out` is for the held-out loss; `missing` leaves out what `out` has already.
     """
-    told = {"checkpoints": checkpoints, "held_out": held_out, "missing": missing}
-    with distributed_session(config, command="evaluate", **told) as groups:
+    arguments = {"checkpoints": checkpoints, "held_out": held_out, "missing": missing}
+    with distributed_session(config, command="evaluate", **arguments) as groups:
         config = with_common_micro_batch(config, groups)
         there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = there if missing else []

@@ -29,8 +29,8 @@ def evaluate_harness(
     """
     from gpt1_ds.interop import harness
 
-    told = {"checkpoints": checkpoints, "tasks": tasks, "limit": limit, "missing": missing}
-    with distributed_session(config, command="evaluate --lm-eval", **told) as groups:
+    arguments = {"checkpoints": checkpoints, "tasks": tasks, "limit": limit, "missing": missing}
+    with distributed_session(config, command="evaluate --lm-eval", **arguments) as groups:
         there = groups.on_rank_0(lambda: read_entries(out))  # what is no eval.json is refused before work is done
         done = {(e["task"], e["step"]): e["metrics"].get("examples") for e in there} if missing else {}
         asked = groups.agree(lambda: harness.load_tasks(tasks))

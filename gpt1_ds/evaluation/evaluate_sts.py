@@ -37,8 +37,8 @@ def evaluate_sts(
     (eval.json) as task `sts`, or with another `pooling` than the checkpoint's own as `sts-words`. `missing` leaves out
     what `out` has already.
     """
-    told = {"checkpoints": checkpoints, "pairs": pairs, "pooling": pooling, "missing": missing}
-    with distributed_session(config, command="evaluate --sts", **told) as groups:
+    arguments = {"checkpoints": checkpoints, "pairs": pairs, "pooling": pooling, "missing": missing}
+    with distributed_session(config, command="evaluate --sts", **arguments) as groups:
         splits = groups.agree(lambda: read_scored(pairs))
         there = groups.on_rank_0(lambda: read_entries(out))
         done = {key_of(entry) for entry in there} if missing else set()

@@ -36,8 +36,8 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
     (eval.json), one by one, and then those of the controls, fitted on the same training examples. `missing` leaves out
     what `out` has already of a checkpoint.
     """
-    told = {"checkpoints": checkpoints, "missing": missing}
-    with distributed_session(config, command="evaluate", **told) as groups:
+    arguments = {"checkpoints": checkpoints, "missing": missing}
+    with distributed_session(config, command="evaluate", **arguments) as groups:
         config = with_common_micro_batch(config, groups)
         data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
         groups.compare({f"task.path, {split}": encoded.data_hash for split, encoded in scorer.splits.items()})

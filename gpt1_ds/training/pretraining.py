@@ -77,6 +77,6 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
     groups.compare({"data.path": data.data_hash, "the tokenizer of data.path": data.tokenizer_hash})
     if config.data.verify:
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
-        share = shared_disk.share(groups, files_of(streams), run_folder(config).path)
-        groups.agree(lambda: verify_share(streams, share, alive))
+        part = shared_disk.reading_part(groups, files_of(streams), run_folder(config).path)
+        groups.agree(lambda: verify_share(streams, part, alive))
     return Pretraining(config, data, groups)

@@ -86,7 +86,7 @@ def test_no_launcher_runs_them(hostile: Path, tiny_data: Path) -> None:
     assert "job " in run(hostile, [*submitit, *words])
 
 
-def test_a_library_of_the_folder_does_not_run_where_python_was_not_told(tmp_path: Path) -> None:
+def test_a_library_of_the_folder_does_not_run_without_safe_path(tmp_path: Path) -> None:
     """`python -m gpt1_ds`, as people type it: Python itself has then read two modules of its own and this package."""
     (tmp_path / "numpy.py").write_text("open('ran', 'w')")
     (tmp_path / "yaml.py").write_text("open('ran', 'w')")
@@ -95,7 +95,7 @@ def test_a_library_of_the_folder_does_not_run_where_python_was_not_told(tmp_path
     assert not (tmp_path / "ran").exists()
 
 
-def test_every_python_that_is_started_is_told() -> None:
+def test_every_python_is_started_with_safe_path() -> None:
     """In the package, its notebooks, the launch scripts and the tools."""
     files = [path for folder in ("gpt1_ds", "launch", "tools") for path in (ROOT / folder).rglob("*") if path.is_file()]
     code = [path for path in files if path.suffix in (".py", ".sh", ".sbatch", ".ipynb")]

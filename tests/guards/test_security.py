@@ -16,7 +16,7 @@ TESTS = {  # beginning of a promise -> the tests that hold it
     "Python files of the current folder are not run": (
         "faults/test_hostile_folder.py::test_no_process_of_a_command_runs_them",
         "faults/test_hostile_folder.py::test_no_launcher_runs_them",
-        "faults/test_hostile_folder.py::test_every_python_that_is_started_is_told",
+        "faults/test_hostile_folder.py::test_every_python_is_started_with_safe_path",
     ),
     "Files that do not match their checksums are refused": (
         "faults/test_corruption.py::test_damage_is_named_and_passed_by",

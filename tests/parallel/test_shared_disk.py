@@ -24,13 +24,13 @@ def shares(folder: str, copies: list[str]) -> list[tuple[int, int]]:
     shared = Path(folder)
     files = [shared / "a.bin", shared / "b.bin"]
     with distributed_session(load([])) as groups:
-        found = [shared_disk.share(groups, files, None)]
+        found = [shared_disk.reading_part(groups, files, None)]
         assert ctypes.CDLL(None).unshare(NEW_MOUNTS) == 0, "root may"
         shared_disk.require(groups, shared)
-        found += [shared_disk.share(groups, files, shared), shared_disk.share(groups, files, None)]
+        found += [shared_disk.reading_part(groups, files, shared), shared_disk.reading_part(groups, files, None)]
         mine = Path(copies[groups.rank])
-        found += [shared_disk.share(groups, [mine / "a.bin", mine / "b.bin"], shared)]
-        found += [shared_disk.share(groups, [*files, Path("/proc/self/status")], shared)]
+        found += [shared_disk.reading_part(groups, [mine / "a.bin", mine / "b.bin"], shared)]
+        found += [shared_disk.reading_part(groups, [*files, Path("/proc/self/status")], shared)]
         assert [path.name for path in shared.iterdir() if path.is_file()] == ["a.bin", "b.bin"], "no mark is left"
     return found
 

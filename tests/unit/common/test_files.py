@@ -104,7 +104,7 @@ def test_faults_of_a_node_name_it(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert str(fault).endswith("(on node7)")
 
 
-@pytest.mark.parametrize("name", ["EACCES", "EPERM", "ENOTDIR", "ENAMETOOLONG"])
+@pytest.mark.parametrize("name", ["EACCES", "EPERM", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EISDIR"])
 def test_what_was_judged_wrong_stays_so(name: str) -> None:
     told = explain(OSError(getattr(errno, name), "", "/runs/x"))
     assert type(told) is UserError
