@@ -50,28 +50,41 @@ def session(data: str, folder: str) -> list[Any]:
         gpt1_ds.train({**TINY, "model.layers": 3}, run={"name": "a"}, data={"path": data})
     except UserError as error:
         told = str(error)
-    return [first, second, longer, tuned, told]
+    again = gpt1_ds.train({**TINY, "train.steps": 6}, run={"name": "a"}, data={"path": data})
+    assert again == longer, "nothing is left to do"
+    assert [run.done for run in (first, second, longer, tuned)] == [True] * 4
+    assert (longer.step, first.step) == (6, 4)
+    assert first.loss == second.loss != longer.loss
+    assert longer.held_out_loss is not None
+    assert tuned.held_out_loss is None
+    return [first.path, second.path, longer.path, tuned.path, told]
 
 
-def interrupted(data: str, folder: str) -> tuple[int, bool]:
-    """A run that is interrupted once after its third step, as by a notebook's stop button; the last step."""
+def interrupted(data: str, folder: str, number: int) -> tuple[int, str, bool]:
+    """A run that gets a signal after its third step, as by a notebook's stop button; its last step, and how it says
+    that it ended.
+    """
     metrics = Path(folder) / "runs" / "long" / "metrics.jsonl"
 
     def press() -> None:
         while not metrics.exists() or metrics.read_text().count("\n") < 3:
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=press).start()
     own = {"name": "long", "dir": f"{folder}/runs"}
     run = gpt1_ds.train({**TINY, "train.steps": 100_000, "train.log_every": 1}, run=own, data={"path": data})
     last = int(gpt1_ds.read_metrics(run).step.max())
-    return last, (run / "checkpoints" / f"step-{last:08d}").is_dir()
+    assert run.step == last
+    return last, run.reason, (run / "checkpoints" / f"step-{last:08d}").is_dir()
 
 
-def test_interrupting_it_once_saves_and_stops(tiny_data: Path, tmp_path: Path) -> None:
-    ((last, saved),) = launch.run(f"{__name__}:interrupted", (str(tiny_data), str(tmp_path)), 1)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_signal_saves_and_stops_and_is_told(number: signal.Signals, tiny_data: Path, tmp_path: Path) -> None:
+    """The run does not look like one that is done."""
+    ((last, reason, saved),) = launch.run(f"{__name__}:interrupted", (str(tiny_data), str(tmp_path), int(number)), 1)
     assert 3 <= last < 100_000
+    assert reason == "handover"
     assert saved
     assert not (tmp_path / "runs" / "long" / "DONE").exists()
 
