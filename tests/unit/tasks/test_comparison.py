@@ -26,9 +26,10 @@ def test_the_mean_is_the_metrics_difference() -> None:
     gold = generator.integers(0, 2, N)
     first, second = ([generator.integers(0, 2, N) for _ in range(3)] for _ in range(2))
     for metric in ("accuracy", "matthews", "f1"):
-        found = estimate(metric, gold, first, second)
+        found = estimate(metric, gold, first, second, classes=2)
         assert found is not None
-        expected = [measure(metric, gold, a) - measure(metric, gold, b) for a, b in zip(first, second, strict=True)]
+        pairs = zip(first, second, strict=True)
+        expected = [measure(metric, gold, a, 2) - measure(metric, gold, b, 2) for a, b in pairs]
         np.testing.assert_allclose(found.by_seed, expected, rtol=0, atol=1e-12)
 
 
