@@ -105,7 +105,7 @@ def pack_data(text: Sequence[Path], vocab_size: int) -> None:
         return
     place = kit.work_folder() / f"pack-{_stamp(files, vocab_size)}"
     place.mkdir(exist_ok=True)
-    program, inputs = (sys.executable, "-m", "gpt1_ds"), ("--input", *map(str, text), "--unwrap")
+    program, inputs = (sys.executable, "-P", "-m", "gpt1_ds"), ("--input", *map(str, text), "--unwrap")
     tokenizer, data = place / "tokenizer", place / "data"
     if not tokenizer.exists():
         _run(*program, "tokenizer", "train", *inputs, "--vocab-size", str(vocab_size), "--out", str(tokenizer))

@@ -85,7 +85,7 @@ def _finish(process: ForkProcess) -> None:
 
 def doctor(contact: Contact) -> None:
     """Runs the self-proof as users do; its file is written beside the results."""
-    _command(contact, "-m", "gpt1_ds", "doctor", "--gpu", "--out", str(contact.out / "gpu-check.json"))
+    _command(contact, "-P", "-m", "gpt1_ds", "doctor", "--gpu", "--out", str(contact.out / "gpu-check.json"))
 
 
 def tests(contact: Contact, name: str) -> None:
