@@ -53,18 +53,19 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         import transformers
     except ImportError:
-        return _as_it_is(folder, files, settings[CONFIG])
-    kind = _named(settings[CONFIG])
-    if kind is None and _named(settings[MODEL_CONFIG], "model_type") is None:
+        return _as_it_is(folder, files, settings)
+    kind, model_type = _named(settings[CONFIG]), _named(settings[MODEL_CONFIG], "model_type")
+    if kind is None and model_type is None:
         kind = _guessed(folder, files[0])
     with tempfile.TemporaryDirectory() as scratch, _quiet(transformers):
         copies = Path(scratch)
         for name in (*files, *(name for name in OTHERS if (folder / name).exists())):
             _copy(folder / name, copies / name)
         _write(copies / CONFIG, {**settings[CONFIG], **({"tokenizer_class": kind} if kind else {})})
-        if model_type := _named(settings[MODEL_CONFIG], "model_type"):
+        if model_type:
             _write(copies / MODEL_CONFIG, {"model_type": model_type})
-        with native_errors.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", "download it again"):
+        way_out = f"look at its {CONFIG}, or download it again"
+        with native_errors.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", way_out):
             theirs = transformers.AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
             backend = getattr(theirs, "backend_tokenizer", None)
             symbols = {key: str(value) for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}
@@ -93,10 +94,13 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _as_it_is(folder: Path, files: list[str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _as_it_is(
+    folder: Path, files: list[str], settings: Mapping[str, dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The folder's tokenizer.json, where transformers would change nothing of it."""
-    said = roles.said(folder)
-    if FILE in files and config.get("tokenizer_class") in (None, *ANY_CLASS):
+    said, kind = roles.said(folder), _named(settings[CONFIG])
+    any_class = kind in ANY_CLASS or (kind is None and not settings[MODEL_CONFIG])
+    if FILE in files and any_class and not (folder / "added_tokens.json").exists():
         contents = tokenizer_json.read(folder / FILE)
         if set(said.values()) <= tokenizer_json.vocabulary_of(folder / FILE, contents).keys():
             return contents, said
