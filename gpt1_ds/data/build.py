@@ -148,7 +148,8 @@ class _Build:
         summaries = self._tokenize(units, workers, show)
         if left_out := sum(part.left_out for part in summaries):
             key = self.options.text_key
-            say(f"{self.out}: {left_out} rows have no text (no `{key}`, null, NaN or empty) and are left out")
+            rows = f"{left_out} row{'s' * (left_out > 1)}"
+            say(f"{self.out}: leaves out {rows} without text (no `{key}`, null, NaN or empty)")
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")

@@ -325,7 +325,7 @@ def test_rows_without_text_are_left_out_alike_in_every_format(
     made = []
     for kind in ("parquet", "jsonl"):
         build([tmp_path / f"a.{kind}"], tokenizer_folder, tmp_path / kind, workers=1, validation=0.5)
-        assert "2 rows have no text (no `text`, null, NaN or empty) and are left out" in capsys.readouterr().err
+        assert "leaves out 2 rows without text (no `text`, null, NaN or empty)" in capsys.readouterr().err
         made.append({path.name: path.read_bytes() for path in (tmp_path / kind).glob("*.bin")})
     assert made[0] == made[1]
 
