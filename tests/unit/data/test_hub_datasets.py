@@ -91,7 +91,7 @@ def test_a_resumed_build_reads_only_what_is_missing(hub: HubServer, run: Build, 
 def built(done: list[tuple[int, str]]) -> bool:
     """Whether a build ended well, and said that the one row without text is left out."""
     ((code, said),) = done
-    return code == 0 and said.endswith("1 rows have no text (no `text`, null, NaN or empty) and are left out")
+    return code == 0 and said.endswith(LEFT_OUT)
 
 
 def test_what_cannot_be_read_is_said_in_one_line(hub: HubServer, run: Build) -> None:
