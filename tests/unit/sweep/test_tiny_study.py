@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpt1_ds.report.scaling_tables import ABOUT_E
 from gpt1_ds.scaling.fitting import fit_file
 from gpt1_ds.sweep.scaling_study import load_scaling
 from gpt1_ds.sweep.scaling_sweep import unidentified, warnings
@@ -45,7 +46,8 @@ def test_a_known_law_is_found_again(
             loss *= 1 + NOISE * draw.standard_normal()
             rows.writerow([trial.name, n, d, loss, int(trial.held_out), trial.config.run.seed])
     record, _ = fit_file(tmp_path / "points.csv", draws=200)
-    assert record["warnings"] == []
+    # an irreducible loss that lies far below the points is given as a bound
+    assert [line for line in record["warnings"] if not line.startswith(ABOUT_E)] == []
     assert record["alpha"] == pytest.approx(alpha, abs=0.1)
     assert record["beta"] == pytest.approx(beta, abs=0.03)
     assert record["E"] == pytest.approx(E, abs=0.2)
