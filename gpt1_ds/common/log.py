@@ -125,7 +125,7 @@ def _write(stream: IO[str], message: str) -> None:
     if _ABOVE:
         _ABOVE[-1](message)
     else:
-        print(message, file=stream, flush=True)
+        print(message, file=cast(IO[str], _Terminal(stream)), flush=True)
 
 
 @contextlib.contextmanager

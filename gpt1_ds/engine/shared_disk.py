@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import time
 import uuid
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ def reading_part(groups: ProcessGroups, files: Sequence[Path], shared: Path | No
     """Returns (k, n): this rank is the k-th of n that verify `files` together. `shared` is a folder that `require`
     found to be on a shared disk; files on the same file system, of the same inodes on all hosts, are the same files.
     """
-    hosts = groups.gather(host())
+    hosts = groups.gather((host(), _paths(files)))  # ranks of one host may have copies of their own
     ours = [rank for rank, one in enumerate(hosts) if one == hosts[groups.rank]]
     if len(ours) < groups.world:
         found = groups.gather(_identity(files, shared) if shared is not None else None)
@@ -70,6 +71,10 @@ def _appears(mark: Path) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+def _paths(files: Sequence[Path]) -> str:
+    return hashlib.sha256("\0".join(map(os.path.abspath, files)).encode()).hexdigest()
 
 
 def _identity(files: Sequence[Path], shared: Path) -> str | None:

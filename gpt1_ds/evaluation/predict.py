@@ -209,6 +209,6 @@ def predict_lines(
 
 def write_lines(lines: Iterable[str], output: IO[bytes]) -> None:
     """Write lines and hand them on at once."""
-    with naming(str(output.name)):
+    with naming(getattr(output, "name", "standard output")):
         output.write("".join(f"{line}\n" for line in lines).encode())
         output.flush()

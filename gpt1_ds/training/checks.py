@@ -108,8 +108,10 @@ class Start:
     @cached_property
     def steps(self) -> int | None:
         """Of the whole run; None while that depends on a corpus that is not built. Raises ConfigError."""
-        train = self.config.train
-        if self.config.task is not None:
+        train, task = self.config.train, self.config.task
+        if task is not None and task.form == "frozen":
+            return 0  # a linear model is fitted at once
+        if task is not None:
             return finetuning_steps(train, batches_per_epoch(len(self.task.splits["train"]), train.global_batch))
         if self.data is None:
             return None

@@ -64,6 +64,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         try:
             trainer.log.begin(trainer.state.step)
             outcome = trainer.train()
+            requests.is_over = True
             trainer.profile.end()
             if not trainer.saver.is_saved(trainer.state):
                 raise trainer.saver.unsaved()

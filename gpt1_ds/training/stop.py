@@ -48,6 +48,7 @@ class Requests:
             os.environ.get("GPT1_DS_DEADLINE") or "inf"
         )  # seconds since 1970; the job's limit is near
         self.takes: Callable[[], str] = str
+        self.is_over = False  # no step follows: who ends the ranks' processes asks for nothing
         self._signalled = False
         self._interrupts = 0
         self._answered: dict[Path, tuple[int, ...] | None] = {}  # requests that could not be removed
@@ -57,7 +58,7 @@ class Requests:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:  # a person who presses Ctrl-C twice does not want to wait for a save
             raise KeyboardInterrupt(UNSAVED)
-        if not self._signalled and self.groups.rank == 0:
+        if not self._signalled and not self.is_over and self.groups.rank == 0:
             again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
             log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
         self._signalled = True

@@ -164,7 +164,7 @@ def test_what_people_get_wrong(
     for words, says in (
         ([pair, "a"], "TEXT: 1 field where 2 are expected: text, text2"),
         ([single, "two", "words"], "TEXT: 2 fields where 1 is expected: text (each in quotes)"),
-        ([single, ""], "TEXT: text is empty"),
+        ([single, ""], "TEXT: text is missing"),
         ([single, "a", "--input", "x.txt"], "TEXT is one example"),
         ([single, "--input", "nowhere"], "nowhere: no such file"),
         ([single, "--input", "x.csv"], "x.csv: CSV is not read here"),

@@ -15,6 +15,7 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.cli import main
+from gpt1_ds.model import products
 from tools.cluster import Result
 from tools.runs import TINY
 
@@ -61,6 +62,8 @@ def test_a_run_says_only_what_a_person_can_use_and_needs_no_compiler(
     lines = done.stderr.splitlines()
     assert done.returncode == 0, done.stderr
     assert not done.stdout
+    if "train.precision=bf16" in extra and (note := products.note("bf16", torch.device("cpu"))):
+        assert lines.pop(1) == note
     assert [line.split()[0] for line in lines[1:4]] == ["step"] * 3, done.stderr
     assert len(lines) == 5, done.stderr
     logs = tmp_path / "runs" / "quiet" / "logs"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.architecture.count import parameters
+from gpt1_ds.common.units import amount
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.launcher.accelerator import fitted
 from gpt1_ds.plan.machine import PRESETS as MACHINES
@@ -23,7 +24,7 @@ def test_presets_plan(path: Path, world: int) -> None:
     config = fitted(load([str(path)]), world)
     if not list(world_problems(config, world)):
         lines = list(describe(config, world, config.model.vocab_size, None))
-        assert f"{world} ranks" in "\n".join(lines)
+        assert f"{amount(world, 'rank')} = tensor" in "\n".join(lines)
     else:
         assert world == 8, "presets run on one and on two ranks"
 

@@ -63,6 +63,7 @@ def test_a_registry_can_show_it(wheel: Path) -> None:
     source = dict(url.split(", ") for url in metadata.get_all("Project-URL"))["Source"]
     for image, link in re.findall(r"(!?)\[[^\]]*\]\(([^)]*)\)", metadata.get_payload()):
         kind, _, path = link.removeprefix(f"{source}/").partition("/main/")
+        path = path.partition("#")[0]
         assert link.startswith("https://")
         assert not link.startswith(source) or (kind == ("raw" if image else "blob") and (ROOT / path).exists()), link
 

@@ -18,7 +18,8 @@ def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
     assert cluster.state(job)["ExitCode"] == "75:0"
     run_dir.stop.touch()
     cluster.wait_for_end("limited")
-    assert outcomes(run_dir) == [75, 0], cluster.said()
+    *handovers, end = outcomes(run_dir)
+    assert (set(handovers), end) == ({75}, 0), cluster.said()  # a slow job is warned, too, and has a successor
     local = runs.Background([*words, f"run.dir={cluster.place / 'local'}"], 2)
     local.wait_for(lambda: runs.last_step(local.run_dir) >= handed_over + 5, 240)
     local.run_dir.stop.touch()
