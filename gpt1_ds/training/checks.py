@@ -14,14 +14,16 @@ from functools import cached_property
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import read_json, write_json
 from gpt1_ds.config import Config, load_recorded, world_problems
 from gpt1_ds.config.validate import cpu_problems
+from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, with_embedded_corpus
+from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.pretraining import pretraining_objective
@@ -33,7 +35,7 @@ from gpt1_ds.tasks.sentences import scored
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.tracking.libraries import library_problems
 from gpt1_ds.training import beginning, resume, schedule
-from gpt1_ds.training.claim import Claim, decide, run_folder
+from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
 from gpt1_ds.training.finetune_config import check_task, finetuning_steps
 from gpt1_ds.training.vocabulary import resolved, task_tokenizer
 
@@ -166,6 +168,20 @@ def check_place(start: Start) -> None:
     start.run_dir.check_place()
 
 
+def check_tokenizer(start: Start) -> None:
+    """The text was built with the tokenizer of the checkpoint that pre-training begins with. This comes before the
+    vocabulary's size, which the checkpoint gives, is compared with the text's.
+    """
+    config = start.config
+    continues = steps_in(start.run_dir.checkpoints) and not begins_anew(config)
+    named = None if config.task is not None or start.lacks_corpus or continues else beginning.named_checkpoint(config)
+    if named is None:
+        return
+    folder, dataset = find(Path(named[1]), newest=named[0] == "checkpoint.resume"), Dataset(staged(start.placed.data.path[0].path))
+    here = dataset.tokenizer_fingerprint
+    beginning.check_tokenizer(config, folder, manifest.read(folder), here, dataset.tokenizer_folder)
+
+
 def check_material(start: Start) -> None:
     """The text or the task's examples are there, fit the model, and suffice."""
     if start.config.task is not None:
@@ -200,7 +216,6 @@ def check_first_state(start: Start) -> None:
     facts = manifest.read(folder)
     verify_sizes(folder, facts)
     if start.data is not None:
-        beginning.check_tokenizer(config, folder, facts, start.data.tokenizer_hash, start.data.tokenizer_folder)
         beginning.check_model(config, folder, facts)
     if key == "checkpoint.resume" and start.data_hash is not None:
         beginning.check_data(config, folder, facts, start.data_hash)
@@ -210,6 +225,7 @@ def check_first_state(start: Start) -> None:
 CHECKS: tuple[Callable[[Start], None], ...] = (
     check_settings,
     check_place,
+    check_tokenizer,
     check_material,
     check_length,
     check_folder,

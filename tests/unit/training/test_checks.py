@@ -67,9 +67,9 @@ def _cut(world: dict[str, Path]) -> list[str]:
     return [f"checkpoint.init_from={world['source']}"]
 
 
-def _another_tokenizer(_: dict[str, Path]) -> list[str]:
+def _another_tokenizer(_: dict[str, Path], pieces: int = 500) -> list[str]:
     Path("text.txt").write_text("\n".join(str(text)[::-1] for text in pydoc_data.topics.topics.values()))
-    train(["text.txt"], Path("other-tokenizer"), 500)
+    train(["text.txt"], Path("other-tokenizer"), pieces)
     make_checkpoint(Path("other"), Path("other-tokenizer"), MODEL)
     return ["checkpoint.init_from=other"]
 
@@ -129,6 +129,10 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
         (_pipe_in_the_way, "runs/run/metrics.jsonl: is no regular file; remove it"),
         (_folder_in_the_way, "runs/run/config.yaml: is no regular file; remove it"),
     ],
+    checks.check_tokenizer: [
+        (_another_tokenizer, "was trained with another tokenizer than that of data.path"),
+        (lambda at: _another_tokenizer(at, 400), "was trained with another tokenizer than that of data.path"),
+    ],
     checks.check_material: [
         (lambda _: ["data.path=nowhere"], "nowhere: not a dataset"),
         (lambda _: ["model.context=1M"], "too few for one window"),
@@ -144,7 +148,6 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     checks.check_first_state: [
         (lambda _: ["checkpoint.init_from=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
         (lambda _: ["checkpoint.resume=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
-        (_another_tokenizer, "was trained with another tokenizer than that of data.path"),
         (lambda at: [f"checkpoint.init_from={at['source']}", "model.layers=3", "model.width=64"],
          "has a model of another shape than model.layers=3, model.width=64 (there 2, 32); leave these keys out"),
         (_cut, "damaged:"),
@@ -177,7 +180,7 @@ def test_the_dry_run_refuses_what_the_run_refuses(
 ) -> None:
     prepare, says = VIOLATIONS[check][number]
     words = [*SHORT, f"data.path={world['data']}", *prepare(world)]
-    if number == 3 and check is checks.check_first_state:  # the shape is the checkpoint's but for what is named
+    if number == 2 and check is checks.check_first_state:  # the shape is the checkpoint's but for what is named
         words = words[len(TINY) :]
     dry, run = refusals("pretrain", words, capfd)
     assert dry == run
