@@ -177,7 +177,8 @@ def check_tokenizer(start: Start) -> None:
     named = None if config.task is not None or start.lacks_corpus or continues else beginning.named_checkpoint(config)
     if named is None:
         return
-    folder, dataset = find(Path(named[1]), newest=named[0] == "checkpoint.resume"), Dataset(staged(start.placed.data.path[0].path))
+    folder = find(Path(named[1]), newest=named[0] == "checkpoint.resume")
+    dataset = Dataset(staged(start.placed.data.path[0].path))
     here = dataset.tokenizer_fingerprint
     beginning.check_tokenizer(config, folder, manifest.read(folder), here, dataset.tokenizer_folder)
 
