@@ -1,6 +1,7 @@
 """Train the same tiny model on many layouts and compare every one with one process.
 
     python tools/layouts.py [--family gpt1] [--optimizer adamw] [--steps 20] [--only NAME ...] [--csv FILE]
+                            [--patches fast|fixes|none]
 
 Prints a table: largest difference in loss, gradient norm (relative) and in the weights after the last step (relative to
 how far training moved them), and whether the batches were the same. tests/parallel/test_layouts.py asserts the bounds.
@@ -17,12 +18,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gpt1_ds.config.train import Patches
 from gpt1_ds.launcher import launch
 from gpt1_ds.scaling.tables import write_table
 from tools.families import add_family, configured, family_data, open_workload
@@ -237,6 +239,9 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16", "fp16"))
+    parser.add_argument(
+        "--patches", default="fast", choices=get_args(Patches), help="train.deepspeed_patches of layouts"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table there, too")
     parser.add_argument("--plot", type=Path, help="draw the loss curves of fp32 and bf16 over one another")
     options = parser.parse_args()
@@ -255,7 +260,8 @@ def main() -> None:
                 continue
             if options.precision != "fp32" and "zero0" in layout.name:
                 continue
-            other = trace(layout, data, options.steps, [*family, f"train.precision={options.precision}"])
+            words = [f"train.precision={options.precision}", f"train.deepspeed_patches={options.patches}"]
+            other = trace(layout, data, options.steps, [*family, *words])
             apart = compare(one, other)
             print(
                 f"{layout.name:32} {layout.ranks:5} {apart.loss:9.1e} {apart.norm:9.1e} {apart.weights:9.1e} "

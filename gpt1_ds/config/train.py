@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LARGEST_BATCH = 1 << 20  # sequences
+Patches = Literal["fast", "fixes", "none"]
 AUTO = 0  # of micro_batch
 LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
 
@@ -23,6 +24,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile of the blocks; auto: on a GPU, where it pays
     cuda_graphs: Literal["auto", "on", "off"] = "auto"  # a micro-batch as one launch; auto: once `doctor --gpu` passed
+    deepspeed_patches: Patches = "fast"  # all; what right numbers need; DeepSpeed as it comes
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
     log_every: int = 10  # steps between lines in metrics.jsonl
@@ -37,6 +39,11 @@ class TrainConfig:
         return range(int(start), int(stop))
 
     def problems(self) -> Iterator[str]:
+        if self.cuda_graphs == "on" and self.deepspeed_patches != "fast":
+            yield (
+                f"train.cuda_graphs=on needs train.deepspeed_patches=fast, not {self.deepspeed_patches}; leave one of "
+                "the two out"
+            )
         for key in ("global_batch", "log_every"):
             if getattr(self, key) < 1:
                 yield f"train.{key}={getattr(self, key)} is too small; it must be at least 1"

@@ -47,6 +47,7 @@ def problems(config: Config) -> Iterator[str]:
             f"parallel.pipeline={parallel.pipeline} leaves ranks without a layer ({what}={sum(model.blocks)}); "
             f"use parallel.pipeline={max(1, sum(model.blocks))} or fewer"
         )
+    yield from _unpatched_problems(config)
     yield from _objective_problems(config)
     if config.task is not None and config.task.kind == SENTENCES:
         yield from _sentence_problems(config, config.task)
@@ -73,6 +74,16 @@ def problems(config: Config) -> Iterator[str]:
         )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def _unpatched_problems(config: Config) -> Iterator[str]:
+    """Yields what DeepSpeed and Megatron-core cannot do as they come."""
+    if config.train.deepspeed_patches != "none":
+        return
+    if config.parallel.sequence:
+        yield "parallel.sequence=true needs train.deepspeed_patches=fast or fixes: Megatron's buffer is not made"
+    if config.guard.on_spike == "skip" and config.guard.z:
+        yield "guard.on_spike=skip needs train.deepspeed_patches=fast or fixes: DeepSpeed asks nobody before an update"
 
 
 def _not_finite(config: Config) -> Iterator[str]:

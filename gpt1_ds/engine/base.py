@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -14,14 +14,18 @@ import torch
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.engine.deepspeed_patches import mask_norms_on_device
+from gpt1_ds.config.train import Patches
+from gpt1_ds.engine.deepspeed import overlap
+from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
+from gpt1_ds.engine.deepspeed.process import mask_norms_on_device
+from gpt1_ds.engine.deepspeed.updates import INVALID, filter_updates, reads_norm
+from gpt1_ds.engine.deepspeed.zero import spare_stage_3_reads
 from gpt1_ds.engine.gradient_norm import decides_on_device
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read
-from gpt1_ds.engine.update_filter import INVALID, filter_updates, reads_norm
-from gpt1_ds.engine.zero_patches import spare_stage_3_reads
 from gpt1_ds.model.losses import Loss
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
@@ -158,9 +162,19 @@ class Engine(ABC):
         sent = all(tensor.device.type == self.device.type for batch in batches for tensor in batch.tensors)
         return batches if sent else self.send(batches)()
 
+    def _patch(self, patches: Patches, tied: Collection[Parameter] = ()) -> overlap.Reduction | None:
+        """Makes what DeepSpeed does after a backward pass faster, where `patches` (train.deepspeed_patches) is fast.
+        Returns what wants to know when the last micro-batch of a step begins. `tied`: see `overlap`.
+        """
+        if patches != "fast":
+            return None
+        patch_bf16_optimizer(self.deepspeed, self.groups.layout.data)
+        self._spare_reads()
+        return overlap.overlap(self.deepspeed, self.device, self.groups.data_group, tied)
+
     def _spare_reads(self) -> None:
         """Each read of the host waits for the device. Where DeepSpeed reads the norm before an update, let the loss be
-        read with it, once; BF16_Optimizer and ZeRO 0 need none (bf16_optimizer_patch.py, gradient_norm.py).
+        read with it, once; BF16_Optimizer and ZeRO 0 need none (deepspeed/bf16.py, gradient_norm.py).
         """
         if not decides_on_device(self.device):
             return

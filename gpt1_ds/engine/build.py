@@ -9,7 +9,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
-from gpt1_ds.engine.deepspeed_patches import set_timeouts
+from gpt1_ds.engine.deepspeed import register
+from gpt1_ds.engine.deepspeed.process import set_timeouts
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.model.init import initial_value
@@ -28,6 +29,7 @@ def build_engine(
     vocabulary size: a run's or a checkpoint's does. Without an `objective` it is that of pre-training, and may only be
     evaluated on the probe and on text that is given.
     """
+    register.check(config.train.deepspeed_patches)
     assert config.model.vocab_size is not None, "with_vocabulary fills it in"
     if config.parallel.pipelined:
         from gpt1_ds.engine.pipelined import PipelineEngine as Kind

@@ -18,12 +18,10 @@ from torch.nn import Parameter
 from gpt1_ds.architecture.architecture import Architecture, architecture, pretrained_architecture
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
-from gpt1_ds.engine import overlap
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
-from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
-from gpt1_ds.engine.ds_config import ds_config
+from gpt1_ds.engine.deepspeed.pipeline import BACKWARD, patch_pipeline
+from gpt1_ds.engine.deepspeed.settings import ds_config
 from gpt1_ds.engine.optimizer import make_optimizer
-from gpt1_ds.engine.pipeline_patches import BACKWARD, patch_pipeline
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
 from gpt1_ds.model import names
@@ -110,11 +108,9 @@ class PipelineEngine(Engine):
             )
         self._shapes: tuple[torch.Size, ...] = ()
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
-        patch_pipeline(self.deepspeed, self._trace)
-        patch_bf16_optimizer(self.deepspeed, layout.data)
-        self._spare_reads()
-        tied = [weight for weight, _ in model.get_tied_weights_and_groups()]
-        self._reduction = overlap.overlap(self.deepspeed, self.device, groups.data_group, tied)
+        patches = config.train.deepspeed_patches
+        patch_pipeline(self.deepspeed, self._trace, patches)
+        self._reduction = self._patch(patches, [weight for weight, _ in model.get_tied_weights_and_groups()])
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)

@@ -11,13 +11,11 @@ import torch.distributed as dist
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
-from gpt1_ds.engine import overlap
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
-from gpt1_ds.engine.bf16_optimizer_patch import patch_bf16_optimizer
-from gpt1_ds.engine.ds_config import ds_config
+from gpt1_ds.engine.deepspeed.micro_batch_graphs import graphed_passes
+from gpt1_ds.engine.deepspeed.settings import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.graphs import Tensors
-from gpt1_ds.engine.micro_batch_graphs import graphed_passes
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
@@ -41,10 +39,10 @@ class DenseEngine(Engine):
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
             )
-        patch_bf16_optimizer(self.deepspeed, groups.layout.data)
-        self._spare_reads()
-        self._reduction = overlap.overlap(self.deepspeed, self.device, groups.data_group)
-        self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
+        patches = config.train.deepspeed_patches
+        self._reduction = self._patch(patches)
+        if patches != "none":
+            self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
         self.graphs = graphed_passes(self, self._pass, self._reduction, config)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:

@@ -1,4 +1,4 @@
-"""What gradients need to be reduced over data-parallel ranks; read off DeepSpeed 0.19.8 and engine/overlap.py.
+"""What gradients need to be reduced over data-parallel ranks, by DeepSpeed 0.19.8 and engine/deepspeed/overlap.py.
 
 On CUDA:
                           buckets of a backward pass              while one is reduced

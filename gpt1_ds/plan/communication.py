@@ -38,7 +38,7 @@ class Sent:
 
 def overlaps(device: str) -> bool:
     """Whether gradients are reduced over the data-parallel ranks under a backward pass: each bucket begins as soon as
-    it is complete, in every engine (engine/overlap.py, engine/zero_patches.py).
+    it is complete, in every engine (engine/deepspeed/overlap.py, engine/deepspeed/zero.py).
     """
     return device == "cuda"
 

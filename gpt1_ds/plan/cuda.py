@@ -105,7 +105,7 @@ def has_graphs(config: Config) -> bool:
     the host, and sequence-parallel ranks gather into a buffer that may move.
     """
     train, parallel = config.train, config.parallel
-    if train.cuda_graphs == "off" or config.model.attention != "exact":
+    if train.cuda_graphs == "off" or train.deepspeed_patches != "fast" or config.model.attention != "exact":
         return False
     return train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined and not parallel.sequence
 

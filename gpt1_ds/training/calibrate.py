@@ -204,7 +204,7 @@ class _Bench:
         parameter = torch.nn.Parameter(torch.zeros(count, device=self.device))
         parameter.grad = torch.ones_like(parameter)
         optimizer = AdamW([parameter], fused=True)
-        if dtype != torch.float32 and not self.cuda:  # as engine/bf16_optimizer_patch.py sets it
+        if dtype != torch.float32 and not self.cuda:  # as engine/deepspeed/bf16.py sets it
             optimizer.copies = {parameter: torch.empty(count, dtype=dtype)}
 
         def update() -> None:

@@ -19,6 +19,7 @@ MAY_CHANGE = (
     "train.recompute",
     "train.compile",
     "train.cuda_graphs",
+    "train.deepspeed_patches",
     "train.steps",
     "train.tokens",
     "train.epochs",

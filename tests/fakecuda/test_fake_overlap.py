@@ -28,10 +28,10 @@ PIPELINES = [("parallel.pipeline=2", f"train.precision={precision}") for precisi
 
 def small_buckets(overrides: Sequence[str], world: int, overlaps: bool = True) -> Step:
     """The second step, with buckets of which a small model has several."""
-    from gpt1_ds.engine import ds_config, overlap
+    from gpt1_ds.engine.deepspeed import overlap, settings
     from gpt1_ds.model import proven
 
-    ds_config.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 20_000
+    settings.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 20_000
     proven.decide(overlaps)
     return steps.step(overrides, world)
 

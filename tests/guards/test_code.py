@@ -26,7 +26,7 @@ WALLS = {
         "model/layers.py",
         "model/heads.py",
         "model/losses.py",
-        "engine/deepspeed_patches.py",
+        "engine/deepspeed/process.py",
         "launcher/libraries.py",
     ),
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),

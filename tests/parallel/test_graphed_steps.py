@@ -21,7 +21,8 @@ def as_on_cuda(how: str) -> None:
     """
     from types import SimpleNamespace
 
-    from gpt1_ds.engine import base, bf16_optimizer_patch, micro_batch_graphs, overlap, plain
+    from gpt1_ds.engine import base, plain
+    from gpt1_ds.engine.deepspeed import bf16, micro_batch_graphs, overlap
     from tools.fakecuda.graphs import Repeats
 
     class Engine(plain.DenseEngine):
@@ -54,7 +55,7 @@ def as_on_cuda(how: str) -> None:
 
             return replay, results
 
-    base.decides_on_device = bf16_optimizer_patch.decides_on_device = overlap.overlaps = lambda _: True
+    base.decides_on_device = bf16.decides_on_device = overlap.overlaps = lambda _: True
     overlap.BUCKET_ELEMENTS = 1000
     micro_batch_graphs.CudaRecorder = Repeats  # this rank ends with the test
     micro_batch_graphs.kernels = SimpleNamespace(available=lambda _: True)
@@ -126,7 +127,7 @@ def remembered_here(overrides: list[str]) -> tuple[int, int, bool]:
     import gc
 
     from gpt1_ds.engine.build import batch_shape, training_batches
-    from gpt1_ds.engine.micro_batch_graphs import _capturing
+    from gpt1_ds.engine.deepspeed.micro_batch_graphs import _capturing
     from tests.helpers.engines import on_engine
 
     def train(engine: Any, config: Any) -> tuple[int, int, bool]:
@@ -194,7 +195,7 @@ def overlap_here(lost: bool) -> Any:
     """`lost`: the sum of a bucket does not reach the gradients."""
     from gpt1_ds.config import load
     from gpt1_ds.diagnostics import steps
-    from gpt1_ds.engine import overlap
+    from gpt1_ds.engine.deepspeed import overlap
     from gpt1_ds.engine.session import distributed_session
     from gpt1_ds.model import proven
 

@@ -52,7 +52,8 @@ class Repeats:
 
 def install(proof: bool) -> None:
     """Engines that this process builds have graphs: with `proof` such as prove themselves at once, else proven ones."""
-    from gpt1_ds.engine import graphs, micro_batch_graphs
+    from gpt1_ds.engine import graphs
+    from gpt1_ds.engine.deepspeed import micro_batch_graphs
     from gpt1_ds.engine.process_groups import ProcessGroups
 
     if proof:

@@ -23,7 +23,7 @@ DROPOUT, ELEMENTWISE, LOSS = "hidden dropout", "bias, GELU, residual, LayerNorm"
 UPDATE = "gradients and optimizer"
 CATEGORIES = (PRODUCT, ATTENTION, MASKS, DROPOUT, ELEMENTWISE, LOSS, UPDATE)
 SIMPLE = (MASKS, DROPOUT, ELEMENTWISE)  # passes of a block and of the embedding
-UPDATE_FILES = ("optimizer.py", "gradient_norm.py", "bf16_optimizer_patch.py", "bf16_optimizer.py", "stage_1_and_2.py")
+UPDATE_FILES = ("optimizer.py", "gradient_norm.py", "bf16.py", "bf16_optimizer.py", "stage_1_and_2.py")
 
 
 @dataclass

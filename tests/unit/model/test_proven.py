@@ -13,7 +13,8 @@ import torch
 
 from gpt1_ds.common import gpus
 from gpt1_ds.config import load
-from gpt1_ds.engine import overlap, session
+from gpt1_ds.engine import session
+from gpt1_ds.engine.deepspeed import overlap
 from gpt1_ds.model import kernels, proven
 from gpt1_ds.plan import proof
 

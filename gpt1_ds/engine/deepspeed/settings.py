@@ -22,7 +22,7 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
-            "overlap_comm": parallel.zero == 3,  # CUDA streams; engine/overlap.py turns it on below stage 3
+            "overlap_comm": parallel.zero == 3,  # CUDA streams; engine/deepspeed/overlap.py turns it on below stage 3
         },
         "zero_allow_untested_optimizer": True,  # ours (engine/optimizer.py)
         # reentrant checkpointing and partitioned activations are the traps that run and are wrong

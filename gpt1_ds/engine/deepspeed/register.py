@@ -1,17 +1,27 @@
-"""Every private thing of DeepSpeed, Megatron-core and torch that this package relies on: why, and what shows it.
+"""Every private thing of DeepSpeed, Megatron-core and torch that this program relies on: why, and what shows it.
 
-Read in DeepSpeed 0.19.8, Megatron-core 0.16.1 and torch 2.13.0. tests/unit/engine/test_deepspeed_patches.py fails
-where an installed version lacks one of them, and says which of our modules to read again.
+sources.json has a hash of the source of each function among them, as it was read, and of each function that sets one of
+the attributes. Where another version of a library is installed, `check` compares them: patch releases change much.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.train import Patches
+
+SOURCES = Path(__file__).with_name("sources.json")
+LIBRARIES = {"deepspeed": "deepspeed", "megatron": "megatron-core"}  # module -> package; torch has a range of versions
 
 _OPTIMIZERS = "deepspeed.runtime"
 
@@ -22,9 +32,10 @@ class Private:
 
     owner: str
     names: tuple[str, ...]
-    user: str  # our module
+    user: str  # our modules
     why: str
     test: str  # fails without it
+    level: Literal["fast", "fixes", "reach"] = "reach"  # train.deepspeed_patches that replaces it; reach: it is used
 
 
 RELIED_ON = (
@@ -38,37 +49,42 @@ RELIED_ON = (
             *("fp32_groups_gradient_flat_partition", "_lazy_init_hp_params_optimizer_state"),
             *("dp_process_group", "mpu"),
         ),
-        "engine/bf16_optimizer_patch.py",
+        "engine/deepspeed/bf16.py",
         "redundant passes over the gradients are removed",
-        "tests/parallel/test_bf16_optimizer_patch.py",
+        "tests/parallel/test_bf16_optimizer.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         ("mpu", "norm_type", "get_grads_for_norm"),
-        "engine/update_filter.py",
+        "engine/deepspeed/updates.py",
         "an update is rejected as if its norm were not finite",
         "tests/parallel/test_nonfinite.py",
+        "fixes",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
         ("_get_norm_groups",),
-        "engine/update_filter.py",
+        "engine/deepspeed/updates.py",
         "the same under ZeRO 3",
         "tests/parallel/test_nonfinite.py",
+        "fixes",
     ),
     Private(
         f"{_OPTIMIZERS}.utils",
         ("all_gather_dp_groups", "combine_grad_norm_groups", "get_global_norm_of_tensors"),
-        "engine/bf16_optimizer_patch.py, engine/update_filter.py",
+        "engine/deepspeed/bf16.py, engine/deepspeed/updates.py",
         "what the patched methods would have called",
-        "tests/parallel/test_bf16_optimizer_patch.py",
+        "tests/parallel/test_bf16_optimizer.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         ("bf16_groups", "fp32_groups_gradients_flat"),
-        "engine/overlap.py",
+        "engine/deepspeed/overlap.py",
         "gradients are reduced while the backward pass computes others",
         "tests/parallel/test_overlapped_steps.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -78,9 +94,10 @@ RELIED_ON = (
             *("contiguous_gradients", "process_gradients", "reduce_gradients", "get_gradient_for_reduction"),
             *("reduce_ready_partitions_and_remove_grads", "set_gradient_accumulation_boundary", "bit16_groups"),
         ),
-        "engine/zero_patches.py",
+        "engine/deepspeed/zero.py, engine/deepspeed/overlap.py",
         "the host waits after each backward pass; large gradients are freed too early; pipelines do not overlap",
         "tests/parallel/test_overlapped_steps.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
@@ -89,37 +106,42 @@ RELIED_ON = (
             *("averaged_gradients", "model_parallel_rank", "dp_process_group", "_model_parallel_all_reduce"),
             "persistent_parameters",
         ),
-        "engine/zero_patches.py",
+        "engine/deepspeed/zero.py",
         "the host waits after each backward pass, for the norm, and for weights that are kept whole",
         "tests/parallel/test_overlapped_steps.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.parameter_offload",
         ("__allgather_stream",),
-        "engine/zero_patches.py",
+        "engine/deepspeed/zero.py",
         "weights are gathered after the update that writes them",
         "tests/fakecuda/test_fake_overlap.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         ("fp32_groups_gradients_flat", "fp32_groups_has_gradients", "clear_lp_grads", "exit_backward"),
-        "engine/bf16_optimizer_patch.py, engine/micro_batch_graphs.py",
+        "engine/deepspeed/bf16.py, engine/deepspeed/micro_batch_graphs.py",
         "a CUDA graph repeats what the device does of a backward pass; what the host does is done beside it",
         "tests/parallel/test_graphed_steps.py",
+        "fast",
     ),
     Private(
         "deepspeed.utils.tensor_fragment",
         ("lp_fragment",),
-        "engine/bf16_optimizer_patch.py",
+        "engine/deepspeed/bf16.py",
         "what it keeps of autograd's record holds the nodes of gradients in the stream of the engine's construction",
         "tests/parallel/test_graphed_steps.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.utils",
         ("mask_nan_or_inf_with_val_inplace",),
-        "engine/deepspeed_patches.py",
+        "engine/deepspeed/process.py",
         "a norm that is not finite is marked without a copy from the host",
-        "tests/unit/engine/test_deepspeed_patches.py",
+        "tests/unit/engine/deepspeed/test_register.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -127,6 +149,7 @@ RELIED_ON = (
         "engine/base.py",
         "ZeRO 1 and 2 read once, before an update, what they need to know",
         "tests/parallel/test_nonfinite.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -134,9 +157,10 @@ RELIED_ON = (
             *("scaled_global_norm", "get_grad_norm_direct", "averaged_gradients", "params_in_partition"),
             *("bit16_groups", "model_parallel_group"),
         ),
-        "engine/pipeline_patches.py, engine/update_filter.py",
+        "engine/deepspeed/pipeline.py, engine/deepspeed/updates.py",
         "stages with a different number of parameter groups would hang in the reduction of the norm",
         "tests/parallel/test_layouts.py",
+        "fixes",
     ),
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
@@ -175,16 +199,18 @@ RELIED_ON = (
             *("_INSTRUCTION_MAP", "_exec_backward_pass", "pipe_buffers", "grad_layer", "using_bf16_optimizer"),
             *("reset_activation_shape", "_aggregate_total_loss", "_loss_stage_global_rank", "dp_group_loss", "grid"),
         ),
-        "engine/pipeline_patches.py, engine/pipelined.py",
+        "engine/deepspeed/pipeline.py, engine/pipelined.py",
         "one backward pass for all outputs of a stage; gradients of tied weights are summed where they are kept",
         "tests/parallel/test_shared_graph.py",
+        "fixes",
     ),
     Private(
         f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
         ("_running_engine_backward", "buffered_allreduce_fallback", "allreduce_gradients"),
-        "engine/pipeline_patches.py, engine/bf16_optimizer_patch.py, engine/plain.py",
+        "engine/deepspeed/pipeline.py, engine/deepspeed/bf16.py, engine/plain.py",
         "a backward pass of our own; no reduction over one rank; the watchdog hears of the reduction",
         "tests/parallel/test_layouts.py",
+        "fast",
     ),
     Private(
         f"{_OPTIMIZERS}.pipe.module.PipelineModule",
@@ -194,9 +220,38 @@ RELIED_ON = (
         "tests/parallel/test_scale.py",
     ),
     Private(
+        f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
+        ("_hp_grad",),
+        "engine/deepspeed/bf16.py, engine/deepspeed/pipeline.py",
+        "a weight's fp32 gradient, which tied weights share",
+        "tests/parallel/test_layouts.py",
+        "fixes",
+    ),
+    Private(
+        "deepspeed.ops",
+        ("__compatible_ops__",),
+        "launcher/libraries.py",
+        "DeepSpeed would compile an extension for collectives of a CPU",
+        "tests/shipped/test_program.py",
+    ),
+    Private(
+        "deepspeed.accelerator.cpu_accelerator.CPU_Accelerator",
+        ("is_fp16_supported",),
+        "launcher/libraries.py",
+        "torch computes fp16 without units for it, too",
+        "tests/parallel/test_layouts.py",
+    ),
+    Private(
+        "megatron.core.tensor_parallel.layers",
+        ("linear_with_grad_accumulation_and_async_allreduce",),
+        "launcher/libraries.py",
+        "its warning about an environment variable that matters with streams of its own",
+        "tests/shipped/test_program.py",
+    ),
+    Private(
         "megatron.core.parallel_state",
         ("_GLOBAL_MEMORY_BUFFER", "_set_global_memory_buffer"),
-        "engine/deepspeed_patches.py",
+        "engine/deepspeed/process.py",
         "sequence-parallel regions gather into a buffer that Megatron's own set-up, which is not used, would make",
         "tests/parallel/test_layouts.py",
     ),
@@ -210,9 +265,37 @@ RELIED_ON = (
     Private(
         "torch.distributed.distributed_c10d",
         ("_world", "_set_pg_timeout"),
-        "engine/deepspeed_patches.py",
+        "engine/deepspeed/process.py",
         "groups that DeepSpeed makes would wait for half an hour",
         "tests/faults/test_watch.py",
+    ),
+    Private(
+        "torch",
+        ("compile",),
+        "launcher/libraries.py",
+        "functions that are not used are marked for it while libraries are imported, which loads the compiler",
+        "tests/shipped/test_program.py",
+    ),
+    Private(
+        "torch",
+        ("_softmax_backward_data",),
+        "model/blocked_attention.py",
+        "the gradient of a softmax, written into memory that is there",
+        "tests/parallel/test_gradients.py",
+    ),
+    Private(
+        "torch._utils",
+        ("_flatten_dense_tensors", "_unflatten_dense_tensors"),
+        "engine/deepspeed/overlap.py",
+        "gradients are copied into one message and stay there",
+        "tests/parallel/test_overlapped_steps.py",
+    ),
+    Private(
+        "torch",
+        ("_foreach_copy_", "_foreach_add_", "_foreach_mul_", "_foreach_norm"),
+        "engine/deepspeed/bf16.py, engine/gradient_norm.py",
+        "many tensors are one launch on a GPU",
+        "tests/parallel/test_bf16_optimizer.py",
     ),
     Private(
         "torch",
@@ -224,28 +307,52 @@ RELIED_ON = (
 )
 
 
-def set_timeouts(timeout: timedelta) -> None:
-    """Of every process group, those that DeepSpeed made included."""
-    for group in list(dist.distributed_c10d._world.pg_map):
-        dist.distributed_c10d._set_pg_timeout(timeout, group)
+def check(patches: Patches) -> None:
+    """Raises ConfigError where an installed library is not as it was read, and `patches` would replace parts of it."""
+    if patches != "none":
+        ConfigError.raise_all(
+            f"{package} {version(package)} differs from {package} {wanted} in {', '.join(differing[:3])}, which this "
+            f"program replaces; pip install {package}=={wanted}, or set train.deepspeed_patches=none"
+            for package, (wanted, differing) in compared().items()
+            if differing
+        )
 
 
-def mask_norms_on_device() -> None:
-    """DeepSpeed marks a norm that is not finite by a number that it copies from the host: the host waits for it."""
-    from deepspeed.runtime import utils
-    from deepspeed.runtime.zero import stage3, stage_1_and_2
+def compared() -> dict[str, tuple[str, list[str]]]:
+    """Returns for each package the version that was read, and the functions that are other ones in the version that is
+    installed. Imports nothing where it is the same version.
+    """
+    found = {}
+    for package, facts in json.loads(SOURCES.read_text()).items():
+        differing = []
+        if version(package) != facts["version"]:
+            here = fingerprints(package)
+            differing = sorted(name for name, one in facts["functions"].items() if here.get(name) != one)
+        found[package] = facts["version"], differing
+    return found
 
-    for module in (utils, stage_1_and_2, stage3):
-        module.mask_nan_or_inf_with_val_inplace = _mask
+
+def fingerprints(package: str) -> dict[str, str]:
+    """Returns a hash of the source of every function of an installed package that is relied on, by its full name."""
+    return {
+        f"{entry.owner}.{name}": hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+        for entry in RELIED_ON
+        if LIBRARIES.get(entry.owner.partition(".")[0]) == package
+        for name, function in _functions(owner(entry.owner), entry.names)
+    }
 
 
-def _mask(norm: Tensor, device: object = None, val: float = -1.0) -> None:
-    norm.masked_fill_(~torch.isfinite(norm), val)
+def owner(path: str) -> Any:
+    """Returns a module, or a class in one. Raises ImportError or AttributeError where it is not there."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name) if name[0].isupper() else importlib.import_module(path)
 
 
-def allow_sequence_parallel() -> None:
-    """Make the buffer that Megatron's sequence-parallel regions gather into."""
-    from megatron.core import parallel_state
-
-    if parallel_state._GLOBAL_MEMORY_BUFFER is None:
-        parallel_state._set_global_memory_buffer()
+def _functions(holder: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yields the functions among `names`, and those of `holder` that set one of the other names as an attribute."""
+    functions = {name: one for name, one in vars(holder).items() if inspect.isfunction(inspect.unwrap(one))}
+    attributes = "|".join(re.escape(name) for name in names if name not in functions)
+    sets = re.compile(rf"\.({attributes})\b(\[[^=\n]*\])?(\.append\(|\s*=[^=])")
+    for name, function in functions.items():
+        if name in names or (attributes and sets.search(inspect.getsource(function))):
+            yield name, function

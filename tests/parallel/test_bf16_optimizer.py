@@ -26,8 +26,9 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
     from dataclasses import replace
 
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import base, bf16_optimizer_patch, gradient_norm, overlap, pipelined, plain
+    from gpt1_ds.engine import base, gradient_norm, pipelined, plain
     from gpt1_ds.engine.build import batch_shape, training_batches
+    from gpt1_ds.engine.deepspeed import bf16, overlap
     from tests.helpers.engines import on_engine, pieces
 
     def train(engine: Any, config: Any) -> Any:
@@ -47,10 +48,10 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
         return norms, pieces(engine, "master"), pieces(engine, "exp_avg")
 
     if how == "partitions":
-        bf16_optimizer_patch.reads_partition = lambda _: True
+        bf16.reads_partition = lambda _: True
         gradient_norm._BLOCK = 1000  # a dot product of a whole partition is off by 2e-6 on cores without AVX-512
     if how in ("device", "partitions"):
-        bf16_optimizer_patch.decides_on_device = base.decides_on_device = overlap.overlaps = lambda _: True
+        bf16.decides_on_device = base.decides_on_device = overlap.overlaps = lambda _: True
         overlap.BUCKET_ELEMENTS = 1000
     if how == "theirs":
         plain.patch_bf16_optimizer = pipelined.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
@@ -66,7 +67,7 @@ def test_steps_are_deepspeeds_own(layout: str, clip: float, tiny_data: Path) -> 
     clipped = clip == 0.1
     steps = 1 if clipped else 5  # a last bit that differs in fp32 is now and then another bf16 weight in the next step
     ours, theirs = (
-        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, steps, how), ranks)
+        launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, steps, how), ranks)
         for how in ("ours", "theirs")
     )
     for mine, other in zip(ours, theirs, strict=True):
@@ -87,7 +88,7 @@ def test_sums_that_the_update_divides_are_the_means_of_before(layout: str, clip:
     batch = ["train.global_batch=8", "train.micro_batch=2"]
     overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", f"optimizer.clip={clip}"]
     device, ours = (
-        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 3, how), ranks)
+        launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 3, how), ranks)
         for how in ("device", "ours")
     )
     for mine, other in zip(device, ours, strict=True):
@@ -102,7 +103,7 @@ def test_the_norm_of_partitions_is_that_of_all_gradients(ranks: int, layout: lis
     words = [f"parallel.{axis}=2" for axis in layout]
     overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=2", f"data.path={tiny_data}"]
     partitions, ours = (
-        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 1, how), ranks)
+        launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 1, how), ranks)
         for how in ("partitions", "ours")
     )
     for mine, other in zip(partitions, ours, strict=True):
@@ -118,7 +119,7 @@ def test_what_runs_on_cuda_is_the_same_step(layout: str, name: str, tiny_data: P
     batch = ["train.global_batch=8", f"train.micro_batch={2 if layout == 'dp2' else 4}"]
     overrides = [*MODEL, *words, *batch, f"data.path={tiny_data}", "optimizer.clip=0.1", f"optimizer.name={name}"]
     device, ours = (
-        launch.run("tests.parallel.test_bf16_optimizer_patch:train_here", (overrides, 4, how, float("nan")), ranks)
+        launch.run("tests.parallel.test_bf16_optimizer:train_here", (overrides, 4, how, float("nan")), ranks)
         for how in ("device", "ours")
     )
     for mine, other in zip(device, ours, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpt1_ds.engine.overlap import cuts
+from gpt1_ds.engine.deepspeed.overlap import cuts
 
 
 @pytest.mark.parametrize(

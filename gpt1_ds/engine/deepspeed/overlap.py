@@ -1,7 +1,7 @@
 """The reduction of gradients over data-parallel ranks while the backward pass still computes others, on CUDA.
 
 DeepSpeed does that by itself under ZeRO 2 and 3 and, outside pipelines, under ZeRO 1 in fp32 and fp16
-(zero_patches.py). BF16_Optimizer and ZeRO 0 reduce after the backward pass: here a bucket is summed as soon as the last
+(zero.py). BF16_Optimizer and ZeRO 0 reduce after the backward pass: here a bucket is summed as soon as the last
 micro-batch has written all of its gradients. The sums are those of DeepSpeed, in other messages: equal to the bit on
 two ranks; on more, NCCL's order of additions depends on where an element lies in its message. (Its ReduceOp.AVG would
 give means, but not within NVLink's switches.)
@@ -24,8 +24,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import Parameter
 
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.engine.bf16_optimizer_patch import expect_sums
-from gpt1_ds.engine.zero_patches import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
+from gpt1_ds.engine.deepspeed.bf16 import expect_sums
+from gpt1_ds.engine.deepspeed.zero import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
 from gpt1_ds.model.proven import proven
 
 
