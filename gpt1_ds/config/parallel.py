@@ -37,6 +37,22 @@ OWNED_ZERO_KEYS = {
     "overlap_comm": "train.device: reductions overlap on CUDA",
 }
 
+# DeepSpeed keys that may be set: tests show that numbers stay as they are. What each does, and its smallest value.
+DEEPSPEED_KEYS: dict[str, tuple[str, int | None]] = {
+    "dump_state": ("its configuration goes into the log", None),
+    "steps_per_print": ("steps between its own lines in the log", 1),
+    "wall_clock_breakdown": ("seconds of each part of a step go into the log; slower", None),
+}
+ZERO_KEYS: dict[str, tuple[str, int | None]] = {
+    "allgather_bucket_size": ("elements of a message in which weights are gathered", 1),
+    "reduce_bucket_size": ("elements of a message in which gradients are reduced", 1),
+    "stage3_max_live_parameters": ("elements of weights that a rank keeps gathered", 0),
+    "stage3_max_reuse_distance": ("elements between two uses of a weight that stays gathered", 0),
+    "stage3_param_persistence_threshold": ("elements up to which a weight is kept whole", 0),
+    "stage3_prefetch_bucket_size": ("elements of weights that are gathered ahead", 0),
+    "sub_group_size": ("elements that are updated together", 1),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
@@ -45,7 +61,9 @@ class ParallelConfig:
     zero: int = 1  # ZeRO stage: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights are cut over data ranks
     sequence: bool = False  # also cut activations between matrices along the sequence (CUDA, tensor > 1)
     assembly: Literal["auto", "pipeline", "dense"] = "auto"  # auto: DeepSpeed's pipeline engine when pipeline > 1
-    deepspeed: dict[str, Any] = field(default_factory=dict)  # further DeepSpeed settings, passed through
+    deepspeed: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings of DeepSpeed that were tested; any other is named
 
     @property
     def pipelined(self) -> bool:
@@ -64,13 +82,29 @@ class ParallelConfig:
             yield f"parallel.assembly=dense cannot run parallel.pipeline={self.pipeline}; leave assembly out"
         if self.sequence and self.tensor == 1:
             yield "parallel.sequence=true needs parallel.tensor above 1; leave it out"
-        for key, owner in OWNED_DEEPSPEED_KEYS.items():
-            if key in self.deepspeed:
-                yield f"parallel.deepspeed.{key} is set by {owner}; remove it"
         zero = self.deepspeed.get("zero_optimization", {})
         if not isinstance(zero, dict):
             yield f"parallel.deepspeed.zero_optimization={zero!r} is not a mapping"
             return
-        for key, owner in OWNED_ZERO_KEYS.items():
-            if key in zero:
-                yield f"parallel.deepspeed.zero_optimization.{key} is set by {owner}; remove it"
+        others = {key: value for key, value in self.deepspeed.items() if key != "zero_optimization"}
+        yield from _refused("parallel.deepspeed", others, DEEPSPEED_KEYS, OWNED_DEEPSPEED_KEYS)
+        yield from _refused("parallel.deepspeed.zero_optimization", zero, ZERO_KEYS, OWNED_ZERO_KEYS)
+
+
+def _refused(
+    section: str, given: dict[str, Any], allowed: dict[str, tuple[str, int | None]], owned: dict[str, str]
+) -> Iterator[str]:
+    """Yields a line for each setting that is this program's own, was not tested, or has a value of another kind."""
+    for key, value in given.items():
+        shown = value if isinstance(value, (bool, int, float)) else "..."  # a text may be a secret
+        if key in owned:
+            yield f"{section}.{key} is set by {owned[key]}; remove it"
+        elif key not in allowed:
+            yield f"{section}.{key} was not tested with this program; take one of {', '.join(allowed)}, or remove it"
+        elif (least := allowed[key][1]) is None:
+            if not isinstance(value, bool):
+                yield f"{section}.{key}={shown} is neither true nor false"
+        elif (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1 << 62 or value % 1
+        ):
+            yield f"{section}.{key}={shown} is no whole number of at least {least}"
