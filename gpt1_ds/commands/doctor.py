@@ -274,6 +274,14 @@ def _backends() -> Iterator[Finding]:
     libraries.load()
     from deepspeed.accelerator import get_accelerator
 
+    from gpt1_ds.engine.deepspeed import register
+
+    for package, (known, differing) in register.compared().items():
+        if differing:
+            what = f"differs from {known}, which was read, in {', '.join(differing)}"
+            yield "problem", f"{package} {what}: install {package}=={known}, or set train.deepspeed_patches=none"
+        else:
+            yield "ok", f"{package}: every function that is relied on is as in {known}"
     yield "ok", f"DeepSpeed runs on {get_accelerator()._name}; no extension of it is compiled"
     if torch.cuda.is_available() and not dist.is_nccl_available():
         yield "problem", "this torch has no NCCL: install a CUDA build of torch"

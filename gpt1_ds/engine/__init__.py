@@ -1,1 +1,1 @@
-"""DeepSpeed's engines around the model: process groups, optimizer, master weights, and every patch."""
+"""DeepSpeed's engines around the model: process groups, optimizer, master weights."""
