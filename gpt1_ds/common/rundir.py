@@ -62,6 +62,8 @@ class RunDir:
         there = next(path for path in (self.path, *self.path.absolute().parents) if os.path.lexists(path))
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+        if os.statvfs(there).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(there))
         if not os.access(there, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
         if there == self.path and self.path.stat().st_mode & 0o002:

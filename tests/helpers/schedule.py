@@ -28,6 +28,7 @@ LONG = {  # file::function -> why
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",
     "tests/shipped/test_recipe.py::test_the_best_trial_of_a_stage_is_kept": "eight programs, one after the other",
     "tests/shipped/test_scaling_commands.py::test_every_cell_is_run_and_collected": "seven runs, for all tests",
+    "tests/shipped/test_study.py::test_models_are_trained_first": "two models are trained, and cells of both",
     "tests/shipped/test_whole_way.py::test_a_stranger_walks_it_in_an_empty_folder": "eleven programs, eight load torch",
     "tests/slurm/test_failures.py::test_a_task_per_rank": TWICE,
     "tests/slurm/test_failures.py::test_array_of_runs": TWICE,
