@@ -17,7 +17,6 @@ from tools import runs
 
 LAYOUTS = {
     "one": (1, []),
-    "dp2-zero2": (2, ["parallel.zero=2"]),
     "pp2": (2, ["parallel.pipeline=2"]),
     "tp2-bf16": (2, ["parallel.tensor=2", "train.precision=bf16"]),
 }
