@@ -95,12 +95,13 @@ def _refused(
     section: str, given: dict[str, Any], allowed: dict[str, tuple[str, int | None]], owned: dict[str, str]
 ) -> Iterator[str]:
     """Yields a line for each setting that is this program's own, was not tested, or has a value of another kind."""
+    known = [*allowed, *(["zero_optimization"] if allowed is DEEPSPEED_KEYS else [])]
     for key, value in given.items():
         shown = value if isinstance(value, (bool, int, float)) else "..."  # a text may be a secret
         if key in owned:
             yield f"{section}.{key} is set by {owned[key]}; remove it"
         elif key not in allowed:
-            yield f"{section}.{key} was not tested with this program; take one of {', '.join(allowed)}, or remove it"
+            yield f"{section}.{key} was not tested with this program; take one of {', '.join(known)}, or remove it"
         elif (least := allowed[key][1]) is None:
             if not isinstance(value, bool):
                 yield f"{section}.{key}={shown} is neither true nor false"
