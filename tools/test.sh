@@ -2,6 +2,7 @@
 # All checks and tests on a fresh machine: formatting, types, then tests with real processes. Words go to pytest:
 #   bash tools/test.sh                  what takes seconds; with CI=true all: SLURM, faults, fake GPUs, too
 #   bash tools/test.sh tests/unit -k dropout
+#   bash tools/test.sh tests/tables         a table of the claims, made again: the one thing that CI leaves to people
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash tools/setup.sh
@@ -16,7 +17,6 @@ cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait 
 set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
 [ -n "${CI:-}" ] || set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
 .venv/bin/python -m pytest "$@"
-[ -z "${CI:-}" ] || .venv/bin/python -m pytest tests/tables # by themselves: their programs take all cores
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   bash tools/fakecuda.sh # with CI=true a machine that cannot make the environment fails; it says why
 else
