@@ -14,7 +14,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.values import texts_in
 
 SECTIONS = ("model", "objective", "data", "train", "optimizer", "schedule", "guard", "task", "probes")
-NOT_CARRIED = {"train": ("device",)}  # of SECTIONS: whose machine has which device
+NOT_CARRIED = {"train": ("device", "deepspeed_patches")}  # of SECTIONS: what depends on whose machine it is
 KEYS = {  # of the other sections
     "run": ("name", "seed"),
     "parallel": ("tensor", "pipeline", "zero", "sequence", "assembly"),

@@ -109,9 +109,9 @@ def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str, is_r
     assert isinstance(config, Config)
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
-    ConfigError.raise_all(
-        [*found, *problems(config), *(() if is_recorded else secrets.problems(config))]
-    )  # where a value was wrong, its default is looked at
+    if not is_recorded:
+        ConfigError.raise_all(secrets.problems(config))  # alone: another line might show one
+    ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,20 +37,21 @@ OWNED_ZERO_KEYS = {
     "overlap_comm": "train.device: reductions overlap on CUDA",
 }
 
-# DeepSpeed keys that may be set: tests show that numbers stay as they are. What each does, and its smallest value.
-DEEPSPEED_KEYS: dict[str, tuple[str, int | None]] = {
-    "dump_state": ("its configuration goes into the log", None),
-    "steps_per_print": ("steps between its own lines in the log", 1),
-    "wall_clock_breakdown": ("seconds of each part of a step go into the log; slower", None),
+# DeepSpeed keys that may be set, and the smallest whole number that each takes (None: true or false). A test shows that
+# losses stay as they are.
+DEEPSPEED_KEYS = {
+    "dump_state": None,  # its configuration goes into the log
+    "steps_per_print": 1,  # steps between its own lines in the log
+    "wall_clock_breakdown": None,  # seconds of each part of a step go into the log; slower
 }
-ZERO_KEYS: dict[str, tuple[str, int | None]] = {
-    "allgather_bucket_size": ("elements of a message in which weights are gathered", 1),
-    "reduce_bucket_size": ("elements of a message in which gradients are reduced", 1),
-    "stage3_max_live_parameters": ("elements of weights that a rank keeps gathered", 0),
-    "stage3_max_reuse_distance": ("elements between two uses of a weight that stays gathered", 0),
-    "stage3_param_persistence_threshold": ("elements up to which a weight is kept whole", 0),
-    "stage3_prefetch_bucket_size": ("elements of weights that are gathered ahead", 0),
-    "sub_group_size": ("elements that are updated together", 1),
+ZERO_KEYS: dict[str, int | None] = {
+    "allgather_bucket_size": 1,  # elements of a message in which weights are gathered
+    "reduce_bucket_size": 1,  # elements of a message in which gradients are reduced
+    "stage3_max_live_parameters": 0,  # elements of weights that a rank keeps gathered
+    "stage3_max_reuse_distance": 0,  # elements between two uses of a weight that stays gathered
+    "stage3_param_persistence_threshold": 0,  # elements up to which a weight is kept whole
+    "stage3_prefetch_bucket_size": 0,  # elements of weights that are gathered ahead
+    "sub_group_size": 1,  # elements that are updated together
 }
 
 
@@ -61,9 +62,7 @@ class ParallelConfig:
     zero: int = 1  # ZeRO stage: 0 nothing, 1 optimizer, 2 + gradients, 3 + weights are cut over data ranks
     sequence: bool = False  # also cut activations between matrices along the sequence (CUDA, tensor > 1)
     assembly: Literal["auto", "pipeline", "dense"] = "auto"  # auto: DeepSpeed's pipeline engine when pipeline > 1
-    deepspeed: dict[str, Any] = field(
-        default_factory=dict
-    )  # settings of DeepSpeed that were tested; any other is named
+    deepspeed: dict[str, Any] = field(default_factory=dict)  # message sizes and logs of DeepSpeed that were tested
 
     @property
     def pipelined(self) -> bool:
@@ -92,20 +91,17 @@ class ParallelConfig:
 
 
 def _refused(
-    section: str, given: dict[str, Any], allowed: dict[str, tuple[str, int | None]], owned: dict[str, str]
+    section: str, given: dict[str, Any], allowed: Mapping[str, int | None], owned: Mapping[str, str]
 ) -> Iterator[str]:
     """Yields a line for each setting that is this program's own, was not tested, or has a value of another kind."""
-    known = [*allowed, *(["zero_optimization"] if allowed is DEEPSPEED_KEYS else [])]
     for key, value in given.items():
-        shown = value if isinstance(value, (bool, int, float)) else "..."  # a text may be a secret
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if key in owned:
             yield f"{section}.{key} is set by {owned[key]}; remove it"
         elif key not in allowed:
-            yield f"{section}.{key} was not tested with this program; take one of {', '.join(known)}, or remove it"
-        elif (least := allowed[key][1]) is None:
+            yield f"{section}.{key} was not tested with this program; remove it, or take one of {', '.join(allowed)}"
+        elif (least := allowed[key]) is None:
             if not isinstance(value, bool):
-                yield f"{section}.{key}={shown} is neither true nor false"
-        elif (
-            isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1 << 62 or value % 1
-        ):
-            yield f"{section}.{key}={shown} is no whole number of at least {least}"
+                yield f"{section}.{key}={value!r} is neither true nor false; give one of the two"
+        elif not is_number or not least <= value < 1 << 62 or value % 1:
+            yield f"{section}.{key}={value!r} is no whole number of at least {least}; give one"

@@ -24,7 +24,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
     compile: Literal["auto", "on", "off"] = "auto"  # torch.compile of the blocks; auto: on a GPU, where it pays
     cuda_graphs: Literal["auto", "on", "off"] = "auto"  # a micro-batch as one launch; auto: once `doctor --gpu` passed
-    deepspeed_patches: Patches = "fast"  # all; what right numbers need; DeepSpeed as it comes
+    deepspeed_patches: Patches = "fast"  # replaced parts: all; what right numbers need; none
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
     log_every: int = 10  # steps between lines in metrics.jsonl

@@ -20,6 +20,9 @@ def test_limit_saves_and_a_successor_continues(cluster: Cluster) -> None:
     cluster.wait_for_end("limited")
     *handovers, end = outcomes(run_dir)
     assert (set(handovers), end) == ({75}, 0), cluster.said()  # a slow job is warned, too, and has a successor
+    stops = [event["step"] for event in runs.events(run_dir, "stopped")]
+    assert stops == sorted(set(stops)), "each job moved on"
+    assert len(stops) == len(handovers) + 1
     local = runs.Background([*words, f"run.dir={cluster.place / 'local'}"], 2)
     local.wait_for(lambda: runs.last_step(local.run_dir) >= handed_over + 5, 240)
     local.run_dir.stop.touch()

@@ -69,6 +69,6 @@ def test_what_a_run_recorded_is_compared_in_full(theirs: Path) -> None:
 
 def test_a_checkpoint_is_given_no_more_than_is_read(theirs: Path) -> None:
     text = to_carried_yaml(load([], [*HOSTILE, *HONEST]))
-    assert not any(word in text for word in ("evil", "slurm", "tracking", "/tmp", "deepspeed:"))
+    assert not any(word in text for word in ("evil", "slurm", "tracking", "/tmp", "deepspeed"))
     theirs.write_text(text)
     assert load_carried(theirs) == load([], HONEST)
