@@ -81,7 +81,7 @@ Examine = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Kind:
-    """What is attacked: an honest folder, how it is changed, and what reads it then."""
+    """Describes an attack: an honest folder, how it is changed, and what reads it then."""
 
     honest: str
     mutate: Mutate
@@ -91,7 +91,7 @@ class Kind:
 
 @dataclass
 class Tally:
-    """Of one kind: counts, the worst answer, and what broke."""
+    """Sums up one kind: counts, the worst answer, and what broke."""
 
     refused: int = 0
     accepted: int = 0

@@ -76,7 +76,7 @@ class _LogFile(logging.FileHandler):
 
 
 class _Lines(logging.Handler):
-    """What is logged, on the terminal, above the progress bar if there is one."""
+    """Shows what is logged on the terminal, above the progress bar if there is one."""
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ class MicroBatch:
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Of the inputs: receive buffers of a pipeline fit one set of them."""
+        """Returns the shapes of the inputs: receive buffers of a pipeline fit one set of them."""
         return tuple(part.shape for part in self.inputs)
 
 
@@ -72,7 +72,7 @@ Arriving = Callable[[], list[MicroBatch]]  # waits for micro-batches on the devi
 
 
 def unheard(_: str) -> None:
-    """Nobody listens to an engine's progress."""
+    """Ignores the progress of an engine that nobody watches."""
 
 
 def _never(_: float, __: float) -> bool:

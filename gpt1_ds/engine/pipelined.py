@@ -42,7 +42,7 @@ class BalancedPipeline(PipelineModule):
         self.copies = list(self._copies(whole))
 
     def get_tied_weights_and_groups(self) -> list[tuple[Parameter, Any]]:
-        """Those of tied modules, and of blocks of two stacks that share their weights."""
+        """Returns the weights of tied modules, and of blocks of two stacks that share theirs, with their ranks."""
         return [*super().get_tied_weights_and_groups(), *self.copies]
 
     def _copies(self, whole: Architecture) -> Iterator[tuple[Parameter, Any]]:

@@ -142,7 +142,7 @@ class Predictor:
         return Prediction(label=self._names[int(value)], probabilities=named, text=text)
 
     def lines(self, examples: Sequence[Example], as_json: bool) -> list[str]:
-        """What is written of each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
+        """Returns a line for each example: `label<TAB>probability` or the score, or with `as_json` a JSON object."""
         return [one.as_json() if as_json else one.as_tsv() for one in self.predict(examples)]
 
 

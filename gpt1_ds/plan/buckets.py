@@ -30,7 +30,7 @@ class Buckets:
 
 
 def buckets(config: Config, data: int, parameters: int, device: str) -> Buckets:
-    """Of a rank with `parameters` elements, one of `data` that share data, on `cuda` or `cpu`."""
+    """Returns what a rank with `parameters` elements needs, one of `data` that share data, on `cuda` or `cpu`."""
     zero, precision = config.parallel.zero, config.train.precision
     sent = 2 if precision == "fp16" else 4
     if device == "cpu":

@@ -56,7 +56,7 @@ NODE_LATENCY, NETWORK_LATENCY = 8e-6, 2e-5  # seconds of a message; assumed
 
 @dataclass(frozen=True)
 class DataSheet:
-    """Of a GPU, and of the nodes of eight that it is sold in. TF32 is never on."""
+    """Describes a GPU, and the nodes of eight that it is sold in. TF32 is never on."""
 
     memory_gib: float
     tflops: float  # bf16 and fp16 products

@@ -127,7 +127,7 @@ class _Bench:
         }
 
     def seconds(self, action: Callable[[], Any], synchronise: bool = True) -> float:
-        """Of one call, the median of a few bursts; every rank starts together."""
+        """Returns the seconds of one call, the median of a few bursts; every rank starts together."""
         action()
         began = time.perf_counter()
         action()
@@ -237,7 +237,7 @@ def _both_ways(output: Tensor, *inputs: Tensor) -> None:
 
 
 def _speeds(ranks: int, of: list[Numbers], precision: str) -> Speeds:
-    """Of the slowest rank."""
+    """Returns the speeds of the slowest rank."""
     rows = [one["speeds"][precision] for one in of]
     rates = {
         name: min(row[name] for row in rows)

@@ -109,7 +109,7 @@ class Start:
 
     @cached_property
     def steps(self) -> int | None:
-        """Of the whole run; None while that depends on a corpus that is not built. Raises ConfigError."""
+        """The steps of the whole run; None while they depend on a corpus that is not built. Raises ConfigError."""
         train, task = self.config.train, self.config.task
         if task is not None and task.form == "frozen":
             return 0  # a linear model is fitted at once

@@ -53,7 +53,7 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
 
 
 def forbidden(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Those of the changed keys that would make it another run."""
+    """Returns those of the changed keys that would make it another run."""
     return {key: pair for key, pair in changed.items() if not key.startswith(MAY_CHANGE)}
 
 

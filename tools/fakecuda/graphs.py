@@ -13,7 +13,7 @@ from tools.fakecuda.counter import active
 
 @contextmanager
 def graph() -> Iterator[None]:
-    """What is counted within is launched as a CUDA graph."""
+    """Counts what happens within as one launch, that of a CUDA graph."""
     found = [(counter.counts, len(counter.counts.kernels)) for counter in active]
     yield
     for counts, first in found:

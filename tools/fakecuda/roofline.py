@@ -28,7 +28,7 @@ UPDATE_FILES = ("optimizer.py", "gradient_norm.py", "bf16.py", "bf16_optimizer.p
 
 @dataclass
 class Work:
-    """Of a category: launches, bytes, FLOPs, seconds on the device."""
+    """Sums up a category: launches, bytes, FLOPs, seconds on the device."""
 
     launches: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""What is set for the whole process, whichever engine it builds."""
+"""This module sets what holds for the whole process, whichever engine it builds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def set_timeouts(timeout: timedelta) -> None:
-    """Of every process group, those that DeepSpeed made included."""
+    """Gives every process group this timeout, those that DeepSpeed made included."""
     for group in list(dist.distributed_c10d._world.pg_map):
         dist.distributed_c10d._set_pg_timeout(timeout, group)
 
 
 def mask_norms_on_device() -> None:
-    """DeepSpeed marks a norm that is not finite by a number that it copies from the host: the host waits for it."""
+    """Marks a norm that is not finite on the device. DeepSpeed copies the mark from the host, which waits for it."""
     from deepspeed.runtime import utils
     from deepspeed.runtime.zero import stage3, stage_1_and_2
 
@@ -29,7 +29,7 @@ def _mask(norm: Tensor, device: object = None, val: float = -1.0) -> None:
 
 
 def allow_sequence_parallel() -> None:
-    """Make the buffer that Megatron's sequence-parallel regions gather into."""
+    """Makes the buffer that Megatron's sequence-parallel regions gather into."""
     from megatron.core import parallel_state
 
     if parallel_state._GLOBAL_MEMORY_BUFFER is None:
