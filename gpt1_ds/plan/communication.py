@@ -44,7 +44,7 @@ def overlaps(device: str) -> bool:
 
 
 class Communication:
-    """Counts what a configuration sends on `world` ranks. States are in the model's type, [S, B, D] of a micro-batch."""
+    """Counts what `world` ranks of a configuration send. States are in the model's type, [S, B, D] of a micro-batch."""
 
     def __init__(self, config: Config, world: int) -> None:
         train, self.parallel = config.train, config.parallel

@@ -81,7 +81,7 @@ class _Bucket:
 
 
 class OverlappedReduction(ABC):
-    """Reduces the gradients of one rank. `begin` goes before the backward pass of a step's last micro-batch, `finish` after it."""
+    """Reduces the gradients of one rank: `begin` goes before the last backward pass of a step, `finish` after it."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
