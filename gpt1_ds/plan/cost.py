@@ -266,7 +266,7 @@ class _Step:
     def _remaining(self, backward: float, stage: Stage) -> float:
         """Seconds that the reduction over the data-parallel ranks takes after a backward pass."""
         alone = self._over_data_ranks(stage)
-        if not overlaps(self.machine.device):
+        if not overlaps(self.machine.device) or self.config.train.deepspeed_patches != "fast":
             return alone
         largest = min(1.0, max(stage.embedding, BUCKET_ELEMENTS) / stage.parameters)
         return max(alone - (1 - largest) * backward, largest * alone)

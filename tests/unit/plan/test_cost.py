@@ -154,6 +154,12 @@ def test_on_cpus_nothing_hides() -> None:
     assert overlaps("cuda")
 
 
+@pytest.mark.parametrize("patches", ["fixes", "none"])
+def test_without_the_patches_nothing_hides(patches: str) -> None:
+    assert at(8).hidden > 0
+    assert at(8, f"train.deepspeed_patches={patches}").hidden == 0
+
+
 def test_recomputation_costs_a_forward_pass() -> None:
     plain, again = at(1), at(1, "train.recompute=block")
     assert plain.backward < again.backward < plain.backward + plain.forward
