@@ -123,10 +123,10 @@ def _measure(number: int, options: Options, into: Path) -> None:
         libraries.load()
         import torch
 
-        from gpt1_ds.model import proven
+        from gpt1_ds.model import proof
 
         torch.set_num_threads(options.threads)
-        proven.decide(True)  # it is the speed of the kernels that is measured
+        proof.decide(True)  # it is the speed of the kernels that is measured
     row: Row = module.measure(options)
     into.write_text(json.dumps(asdict(row)))
     if hasattr(module, "draw"):  # a plot of its own

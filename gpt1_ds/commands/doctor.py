@@ -23,7 +23,6 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.diagnostics.report import Ledger, Record, Report, file_name, read, verdict
-from gpt1_ds.plan import proof
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -148,10 +147,12 @@ def _ranks(function: str, arguments: tuple[Any, ...], ranks: int, until: float) 
 
 def _kept(found: Report) -> Iterator[str]:
     """Keep whether this toolchain is proven; what that means for training here. Nothing on CPUs."""
+    from gpt1_ds.model import proof  # with torch, which no other check needs
+
     tools = found.toolchain
     if not tools.get("capability"):
         return
-    key = proof.toolchain(tools["device"], tools["capability"], tools["cuda"])
+    key = proof.named_toolchain(tools["device"], tools["capability"], tools["cuda"])
     what = "Triton kernels, CUDA graphs and overlapped reductions"
     if found.holds:
         kept = proof.keep(key, found.world)

@@ -25,7 +25,7 @@ from gpt1_ds.diagnostics.report import OF_A_JOB, Ledger, Record, Report
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.launcher import accelerator
-from gpt1_ds.model import proven
+from gpt1_ds.model import proof
 from gpt1_ds.model.build import compiles
 
 MODEL = "pretrain/gpt1_117m"
@@ -59,7 +59,7 @@ def prove(config: Config, gpus_per_node: int = 0, ledger: Ledger | None = None) 
     the ledger. `gpus_per_node` is what SLURM was asked for.
     """
     accelerator.prepare(config)
-    proven.decide(True)  # the kernels are what is checked
+    proof.decide(True)  # the kernels are what is checked
     with distributed_session(config) as groups:
         device, config = _device(), groups.share(config)  # hosts of unlike memory fit unlike micro-batches
         tools = groups.gather(toolchain.toolchain(device))
@@ -121,7 +121,7 @@ def prove_determinism(config: Config) -> list[Record]:
     """
     config = replace(config, train=replace(config.train, deterministic=True))
     accelerator.prepare(config)
-    proven.decide(True)
+    proof.decide(True)
     with distributed_session(config) as groups:
         return [steps.Steps(config, groups, _device()).repeats()]
 

@@ -20,7 +20,7 @@ from gpt1_ds.engine import graphs, master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.model import proven
+from gpt1_ds.model import proof
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.plan import memory
 from gpt1_ds.plan.cost import cost
@@ -132,9 +132,9 @@ def overlap(config: Config, groups: ProcessGroups) -> Record:
     small = replace(config, model=replace(config.model, layers=1), train=replace(config.train, cuda_graphs="off"))
     found = []
     for answer in (False, True):
-        proven.decide(answer)  # while the engine is built: the kernels are the same
+        proof.decide(answer)  # while the engine is built: the kernels are the same
         engine, batches = _build(small, groups)
-        proven.decide(True)
+        proof.decide(True)
         found.append([engine.step(batches, 0.0).grad_norm for _ in range(REDUCTIONS)])
     after, under = found
     worst = max(groups.gather(max(abs(one / other - 1) for one, other in zip(under, after, strict=True))))

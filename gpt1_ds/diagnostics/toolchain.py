@@ -14,8 +14,8 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.diagnostics.report import Record
-from gpt1_ds.model.proven import capability
-from gpt1_ds.plan import proof
+from gpt1_ds.model import proof
+from gpt1_ds.model.proof import capability
 from gpt1_ds.training.provenance import cuda_versions, provenance
 
 PACKAGES = ("torch", "triton", "deepspeed", "megatron-core", "numpy")

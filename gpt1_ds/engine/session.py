@@ -18,7 +18,7 @@ from gpt1_ds.engine import agreement, graphs
 from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups, connect
 from gpt1_ds.launcher.accelerator import choose
-from gpt1_ds.model import proven
+from gpt1_ds.model import proof
 
 
 @contextlib.contextmanager
@@ -58,12 +58,12 @@ def agree_on_proof(config: Config, groups: ProcessGroups, device: torch.device) 
     if device.type != "cuda":
         return
     if config.train.cuda_graphs == "on":
-        proven.decide(True)
-    elif not proven.is_decided():
-        passed = all(groups.gather(proven.has_passed(device, groups.world)))
-        proven.decide(passed)
+        proof.decide(True)
+    elif not proof.is_decided():
+        passed = all(groups.gather(proof.has_passed(device, groups.world)))
+        proof.decide(passed)
         if not passed and groups.rank == 0:
-            log.say(proven.unproven(device))
+            log.say(proof.unproven(device))
 
 
 def _disconnect() -> None:

@@ -21,6 +21,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
+from gpt1_ds.config.policy import is_compiled
 from gpt1_ds.model import names
 from gpt1_ds.model.block import Block
 from gpt1_ds.model.heads import FinalNorm, Head, PositionEmbedding, TokenEmbedding
@@ -30,7 +31,6 @@ from gpt1_ds.model.lstm import Lstm
 from gpt1_ds.model.masked_head import MaskedHead
 from gpt1_ds.model.sentence_head import SentenceHead
 from gpt1_ds.model.task_head import PooledHead, TaskHead
-from gpt1_ds.plan.cuda import is_compiled
 
 
 @dataclass(frozen=True)

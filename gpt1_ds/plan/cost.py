@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, policy
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.communication import Communication, Reductions, overlaps
@@ -91,8 +91,8 @@ class _Step:
         self.data, self.micro_batches, self.tokens = wires.data, wires.micro_batches, wires.tokens
         self.type, self.gradient = wires.type, wires.gradient
         self.cuda = machine.device == "cuda"
-        self.compiled = self.cuda and cuda.is_compiled(config)
-        self.graphs = self.cuda and cuda.has_graphs(config)
+        self.compiled = self.cuda and policy.is_compiled(config)
+        self.graphs = self.cuda and policy.has_graphs(config)
         self.kernels = list(zip(cuda.block_kernels(config), cuda.end_kernels(config), strict=True)) if self.cuda else []
         self.speeds = machine.speeds_with(train.precision, min(world, machine.ranks_per_node if self.cuda else world))
         # rank order is (pipeline, data, tensor), tensor fastest (engine/process_groups.py)

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config, ModelConfig
+from gpt1_ds.config.policy import is_compiled
 
 # Kernels of one part of a block, (forward, backward); counted. A compiled block is one graph.
 MATRIX = (1, 2)  # a product, and those of both gradients
@@ -90,24 +91,6 @@ DATA_SHEETS = {
     "h200": DataSheet(139, 989.4, 67.0, 4.8e12, 450e9, 50e9),
     "a100": DataSheet(80, 312.0, 19.5, 2.04e12, 300e9, 25e9),
 }
-
-
-def is_compiled(config: Config) -> bool:
-    """Whether blocks are compiled on a GPU. With train.compile=auto they are, but not under ZeRO 3: its parameters come
-    and go inside a block, where a graph would break.
-    """
-    return config.train.compile == "on" or (config.train.compile == "auto" and config.parallel.zero < 3)
-
-
-def has_graphs(config: Config) -> bool:
-    """Whether forward and backward of a micro-batch are launched as one CUDA graph on a GPU, where the kernels of
-    model/kernels/ run: at bf16 under ZeRO 1, whose gradients stay in one place. Fused attention seeds a generator from
-    the host, and sequence-parallel ranks gather into a buffer that may move.
-    """
-    train, parallel = config.train, config.parallel
-    if train.cuda_graphs == "off" or train.deepspeed_patches != "fast" or config.model.attention != "exact":
-        return False
-    return train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined and not parallel.sequence
 
 
 def kernels_per_block(config: Config) -> int:

@@ -31,9 +31,8 @@ from dataclasses import dataclass
 
 from gpt1_ds.architecture.blocking import ATTENTION_ROWS, ATTENTION_SCORES, LOSS_LOGITS, chunk_tokens
 from gpt1_ds.architecture.layer import Layer
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, policy
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
-from gpt1_ds.plan import cuda
 from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.muon_update import Muon
 from gpt1_ds.plan.stages import Stage, stages
@@ -104,7 +103,7 @@ class _Rank:
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
         self.muon = Muon(config, world, stage)
         self.buckets = buckets(config, self.data, self.parameters, device)
-        self.graphs = device == "cuda" and cuda.has_graphs(config)
+        self.graphs = device == "cuda" and policy.has_graphs(config)
 
     def memory(self) -> RankMemory:
         instants = {"start of the run": self._building(), **self._step()}

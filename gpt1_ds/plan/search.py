@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from gpt1_ds.common.units import byte_size
-from gpt1_ds.config import Config, world_problems
+from gpt1_ds.config import Config, policy, world_problems
 from gpt1_ds.config.validate import problems
-from gpt1_ds.plan import cuda
 from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, peak
@@ -148,7 +147,7 @@ def search(config: Config, world: int, vocab_size: int, machine: Machine, limit:
     found = Found(world, limit)
     for one in layouts(config, world, machine):
         if machine.device == "cuda":
-            one = _with_compile(one, "on" if cuda.is_compiled(one) else "off")
+            one = _with_compile(one, "on" if policy.is_compiled(one) else "off")
         reason = next(problems(one), None) or next(world_problems(one, world), None)
         if reason is not None:
             reason = reason.split(";")[0]

@@ -17,7 +17,7 @@ import torch
 import gpt1_ds
 from gpt1_ds.common import gpus
 from gpt1_ds.engine.agreement import source_hash
-from gpt1_ds.model.proven import proven
+from gpt1_ds.model.proof import proven
 
 PACKAGES = (
     *("torch", "deepspeed", "megatron-core", "omegaconf", "sentencepiece", "tokenizers", "numpy"),

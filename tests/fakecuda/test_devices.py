@@ -90,7 +90,7 @@ def test_what_nobody_has_proven_is_off(engine: str) -> None:
 
 
 def decided_step(answer: bool, overrides: list[str]) -> Step:
-    from gpt1_ds.model import proven
+    from gpt1_ds.model import proof
 
-    proven.decide(answer)
+    proof.decide(answer)
     return steps.step(overrides, 2)

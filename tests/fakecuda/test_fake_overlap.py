@@ -29,10 +29,10 @@ PIPELINES = [("parallel.pipeline=2", f"train.precision={precision}") for precisi
 def small_buckets(overrides: Sequence[str], world: int, overlaps: bool = True) -> Step:
     """The second step, with buckets of which a small model has several."""
     from gpt1_ds.engine.deepspeed import overlap, settings
-    from gpt1_ds.model import proven
+    from gpt1_ds.model import proof
 
     settings.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 20_000
-    proven.decide(overlaps)
+    proof.decide(overlaps)
     return steps.step(overrides, world)
 
 

@@ -197,12 +197,12 @@ def overlap_here(lost: bool) -> Any:
     from gpt1_ds.diagnostics import steps
     from gpt1_ds.engine.deepspeed import overlap
     from gpt1_ds.engine.session import distributed_session
-    from gpt1_ds.model import proven
+    from gpt1_ds.model import proof
 
     as_on_cuda("plain")
     begun = []
     begin = overlap.FlatReduction.begin
-    overlap.overlaps = lambda _: proven._DECIDED == [True]
+    overlap.overlaps = lambda _: proof._DECIDED == [True]
     overlap.FlatReduction.begin = lambda self: begun.append(begin(self))  # type: ignore[func-returns-value]
     if lost:
         values = overlap.FlatReduction._values

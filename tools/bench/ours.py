@@ -43,9 +43,9 @@ def connect(device: str) -> None:
     import torch
 
     from gpt1_ds.engine import process_groups
-    from gpt1_ds.model import proven
+    from gpt1_ds.model import proof
 
-    proven.decide(True)  # it is the speed of the kernels that is measured
+    proof.decide(True)  # it is the speed of the kernels that is measured
     process_groups.connect(600, torch.device("cpu") if device == "cpu" else None)
 
 

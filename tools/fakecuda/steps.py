@@ -123,11 +123,11 @@ def build(config: Config, objective: Objective | None = None) -> Engine:
     """The engine of this rank, under a fake mode. Weights are not drawn: they have no values."""
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.model import proven
+    from gpt1_ds.model import proof
     from tools.fakecuda import compiled
 
-    if not proven.is_decided():  # the graph of launches is that of a GPU whose self-proof has passed
-        proven.decide(True)
+    if not proof.is_decided():  # the graph of launches is that of a GPU whose self-proof has passed
+        proof.decide(True)
 
     if config.train.compile == "on":
         compiled.install()

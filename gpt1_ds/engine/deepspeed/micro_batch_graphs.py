@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 from gpt1_ds.config import Config
+from gpt1_ds.config.policy import has_graphs
 from gpt1_ds.engine.base import Engine, unheard
 from gpt1_ds.engine.deepspeed.bf16 import FlatGradients
 from gpt1_ds.engine.deepspeed.overlap import OverlappedReduction, Reduction
 from gpt1_ds.engine.graphs import CudaRecorder, GraphedPasses, Pass
 from gpt1_ds.model import dropout, kernels
-from gpt1_ds.plan.cuda import has_graphs
 
 
 def graphed_passes(engine: Engine, work: Pass, reduction: Reduction | None, config: Config) -> GraphedPasses | None:

@@ -26,7 +26,7 @@ from torch.nn import Parameter
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.engine.deepspeed.bf16 import expect_sums
 from gpt1_ds.engine.deepspeed.zero import PipelineReduction, overlap_stage_3, overlap_stages_1_and_2
-from gpt1_ds.model.proven import proven
+from gpt1_ds.model.proof import proven
 
 
 class Reduction(Protocol):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.common import log
-from gpt1_ds.model.proven import proven
+from gpt1_ds.model.proof import proven
 
 LEAST_CAPABILITY = (8, 0)  # bf16 matrix products and asynchronous copies
 

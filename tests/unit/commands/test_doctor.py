@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.config import load
 from gpt1_ds.diagnostics.report import Record, Report, read
 from gpt1_ds.launcher import launch
-from gpt1_ds.plan import proof
+from gpt1_ds.model import proof
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -143,7 +143,7 @@ def test_training_learns_whether_all_of_it_holds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    key = proof.toolchain("Some GPU", "9.0", "13.0")
+    key = proof.named_toolchain("Some GPU", "9.0", "13.0")
     proof.keep(key, 1)  # of an earlier time
     ranks_say(monkeypatch, records, [GOOD], skipped, **KEYS)
     assert doctor.prove(load(), 8, tmp_path / "gpu-check.json") == code

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from gpt1_ds.model import kernels, proven
+from gpt1_ds.model import kernels, proof
 
 GPU = torch.device("cuda", 0)
 
@@ -19,9 +19,9 @@ def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
     monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    proven.decide(True)
+    proof.decide(True)
     yield
-    proven.decide(None)
+    proof.decide(None)
     kernels.why_not.cache_clear()
     kernels._say_once.cache_clear()
 

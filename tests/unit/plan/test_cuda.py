@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.config import Config, load
+from gpt1_ds.config import Config, load, policy
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.cuda import kernels_per_block
@@ -111,7 +111,7 @@ def test_launches_outside_of_graphs_are_those_counted(world: int, mode: str) -> 
 )
 def test_which_micro_batches_are_graphs(words: list[str], graphs: bool) -> None:
     config = gpt1(*words)
-    assert cuda.has_graphs(config) is graphs
+    assert policy.has_graphs(config) is graphs
     assert cost(config, 8, 40478, PRESETS["h100"]).graphs is graphs
     if config.train.precision != "fp16":
         assert not cost(config, 8, 40478, PRESETS["cpu"]).graphs

@@ -1,7 +1,10 @@
-"""Which toolchains have passed the self-proof (`gpt1-ds doctor --gpu`): a GPU with a driver and versions.
+"""Whether a GPU runs what only saves time: Triton kernels, CUDA graphs of micro-batches, gradients that are reduced
+under the backward pass. Without them torch and DeepSpeed compute the same, more slowly.
 
-What only saves time on a GPU is on by default where this file knows that it computes the same. A proof is a small JSON
-file in the user's cache; those of versions that the developers measured are in the package.
+They are on where the self-proof (`gpt1-ds doctor --gpu`) has passed with this toolchain, a GPU with a driver and
+versions, and where somebody who knows says so: train.cuda_graphs=on, the self-proof itself, benchmarks. A proof is a
+small JSON file in the user's cache; those of versions that the developers measured are in the package. The ranks of a
+run agree (engine/session.py).
 """
 
 from __future__ import annotations
@@ -15,7 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common import gpus
+import torch
+import torch.distributed as dist
+
+from gpt1_ds.common import gpus, log
 from gpt1_ds.common.files import user_cache, write_json
 
 FORMAT = 1
@@ -32,9 +38,55 @@ class Proof:
 
 
 MEASURED: tuple[Proof, ...] = ()  # by the developers: no GPU so far
+_DECIDED: list[bool] = []  # of this process, at most one
 
 
-def toolchain(device: str, capability: str, cuda: str | None) -> Toolchain:
+def proven(device: torch.device) -> bool:
+    """The one question that all of them ask; a CPU has none of them. Where nobody has decided, the proof does."""
+    if device.type != "cuda":
+        return False
+    if not _DECIDED:
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        decide(has_passed(device, ranks))
+        if not _DECIDED[0]:
+            log.say(unproven(device))
+    return _DECIDED[0]
+
+
+def is_decided() -> bool:
+    return bool(_DECIDED)
+
+
+def decide(answer: bool | None) -> None:
+    """What `proven` says from now on in this process; None: that it asks for the proof again."""
+    _DECIDED[:] = [] if answer is None else [answer]
+
+
+def has_passed(device: torch.device, ranks: int) -> bool:
+    """Whether the self-proof has passed with this GPU, on several GPUs if there are several ranks."""
+    return passed(toolchain(device), ranks)
+
+
+def toolchain(device: torch.device) -> Toolchain:
+    """Returns what a proof of this GPU holds for."""
+    return named_toolchain(torch.cuda.get_device_name(device), capability(device), torch.version.cuda)
+
+
+def capability(device: torch.device) -> str:
+    """Such as 9.0."""
+    return ".".join(map(str, torch.cuda.get_device_capability(device)))
+
+
+def unproven(device: torch.device) -> str:
+    """The line that says why a run is slow, and the way out."""
+    return (
+        "Triton kernels, CUDA graphs and overlapped reductions are off: no self-proof has passed with "
+        f"{torch.cuda.get_device_name(device)}, torch {torch.__version__} and this program; "
+        "`gpt1-ds doctor --gpu` takes two minutes and turns them on"
+    )
+
+
+def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain:
     """What a proof holds for: a GPU's name and compute capability and the version of CUDA, as torch says them, and what
     is installed: the driver, the libraries and this program's sources.
     """

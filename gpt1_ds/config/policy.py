@@ -1,0 +1,25 @@
+"""What a run on a GPU compiles, and what it launches as one CUDA graph. The configuration alone decides: the engine
+does it, and the planner counts on it.
+"""
+
+from __future__ import annotations
+
+from gpt1_ds.config.schema import Config
+
+
+def is_compiled(config: Config) -> bool:
+    """Returns whether blocks are compiled on a GPU. With train.compile=auto they are, but not under ZeRO 3: its
+    parameters come and go inside a block, where a graph would break.
+    """
+    return config.train.compile == "on" or (config.train.compile == "auto" and config.parallel.zero < 3)
+
+
+def has_graphs(config: Config) -> bool:
+    """Returns whether forward and backward of a micro-batch are launched as one CUDA graph on a GPU, where the kernels
+    of model/kernels/ run: at bf16 under ZeRO 1, whose gradients stay in one place. Fused attention seeds a generator
+    from the host, and sequence-parallel ranks gather into a buffer that may move.
+    """
+    train, parallel = config.train, config.parallel
+    if train.cuda_graphs == "off" or train.deepspeed_patches != "fast" or config.model.attention != "exact":
+        return False
+    return train.precision == "bf16" and parallel.zero == 1 and not parallel.pipelined and not parallel.sequence
