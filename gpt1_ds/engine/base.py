@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -11,21 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.config.train import Patches
-from gpt1_ds.engine.deepspeed import overlap
-from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
-from gpt1_ds.engine.deepspeed.process import mask_norms_on_device
-from gpt1_ds.engine.deepspeed.updates import INVALID, filter_updates, reads_norm
-from gpt1_ds.engine.deepspeed.zero import spare_stage_3_reads
-from gpt1_ds.engine.gradient_norm import decides_on_device
+from gpt1_ds.engine.outcome import Outcome, Rejects
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.engine.transfer import Sender, read
+from gpt1_ds.engine.transfer import Sender
 from gpt1_ds.model.losses import Loss
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
@@ -67,20 +59,11 @@ class StepResult:
     loss_scale: float = 1.0
 
 
-Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
 Arriving = Callable[[], list[MicroBatch]]  # waits for micro-batches on the device, and gives them
 
 
 def unheard(_: str) -> None:
     """Ignores the progress of an engine that nobody watches."""
-
-
-def _never(_: float, __: float) -> bool:
-    return False
-
-
-def _norm_tells(partition_gradients: bool = True) -> None:
-    """Whether a gradient is not finite: the norm is not finite then."""
 
 
 class AnnouncedLoss:
@@ -107,8 +90,6 @@ class Engine(ABC):
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
-    _rejects: Rejects | None = None
-    _known: tuple[float, float] | None = None  # loss and norm of this step, where they were read before its update
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -143,9 +124,7 @@ class Engine(ABC):
         """From now on skip every update whose (loss, gradient norm) `rejects` returns True for, as if the gradients
         were not finite. All ranks must return the same.
         """
-        if self._rejects is None:
-            filter_updates(self.deepspeed.optimizer, self._judge)
-        self._rejects = rejects
+        self.outcome.reject(rejects, self.deepspeed.optimizer)
 
     def send(self, batches: Sequence[MicroBatch]) -> Arriving:
         """Begin to copy the micro-batches of a step to the device; `step` takes what arrives. Any thread."""
@@ -162,29 +141,9 @@ class Engine(ABC):
         sent = all(tensor.device.type == self.device.type for batch in batches for tensor in batch.tensors)
         return batches if sent else self.send(batches)()
 
-    def _patch(self, patches: Patches, tied: Collection[Parameter] = ()) -> overlap.Reduction | None:
-        """Makes what DeepSpeed does after a backward pass faster, where `patches` (train.deepspeed_patches) is fast.
-        Returns what wants to know when the last micro-batch of a step begins. `tied`: see `overlap`.
-        """
-        if patches != "fast":
-            return None
-        patch_bf16_optimizer(self.deepspeed, self.groups.layout.data)
-        self._spare_reads()
-        return overlap.overlap(self.deepspeed, self.device, self.groups.data_group, tied)
-
-    def _spare_reads(self) -> None:
-        """Each read of the host waits for the device. Where DeepSpeed reads the norm before an update, let the loss be
-        read with it, once; BF16_Optimizer and ZeRO 0 need none (deepspeed/bf16.py, gradient_norm.py).
-        """
-        if not decides_on_device(self.device):
-            return
-        mask_norms_on_device()
-        optimizer = self.deepspeed.optimizer
-        if isinstance(optimizer, DeepSpeedZeroOptimizer_Stage3):
-            spare_stage_3_reads(optimizer)
-        if reads_norm(optimizer):
-            optimizer.check_overflow = _norm_tells
-            self.filter_updates(_never)
+    @cached_property
+    def outcome(self) -> Outcome:
+        return Outcome(self._total_loss, self.loss_scale)
 
     @cached_property
     def sender(self) -> Sender:
@@ -194,27 +153,9 @@ class Engine(ABC):
     def _total_loss(self) -> tuple[Tensor, int]:
         """What to divide by what for the mean loss of the step's micro-batches, on every rank. All ranks call it."""
 
-    def _judge(self, scaled_norm: Tensor) -> Tensor:
-        """Before an update: the norm on the host, INVALID to skip it. The step's loss is read with it, so this is the
-        step's one wait for the device; `_result` waits after the update where nothing has to be known before.
-        """
-        total, parts = self._total_loss()
-        loss, norm = read(total, scaled_norm)
-        unscaled = norm / self.loss_scale()
-        if not 0 <= unscaled < float("inf"):
-            unscaled = float("inf")
-        elif self._rejects is not None and self._rejects(loss / parts, unscaled):
-            norm, unscaled = INVALID, float("inf")
-        self._known = loss / parts, unscaled
-        return torch.tensor(norm, dtype=scaled_norm.dtype)
-
     def _result(self, norm: Tensor | float, loss: Tensor | None = None) -> StepResult:
         """After the update; `loss` where all ranks have the mean already."""
-        if self._known is None:
-            total, parts = self._total_loss() if loss is None else (loss, 1)
-            mean, norm = read(total, norm)
-            self._known = mean / parts, norm
-        (mean, norm), self._known = self._known, None
+        mean, norm = self.outcome.after(norm, loss)
         applied = bool(self.deepspeed.was_step_applied()) and norm != float("inf")
         if not applied:
             getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer).recount()

@@ -19,7 +19,8 @@ from gpt1_ds.architecture.architecture import Architecture, architecture, pretra
 from gpt1_ds.architecture.cut import pipeline_cuts
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
-from gpt1_ds.engine.deepspeed.pipeline import BACKWARD, patch_pipeline
+from gpt1_ds.engine.deepspeed.install import install
+from gpt1_ds.engine.deepspeed.pipeline import BACKWARD
 from gpt1_ds.engine.deepspeed.settings import ds_config
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -108,9 +109,9 @@ class PipelineEngine(Engine):
             )
         self._shapes: tuple[torch.Size, ...] = ()
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
+        tied = [weight for weight, _ in model.get_tied_weights_and_groups()]
         patches = config.train.deepspeed_patches
-        patch_pipeline(self.deepspeed, self._trace, patches)
-        self._reduction = self._patch(patches, [weight for weight, _ in model.get_tied_weights_and_groups()])
+        self._reduction = install(self.deepspeed, patches, groups, self.outcome, self._trace, tied)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import deepspeed
 import torch
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
+from gpt1_ds.engine.deepspeed.install import install
 from gpt1_ds.engine.deepspeed.micro_batch_graphs import graphed_passes
 from gpt1_ds.engine.deepspeed.settings import ds_config
 from gpt1_ds.engine.gradient_norm import clip_gradients
@@ -39,10 +39,9 @@ class DenseEngine(Engine):
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups
             )
-        patches = config.train.deepspeed_patches
-        self._reduction = self._patch(patches)
-        if patches != "none":
-            self.deepspeed.allreduce_gradients = self._heard(self.deepspeed.allreduce_gradients)
+        self._reduction = install(
+            self.deepspeed, config.train.deepspeed_patches, groups, self.outcome, lambda phase: self.progress(phase)
+        )
         self.graphs = graphed_passes(self, self._pass, self._reduction, config)
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
@@ -58,8 +57,7 @@ class DenseEngine(Engine):
             self.scores.extend(scores)
             self.progress("update")
             if self.zero == 0 and last:
-                judge = self._judge if self._rejects is not None else None
-                norm = clip_gradients(self.module, self.groups, self.clip, self.deepspeed.optimizer, judge)
+                norm = clip_gradients(self.module, self.groups, self.clip, self.deepspeed.optimizer, self.outcome.judge)
             self.deepspeed.step()
         if self.zero:
             norm = self.deepspeed.get_global_grad_norm()
@@ -99,15 +97,6 @@ class DenseEngine(Engine):
 
     def _loss(self, batch: MicroBatch) -> torch.Tensor:
         return self.deepspeed(*batch.tensors)  # type: ignore[no-any-return]
-
-    def _heard(self, reduce: Callable[..., None]) -> Callable[..., None]:
-        """DeepSpeed reduces gradients inside its backward pass."""
-
-        def run(*arguments: Any, **keywords: Any) -> None:
-            self.progress("reduction of gradients")
-            reduce(*arguments, **keywords)
-
-        return run
 
     def _total_loss(self) -> tuple[torch.Tensor, int]:
         return self._sum(self.micro_losses), self.groups.layout.data

@@ -26,9 +26,9 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
     from dataclasses import replace
 
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import base, gradient_norm, pipelined, plain
+    from gpt1_ds.engine import gradient_norm
     from gpt1_ds.engine.build import batch_shape, training_batches
-    from gpt1_ds.engine.deepspeed import bf16, overlap
+    from gpt1_ds.engine.deepspeed import bf16, install, overlap
     from tests.helpers.engines import on_engine, pieces
 
     def train(engine: Any, config: Any) -> Any:
@@ -51,11 +51,10 @@ def train_here(overrides: list[str], steps: int, how: str, poison: float = 1.0) 
         bf16.reads_partition = lambda _: True
         gradient_norm._BLOCK = 1000  # a dot product of a whole partition is off by 2e-6 on cores without AVX-512
     if how in ("device", "partitions"):
-        bf16.decides_on_device = base.decides_on_device = overlap.overlaps = lambda _: True
+        bf16.decides_on_device = install.decides_on_device = overlap.overlaps = lambda _: True
         overlap.BUCKET_ELEMENTS = 1000
-    if how == "theirs":
-        plain.patch_bf16_optimizer = pipelined.patch_bf16_optimizer = lambda *_: None  # this rank ends with the test
-    return on_engine(overrides, 500, train)
+    own = ["train.deepspeed_patches=fixes"] if how == "theirs" else []
+    return on_engine([*overrides, *own], 500, train)
 
 
 @pytest.mark.parametrize("clip", [0, 0.1, 100])

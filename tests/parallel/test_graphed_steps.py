@@ -21,8 +21,8 @@ def as_on_cuda(how: str) -> None:
     """
     from types import SimpleNamespace
 
-    from gpt1_ds.engine import base, plain
-    from gpt1_ds.engine.deepspeed import bf16, micro_batch_graphs, overlap
+    from gpt1_ds.engine import plain
+    from gpt1_ds.engine.deepspeed import bf16, install, micro_batch_graphs, overlap
     from tools.fakecuda.graphs import Repeats
 
     class Engine(plain.DenseEngine):
@@ -55,7 +55,7 @@ def as_on_cuda(how: str) -> None:
 
             return replay, results
 
-    base.decides_on_device = bf16.decides_on_device = overlap.overlaps = lambda _: True
+    install.decides_on_device = bf16.decides_on_device = overlap.overlaps = lambda _: True
     overlap.BUCKET_ELEMENTS = 1000
     micro_batch_graphs.CudaRecorder = Repeats  # this rank ends with the test
     micro_batch_graphs.kernels = SimpleNamespace(available=lambda _: True)

@@ -11,8 +11,6 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe import schedule
 from torch import Tensor
 
-from gpt1_ds.config.train import Patches
-
 BACKWARD = "backward of micro-batch {}"
 PHASES = {
     schedule.LoadMicroBatch: "load of micro-batch {}",
@@ -28,19 +26,17 @@ PHASES = {
 }
 
 
-def patch_pipeline(engine: Any, trace: Callable[[str], None], patches: Patches) -> None:
-    """Replaces instructions on this engine alone, as far as `patches` (train.deepspeed_patches) allows. `trace` is
-    called with the phase of every instruction that begins.
+def patch_pipeline(engine: Any, trace: Callable[[str], None], fast: bool) -> None:
+    """Replaces instructions on this engine alone; with `fast` also those that only save time. `trace` is called with
+    the phase of every instruction that begins.
     """
-    if patches == "none":
-        return
     instructions = {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
-    if patches == "fast":
+    if fast:
         instructions[schedule.BackwardPass] = _backward_pass
     for kind, phase in PHASES.items():
         instructions[kind] = _traced(trace, phase, instructions[kind])
     engine._INSTRUCTION_MAP = instructions
-    if patches == "fast" and not engine.is_last_stage():
+    if fast and not engine.is_last_stage():
         engine._aggregate_total_loss = MethodType(_received_loss, engine)
     if hasattr(engine.optimizer, "scaled_global_norm"):
         engine.optimizer.scaled_global_norm = MethodType(_scaled_global_norm, engine.optimizer)

@@ -146,7 +146,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.zero.stage_1_and_2.DeepSpeedZeroOptimizer",
         ("check_overflow",),
-        "engine/base.py",
+        "engine/deepspeed/install.py",
         "ZeRO 1 and 2 read once, before an update, what they need to know",
         "tests/parallel/test_nonfinite.py",
         "fast",
@@ -206,11 +206,19 @@ RELIED_ON = (
     ),
     Private(
         f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
-        ("_running_engine_backward", "buffered_allreduce_fallback", "allreduce_gradients"),
-        "engine/deepspeed/pipeline.py, engine/deepspeed/bf16.py, engine/plain.py",
-        "a backward pass of our own; no reduction over one rank; the watchdog hears of the reduction",
+        ("_running_engine_backward", "buffered_allreduce_fallback"),
+        "engine/deepspeed/pipeline.py, engine/deepspeed/bf16.py",
+        "a backward pass of our own; no reduction over one rank",
         "tests/parallel/test_layouts.py",
         "fast",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
+        ("allreduce_gradients",),
+        "engine/deepspeed/install.py",
+        "the watchdog hears of the reduction",
+        "tests/parallel/test_layouts.py",
+        "fixes",
     ),
     Private(
         f"{_OPTIMIZERS}.pipe.module.PipelineModule",
