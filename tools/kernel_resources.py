@@ -32,7 +32,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpt1_ds.model.kernels import attention, attention_backward, bias_gelu, cross_entropy, residual_norm
+from gpt1_ds.model.kernels import attention_triton as attention
+from gpt1_ds.model.kernels import attention_triton_backward as attention_backward
+from gpt1_ds.model.kernels import cross_entropy_triton as cross_entropy
+from gpt1_ds.model.kernels import gelu_triton, residual_norm_triton
 
 CAPABILITIES = (80, 90, 100)
 REGISTERS = 255  # of a thread at most
@@ -112,17 +115,17 @@ def block_cases(kind: str, every: bool) -> Iterator[tuple[Any, ...]]:
     for width, drop in product((768, 1600), (True, False)):
         if not (drop or width == 768 or every):
             continue
-        options = {"num_warps": residual_norm.warps_for(width)}
+        options = {"num_warps": residual_norm_triton.warps_for(width)}
         constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": drop}
         constants |= {} if drop else {"KEY": None, "SECOND": None}
         of = f"{'' if drop else ' without dropout'}, {kind}, width {width}"
-        yield f"sum and norm{of}", residual_norm.forward_kernel, kind, constants, options
+        yield f"sum and norm{of}", residual_norm_triton.forward_kernel, kind, constants, options
         for name, more in (("backward", {"SUMMED": True}), ("alone backward", {"SUMMED": False, "GRAD_SUM": None})):
-            yield f"sum and norm {name}{of}", residual_norm.backward_kernel, kind, constants | more, options
+            yield f"sum and norm {name}{of}", residual_norm_triton.backward_kernel, kind, constants | more, options
     for form, tanh in (("tanh", True), ("erf", False)):
-        constants = {"TANH": tanh, "M": bias_gelu.ROWS, "N": bias_gelu.FEATURES}
-        for name, kernel in (("", bias_gelu.forward_kernel), (" backward", bias_gelu.backward_kernel)):
-            yield f"bias and GELU{name}, {form}, {kind}", kernel, kind, constants, {"num_warps": bias_gelu.WARPS}
+        constants = {"TANH": tanh, "M": gelu_triton.ROWS, "N": gelu_triton.FEATURES}
+        for name, kernel in (("", gelu_triton.forward_kernel), (" backward", gelu_triton.backward_kernel)):
+            yield f"bias and GELU{name}, {form}, {kind}", kernel, kind, constants, {"num_warps": gelu_triton.WARPS}
 
 
 def assemble(case: Case) -> list[int]:

@@ -23,11 +23,14 @@ from torch.distributed import ProcessGroup
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.diagnostics.report import Record
-from gpt1_ds.model import attention, dropout
-from gpt1_ds.model.block import Block
+from gpt1_ds.model import dropout
 from gpt1_ds.model.build import compile_blocks
-from gpt1_ds.model.cross_entropy import head_loss
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.cross_entropy import head_loss
+from gpt1_ds.model.kernels.inputs import Drop
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.states import States
+from gpt1_ds.model.transformer import Block
 from gpt1_ds.objectives.base import row_facts
 
 Kind = Literal["exact", "fused"]  # of attention
@@ -77,7 +80,7 @@ def _dropped(positions: int, device: torch.device, width: int = 64, heads: int =
     keys_B = torch.from_numpy(_KEYS).to(device)
     key_G, second_G = (part.flatten() for part in dropout.site_keys(keys_B, 7, 0, heads))
     limit, scale = dropout.threshold(PROBABILITY), dropout.scale(PROBABILITY)
-    mask = attention.Mask(key_G, second_G, limit, scale, (positions + 1) // 2)
+    mask = Drop(key_G, second_G, limit, scale, (positions + 1) // 2)
     zero_GSH = torch.zeros(len(key_G), positions, width, device=device)
     parts = []
     for first in range(0, positions, width):
@@ -168,7 +171,7 @@ def _both_ways(module: Block, case: _Case, heads: int, mixed: bool = False) -> t
     like = module.attention_norm.weight
     states_SBD, grad_SBD, sign_SB1 = (one.to(like.device, like.dtype) for one in case.inputs)
     states_SBD = states_SBD.clone().requires_grad_()
-    out_SBD, _ = module((states_SBD, torch.from_numpy(row_facts(_KEYS)).to(like.device)))
+    out_SBD = module(States(states_SBD, torch.from_numpy(row_facts(_KEYS)).to(like.device))).last
     parameters = dict(module.named_parameters())
     found = []
     for grad in [grad_SBD, sign_SB1 * grad_SBD] if mixed else [grad_SBD]:

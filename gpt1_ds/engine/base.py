@@ -19,6 +19,7 @@ from gpt1_ds.engine.outcome import Outcome, Rejects
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender
 from gpt1_ds.model.losses import Loss
+from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 
@@ -72,9 +73,9 @@ class AnnouncedLoss:
     def __init__(self, loss: Loss, begins: Callable[[], None]) -> None:
         self.loss, self.begins, self.scores, self.measures = loss, begins, loss.scores, loss.measures
 
-    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         self.begins()
-        return self.loss(outputs, labels)
+        return self.loss(states, labels)
 
 
 class Engine(ABC):

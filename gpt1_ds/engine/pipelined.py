@@ -29,14 +29,15 @@ from gpt1_ds.model import names
 from gpt1_ds.model.build import ModuleSpec, compile_blocks, compiles, module_specs
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import Loss, make_loss
+from gpt1_ds.model.states import States
 from gpt1_ds.objectives.base import Objective
 
 
 class BalancedPipeline(PipelineModule):
     """Stages cut by FLOPs. (Named so on purpose: DeepSpeed treats modules called GPT2ModelPipe differently.)"""
 
-    def __init__(self, whole: Architecture, cuts: list[int], **arguments: Any) -> None:
-        self.cuts = cuts
+    def __init__(self, whole: Architecture, cuts: list[int], relative: bool, **arguments: Any) -> None:
+        self.cuts, self.relative = cuts, relative
         with quiet(), torch.no_grad():  # it prints its topology, and broadcasts tied weights in autograd's sight
             super().__init__(**arguments)
         names.share(self)
@@ -71,6 +72,11 @@ class BalancedPipeline(PipelineModule):
             mine = group if self.global_rank in ranks else mine
         return mine
 
+    def forward(self, inputs: tuple[Tensor, ...]) -> States | tuple[Tensor, ...]:
+        """From what DeepSpeed received, or the first stage was given, to what it sends, or the loss reads."""
+        states: States = super().forward(States.unpacked(inputs, self.relative and self.stage_id > 0))
+        return states if self.stage_id == self.num_stages - 1 else states.packed()
+
     def _partition_layers(self, method: str = "flops") -> None:
         self.parts = self.cuts
         stage = self._topo.get_coord(self.global_rank).pipe
@@ -95,6 +101,7 @@ class PipelineEngine(Engine):
         model = BalancedPipeline(
             whole,
             cuts,
+            config.model.positions == "relative",
             layers=[_specification(spec) for spec in module_specs(whole, config, tensor, objective.head)],
             topology=PipeModelDataParallelTopology(layout.pipeline, layout.tensor, layout.data),
             loss_fn=partial(_loss, self.loss, self.micro_losses),
@@ -164,8 +171,8 @@ def _specification(spec: ModuleSpec) -> LayerSpec:
     return TiedLayerSpec(spec.layer.tied, spec.module, *spec.arguments, forward_fn=spec.apply, tied_weight_attr=names)
 
 
-def _loss(loss: Loss, heard: list[Tensor], outputs: Any, labels: tuple[Tensor, ...]) -> Tensor:
-    value = loss(outputs, labels)
+def _loss(loss: Loss, heard: list[Tensor], states: States, labels: tuple[Tensor, ...]) -> Tensor:
+    value = loss(states, labels)
     heard.append(value.detach())
     return value
 

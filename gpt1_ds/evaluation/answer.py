@@ -40,7 +40,7 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     generator, caches, token = torch.Generator().manual_seed(sampling.seed), model.caches(), tokenizer.pad_id
     forbidden, written = control_symbols(tokenizer), list[int]()
     while len(written) < sampling.tokens:
-        states = model.decode(memory, torch.tensor([[token]], device=device), facts_B3, caches)
+        states = model.decode(memory, torch.tensor([[token]], device=device), caches)
         logits_V = model.logits_of(states)[-1, 0]
         token = next_token(loaded, logits_V, forbidden, sampling, generator)
         if token == tokenizer.eod_id:

@@ -21,7 +21,7 @@ from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of
-from gpt1_ds.model.sentence_head import pooled
+from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks.encoding import length_limit
 from gpt1_ds.tasks.frame import Frame
@@ -98,7 +98,7 @@ class Embedder:
             found_BD = pooled(states_SBD, lengths.clamp(min=1), "mean", model.tokens.tensor)
             return (found_BD * (lengths > 0).unsqueeze(-1)).cpu().numpy()  # a text without tokens has no words
         facts_B3 = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
-        hidden_SBD, _ = model.hidden(tokens, facts_B3)
+        hidden_SBD = model.hidden(tokens, facts_B3)
         if self._whole is not None:
             return self._whole.of_states(hidden_SBD, lengths, model.tokens.tensor).cpu().numpy()
         mode: Pooling = self.pooling  # type: ignore[assignment]  # the others were dealt with above

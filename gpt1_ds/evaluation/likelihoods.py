@@ -31,7 +31,8 @@ def row_scores(model: DenseModel, batch: HostBatch) -> NDArray[np.float32]:
     inputs, labels = (tuple(part.to(device) for part in parts) for parts in (micro_batch.inputs, micro_batch.labels))
     output = model.output
     loss = TextLoss(output.vocab_size, output.tensor)
-    loss(output.projection(model.run(inputs)[0]), labels)
+    *ids, facts_B3 = inputs
+    loss(output.project(model.states(*ids, facts_B3=facts_B3)), labels)
     found: NDArray[np.float32] = loss.scores[0].cpu().numpy()
     return found
 

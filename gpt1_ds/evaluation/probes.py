@@ -148,7 +148,7 @@ def log_probabilities(
             positions.append(np.arange(len(sequence) - 1 - count, len(sequence) - 1))
             columns.append(np.full(count, column))
             targets.append(sequence[len(sequence) - count :].astype(np.int64))
-        states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device))
+        states_SBD = model.hidden(torch.from_numpy(tokens_SB).to(device))
         at = (torch.from_numpy(np.concatenate(part)).to(device) for part in (positions, columns))
         found_N2 = _token_scores(model, states_SBD[tuple(at)], np.concatenate(targets))
         scores[batch] = _sums(np.concatenate(columns), found_N2, len(batch))
@@ -181,7 +181,7 @@ def pseudo_log_likelihoods(
             tokens_SB[: sizes[number], column] = sequences[number]
         targets_B, tokens_SB[at_B, column_B] = tokens_SB[at_B, column_B], mask
         facts_B3 = row_facts(np.zeros_like(number_B), (sizes[number_B], sizes[number_B]))
-        states_SBD, _ = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_B3).to(device))
+        states_SBD = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_B3).to(device))
         masked_BD = states_SBD[torch.from_numpy(at_B).to(device), torch.from_numpy(column_B).to(device)]
         scores += _sums(number_B, _token_scores(model, masked_BD, targets_B), len(scores))
     return _with_all_likeliest(scores, scored)

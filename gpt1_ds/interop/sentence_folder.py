@@ -23,7 +23,7 @@ from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.settings import LARGEST
 from gpt1_ds.interop.hf_task import FineTuned
-from gpt1_ds.model.sentence_head import AnyPooling
+from gpt1_ds.model.heads import AnyPooling
 from gpt1_ds.model.sentence_vector import ACTIVATIONS, SentenceVector, Step
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"

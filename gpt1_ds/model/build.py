@@ -1,8 +1,5 @@
-"""From an architecture to torch modules, which both engines run: one module, or a pipeline.
-
-(hidden states [S, B, D] of each stack, facts of the rows int64 [B, 3]) pass from layer to layer, with relative
-positions' tables between them (model/block.py). At the end, where no pipeline cuts, a task head puts scores in the
-place of the facts, and a masked head the logits' bias before them.
+"""From an architecture to torch modules, which both engines run: one module, or a pipeline. Each maps States to States
+(model/states.py).
 """
 
 from __future__ import annotations
@@ -23,33 +20,29 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.config.policy import is_compiled
 from gpt1_ds.model import names
-from gpt1_ds.model.block import Block
-from gpt1_ds.model.heads import FinalNorm, Head, PositionEmbedding, TokenEmbedding
+from gpt1_ds.model.embeddings import PositionEmbedding, TokenEmbedding
+from gpt1_ds.model.heads import Head, MaskedHead, PooledHead, SentenceHead, TaskHead
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
-from gpt1_ds.model.masked_head import MaskedHead
-from gpt1_ds.model.sentence_head import SentenceHead
-from gpt1_ds.model.task_head import PooledHead, TaskHead
+from gpt1_ds.model.states import States
+from gpt1_ds.model.transformer import Block, FinalNorm
 
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """How to build a layer. Tied layers share one module; `apply` is what a later one calls on it."""
+    """How to build a layer. Tied layers share one module; the later one calls `apply` with it."""
 
     layer: Layer
     module: type[nn.Module]
     arguments: tuple[Any, ...]
-    apply: Callable[[Any, tuple[Tensor, ...]], Any] | None = None
+    apply: Callable[[Any, States], States] | None = None
 
 
 def module_specs(
     model: Architecture, config: Config, tensor: TensorParallel, head: HeadSpec | None = None
 ) -> list[ModuleSpec]:
-    """One for each layer. The first takes (token ids [S, B] of each stack, facts [B, 3]); the last gives what the loss
-    asks for: the head's projection, with a task's `head` also its scores [S, B, O], or (hidden [S, B, D], scores) where
-    the language model's loss counts nothing.
-    """
+    """Returns one for each layer. The first takes token ids [S, B] of each stack; the last leaves what a loss reads."""
     recompute = config.train.recompute == "block"
     known: dict[str, tuple[type[nn.Module], tuple[Any, ...]]] = {
         "tokens": (TokenEmbedding, (config.model, tensor)),
@@ -61,14 +54,13 @@ def module_specs(
         "masked_head": (MaskedHead, (config.model, tensor)),
         "head": (TokenEmbedding, (config.model, tensor)),
     }
-    projection = language_head if head is None or head.kind == "text" else both_heads
     if not config.model.tied:
-        known["head"] = (Head, (config.model, tensor, projection))
+        known["head"] = (Head, (config.model, tensor))
     specs = []
     for layer in model.layers:
         module, arguments = known[layer.kind]
         is_tied_head = layer.kind == "head" and layer.tied is not None
-        specs.append(ModuleSpec(layer, module, (layer, *arguments), projection if is_tied_head else None))
+        specs.append(ModuleSpec(layer, module, (layer, *arguments), TokenEmbedding.project if is_tied_head else None))
     return specs
 
 
@@ -96,16 +88,6 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile()
 
 
-def language_head(tokens: TokenEmbedding, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    hidden_SBD, *bias, _facts = inputs
-    return (*tokens.projection(hidden_SBD), *bias)
-
-
-def both_heads(tokens: TokenEmbedding, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    hidden_SBD, *bias, scores_SBO = inputs
-    return (*tokens.projection(hidden_SBD), *bias, scores_SBO)
-
-
 class DenseModel(nn.Module):
     """All layers in one module, for ranks that hold every layer. Its loss is called `loss`."""
 
@@ -116,11 +98,12 @@ class DenseModel(nn.Module):
         self.layers = nn.ModuleList(spec.module(*spec.arguments) for spec in body)
         heads = {str(spec.layer.kind): spec.module(*spec.arguments) for spec in specs[len(body) :] if not spec.apply}
         self.heads = nn.ModuleDict(heads)  # task_head, masked_head, a head that is not tied: where there is one
-        self.projection = next((spec.apply for spec in specs if spec.apply), None)
+        self.project = next((spec.apply for spec in specs if spec.apply), None)
         names.share(self)
         self.loss = make_loss(head, vocab_size, tensor)
         self.stacks, self.context = config.model.stacks, config.model.context
-        self._encoded = 2 + config.model.layers + 1  # layers up to the encoder's norm, where there is one
+        norms = [number for number, spec in enumerate(body) if spec.layer.kind == "norm"]
+        self._encoded = norms[0] + 1 if self.stacks == 2 else 0  # the encoder's layers, both embeddings first
 
     @property
     def tokens(self) -> TokenEmbedding:
@@ -138,12 +121,13 @@ class DenseModel(nn.Module):
         """
         if len(tensors) <= self.stacks:
             return self.batch_first(*tensors)
-        state: Any = self.run(tensors[: self.stacks + 1])
+        *ids, facts_B3 = tensors[: self.stacks + 1]
+        states = self.states(*ids, facts_B3=facts_B3)
         for head in self.heads.values():
-            state = head(state)
-        if self.projection is not None:
-            state = self.projection(self.tokens, state)
-        return self.loss(state, tensors[self.stacks + 1 :])
+            states = head(states)
+        if self.project is not None:
+            states = self.project(self.tokens, states)
+        return self.loss(states, tensors[self.stacks + 1 :])
 
     def batch_first(self, *ids: Tensor) -> Tensor:
         """fp32 logits [B, S, V], with gradients, of ids [B, S], each row of which is one text without padding; of an
@@ -158,63 +142,57 @@ class DenseModel(nn.Module):
         tokens = tuple(part.T.long().to(self.tokens.weight.device) for part in ids)
         if self.stacks == 1:
             return self.logits(tokens[0]).transpose(0, 1)[..., : self.output.vocab_size].float()
-        states_TBD, *_ = self.run((*tokens, _whole_rows(tokens[0])))
-        return self.logits_of(states_TBD).transpose(0, 1)[..., : self.output.vocab_size].float()
+        states = self.states(*tokens, facts_B3=_whole_rows(tokens[0]))
+        return self.logits_of(states.last).transpose(0, 1)[..., : self.output.vocab_size].float()
 
-    def hidden(
-        self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """(states after the last block [S, B, D], facts); with `caches` (of `self.caches`) the S positions follow those
-        that the caches hold. Without facts every row is one segment of S tokens.
+    def states(self, *tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> States:
+        """Returns the states after the last block, of the tokens of each stack; with `caches` (of `self.caches`) the S
+        positions follow those that the caches hold. Without facts every row is one segment of S tokens.
         """
-        hidden_SBD, facts_B3 = self.run((tokens_SB, _whole_rows(tokens_SB) if facts_B3 is None else facts_B3), caches)
-        return hidden_SBD, facts_B3
-
-    def run(self, state: tuple[Tensor, ...], caches: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
-        """Through all layers but the heads: from (tokens [S, B] of each stack, facts) to (last states, facts)."""
+        states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_B3 is None else facts_B3)
         for index, layer in enumerate(self.layers):
-            state = layer(state) if caches is None else layer(state, caches[index])
-        return state
+            states = layer(states) if caches is None else layer(states, caches[index])
+        return states
+
+    def hidden(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
+        """Returns [S, B, D], the last of `states`, of a model of one stack."""
+        return self.states(tokens_SB, facts_B3=facts_B3, caches=caches).last
 
     def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
-        """[S, B, V] of the language model; arguments are those of `hidden`."""
-        hidden_SBD, _ = self.hidden(tokens_SB, facts_B3, caches)
-        return self.logits_of(hidden_SBD)
+        """Returns [S, B, V] of the language model; arguments are those of `hidden`."""
+        return self.logits_of(self.hidden(tokens_SB, facts_B3, caches))
 
     def logits_of(self, hidden_SBD: Tensor) -> Tensor:
-        """[S, B, V] of the language model, from states after the last block, of any positions."""
-        biases: list[Tensor] = []
+        """Returns [S, B, V] of the language model, from states after the last block, of any positions."""
+        bias_V = None
         if "masked_head" in self.heads:
-            hidden_SBD, *biases, _ = self.heads["masked_head"]((hidden_SBD, None))
-        return self.output.logits(hidden_SBD, *biases)
+            found = self.heads["masked_head"](States(hidden_SBD, _whole_rows(hidden_SBD[..., 0])))
+            hidden_SBD, bias_V = found.last, found.bias_V
+        return self.output.logits(hidden_SBD, bias_V)
 
     def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:
-        """fp32 [E, K]: of each example's classes or choices, before the softmax; or its score. What is read is the
-        extract token, or of a bidirectional model the first one, position 0.
+        """Returns fp32 [E, K]: of each example's classes or choices, before the softmax; or its score. What is read is
+        the extract token, or of a bidirectional model the first one, position 0.
         """
         assert isinstance(self.loss, TaskLoss), "this model was fine-tuned on a task, and has its loss"
-        _, scores_SBO = self.heads["task_head"](self.hidden(tokens_SB, facts_B3))
-        return self.loss.scores_at(scores_SBO, extract_B)
+        return self.loss.scores_at(self.heads["task_head"](self.states(tokens_SB, facts_B3=facts_B3)).scores, extract_B)
 
-    def encode(self, source_SB: Tensor, facts_B3: Tensor) -> tuple[Tensor, ...]:
-        """What a decoder reads of a source: (memory [S, B, D], relative positions' tables if there are any)."""
-        state: tuple[Tensor, ...] = (source_SB, source_SB[:1], facts_B3)
+    def encode(self, source_SB: Tensor, facts_B3: Tensor) -> States:
+        """Returns what a decoder reads of a source: the memory [S, B, D] is the first stack's states."""
+        states = States(source_SB, facts_B3, source_SB[:1])
         for layer in self.layers[: self._encoded]:
-            state = layer(state)
-        memory_SBD, _target, *tables, _facts = state
-        return memory_SBD, *tables
+            states = layer(states)
+        return states
 
-    def decode(self, memory: tuple[Tensor, ...], target_TB: Tensor, facts_B3: Tensor, caches: Sequence[Any]) -> Tensor:
-        """[T, B, D]: the last states of these T positions, which follow those that the caches hold."""
-        state: tuple[Tensor, ...] = (target_TB, facts_B3)
-        ends, blocks = self.layers[:2], self.layers[self._encoded :]
+    def decode(self, memory: States, target_TB: Tensor, caches: Sequence[Any]) -> Tensor:
+        """Returns [T, B, D]: the last states of these T positions, which follow those that the caches hold."""
+        target, (ends, blocks) = States(target_TB, memory.facts_B3), (self.layers[:2], self.layers[self._encoded :])
         for layer, cache in zip(ends, caches, strict=False):
-            state = layer(state, cache)
-        memory_SBD, *tables = memory
-        state = (memory_SBD, state[0], *tables, facts_B3)
+            target = layer(target, cache)
+        states = memory.with_stack(1, target.last)
         for layer, cache in zip(blocks, caches[2:], strict=True):
-            state = layer(state, cache)
-        return state[0]
+            states = layer(states, cache)
+        return states.last
 
     def caches(self) -> list[Any]:
         """Empty ones, one per layer that sees new positions; None for one that looks at one position only."""

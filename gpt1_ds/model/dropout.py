@@ -74,6 +74,12 @@ def counters(first: int, count: int, device: torch.device) -> Tensor:
     return counter.mul_(_signed(_COUNTER_32, 32))
 
 
+def grid_counters(rows: slice, row_length: int, columns: int, device: torch.device) -> Tensor:
+    """Returns int32 [rows, columns]: the first `columns` counters of these rows, each of which has `row_length`."""
+    row_R = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=device)
+    return row_R.mul_(_wrapped(row_length * _COUNTER_32)).unsqueeze(1) + counters(0, columns, device)
+
+
 def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtype: torch.dtype) -> Tensor:
     """Of `counter + key`'s broadcast shape, its last axis doubled: 1 where an element is kept, 0 elsewhere; in the
     type that it is multiplied with, because torch is four times slower with a mask of booleans.
@@ -124,6 +130,19 @@ def dropout(x_SBD: Tensor, keys_B: Tensor, site: int | Tensor, probability: floa
     return (x_SBD * keep_SBD[..., :channels]).mul_(scale(probability))
 
 
+def dropout_of_part(
+    x_SBF: Tensor, keys_B: Tensor, site: Tensor, probability: float, first_feature: int, all_features: int
+) -> Tensor:
+    """Returns what `dropout` does of `all_features`, of those of this rank, which begin with `first_feature`."""
+    positions, _, features = x_SBF.shape
+    row_length = all_features + all_features % 2
+    element_SF = torch.arange(first_feature, first_feature + features, dtype=torch.int32, device=x_SBF.device)
+    element_SF = element_SF + row_length * torch.arange(positions, dtype=torch.int32, device=x_SBF.device)[:, None]
+    key_B1, second_B1 = site_keys(keys_B, site)
+    kept_SBF = is_kept(element_SF[:, None], key_B1, second_B1, threshold(probability))
+    return torch.where(kept_SBF, x_SBF * scale(probability), 0.0)
+
+
 def _signed_limit(limit: int) -> int:
     """For a half of the hash read as a signed number: the same order, shifted by half the range."""
     return limit - _LANES // 2
@@ -132,6 +151,11 @@ def _signed_limit(limit: int) -> int:
 def _shift_right(x: Tensor, shift: int, width: int) -> Tensor:
     """Logical shift: torch's is arithmetic on signed integers and would smear the sign bit."""
     return (x >> shift).bitwise_and_((1 << (width - shift)) - 1)
+
+
+def _wrapped(value: int) -> int:
+    """Returns the int32 that has the low 32 bits of `value`."""
+    return _signed(value & 0xFFFFFFFF, 32)
 
 
 def _signed(value: int, width: int) -> int:

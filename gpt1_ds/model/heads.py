@@ -1,197 +1,172 @@
-"""Both ends of the model: token and position embeddings, and the tied head that turns states back into logits.
+"""What stands between the last block and the loss: the matrix of logits, what a masked language model has before it,
+and what scores a sequence or makes a vector of it.
 
-Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, 3]
-(architecture/facts.py).
+Shapes: S positions (of this rank, under sequence parallelism), B rows, D width, V vocabulary rows on this rank, C
+sequences of one example (adjacent rows, B = E x C), O outputs of the head, F = 3D features of two vectors, K classes.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import torch
-from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import KEY, SECOND
+from gpt1_ds.architecture.facts import KEY, UNTIL
+from gpt1_ds.architecture.head import HeadSpec, Pooling
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
-from gpt1_ds.model.layers import ColumnProduct, TensorParallel, make_norm
-from gpt1_ds.model.relative import RelativeTables
+from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model.embeddings import TokenEmbedding
+from gpt1_ds.model.layers import ACTIVATIONS, Activation, Linear, TensorParallel, cut_parameter
+from gpt1_ds.model.states import States
+from gpt1_ds.model.transformer import LayerNorm
 
-EMBEDDING_SITES = 0, (1 << 16) - 1  # dropout of each stack's embeddings; those of blocks lie elsewhere (block.py)
-FINAL_SITES = (1 << 16) - 3, (1 << 16) - 2
-
-
-class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
-    """Token rows, used twice: looked up on the first stage, multiplied with on the last (tied, no bias)."""
-
-    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
-        (table,) = layer.parameters
-        self.vocab_size, width = table.shape
-        rows = table.local_rows(tensor.size) * tensor.size
-        super().__init__(rows, width, init_method=nn.init.zeros_, config=tensor.config, tp_group=tensor.group)
-        names.label(self, layer, tensor)
-        self.tensor = tensor
-        self.scale = 1.0 if model.logit_scale == "one" else width**-0.5
-        self.output = ColumnProduct(
-            width,
-            rows,
-            config=tensor.config,
-            init_method=nn.init.zeros_,
-            bias=False,
-            skip_weight_param_allocation=True,
-            tp_group=tensor.group,
-        )
-
-    def forward(self, inputs: tuple[Tensor, ...], _cache: None = None) -> tuple[Tensor, ...]:
-        """(token ids [S, B] of each stack, facts) -> (embeddings [S, B, D] of each, facts); S is cut over the ranks if
-        they cut sequences.
-        """
-        *streams, facts_B3 = inputs
-        return (*map(self._embedded, streams), facts_B3)
-
-    def _embedded(self, tokens_SB: Tensor) -> Tensor:
-        embedded_SBD = super().forward(tokens_SB)
-        if self.tensor.sequence:
-            embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
-        return embedded_SBD  # type: ignore[no-any-return]
-
-    def new_cache(self) -> None:
-        """A token is looked up by itself."""
-
-    def projection(self, hidden_SBD: Tensor) -> tuple[Tensor, Tensor]:
-        """What the loss makes logits of: (states of all positions [S, B, D], the weights [V, D])."""
-        if self.scale != 1.0:
-            hidden_SBD = hidden_SBD * self.scale
-        if self.tensor.sequence:
-            hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(hidden_SBD, group=self.tensor.group)
-        else:
-            hidden_SBD = tensor_parallel.copy_to_tensor_model_parallel_region(hidden_SBD, group=self.tensor.group)
-        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
-        return hidden_SBD, self.weight.view_as(self.weight)
-
-    def logits(self, hidden_SBD: Tensor, bias_V: Tensor | None = None) -> Tensor:
-        """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
-        if self.scale != 1.0:
-            hidden_SBD = hidden_SBD * self.scale
-        logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
-        if bias_V is not None:
-            logits_SBV = logits_SBV + bias_V
-        real = max(0, self.vocab_size - self.vocab_start_index)
-        # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
-        logits_SBV.detach()[..., real:].fill_(-math.inf)
-        return logits_SBV  # type: ignore[no-any-return]
+HEAD_SITE = 1 << 20  # far after the dropout sites of any number of blocks
+AnyPooling = Literal[Pooling, "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]  # sentence-transformers' names
 
 
 class Head(TokenEmbedding):
-    """The matrix of a head that is not tied. It does what `apply` does with a tied one."""
+    """The matrix of a head that is not tied: it is never looked up, only multiplied with."""
 
-    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, apply: Callable[..., Any]) -> None:
-        super().__init__(layer, model, tensor)
-        self.projected = apply
-
-    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return self.projected(self, inputs)  # type: ignore[no-any-return]
+    def forward(self, states: States, _cache: None = None) -> States:
+        return self.project(states)
 
 
-class Positions(nn.Module):
-    """Learned rows [S, D]. ZeRO 3 gathers a parameter for the module that holds it, so that module adds it."""
+class Dense(nn.Linear):
+    """[S, B, D] -> [S, B, D]: a linear layer and the activation."""
 
-    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(rows, width))
-        self.tensor = tensor
+    def __init__(self, width: int, activation: Activation, tensor: TensorParallel) -> None:
+        super().__init__(width, width)
+        self.activation, self.tensor = ACTIVATIONS[activation], tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int) -> Tensor:
-        """The sum with the rows from position `first` on."""
-        return hidden_SBD + self.tensor.replicated(self.weight)[first : first + hidden_SBD.shape[0]].unsqueeze(1)
-
-
-class Segments(nn.Module):
-    """Two learned rows [2, D], of the first and of the second text."""
-
-    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(rows, width))
-        self.tensor = tensor
-
-    def forward(self, hidden_SBD: Tensor, first: int, second_B: Tensor) -> Tensor:
-        """The sum with each position's row; the second text begins at `second_B`."""
-        position_S1 = torch.arange(first, first + hidden_SBD.shape[0], device=hidden_SBD.device).unsqueeze(1)
-        is_second_SB1 = (position_S1 >= second_B).unsqueeze(2)
-        first_D, second_D = self.tensor.replicated(self.weight)
-        return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
+    def forward(self, hidden_SBD: Tensor) -> Tensor:
+        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
+        return self.activation(products.linear(hidden_SBD, weight), bias)
 
 
-class PositionCount:
-    """Of those seen so far, for sampling."""
+class MaskedHead(nn.Module):
+    """What a masked language model has between its last block and the tied matrix: LN(activation(W hidden)), and a bias
+    of the logits (Devlin et al. 2019, section 3.1).
 
-    positions = 0
-
-
-class PositionEmbedding(nn.Module):
-    """Adds the learned positions and segments, normalises and drops; kept apart from the tied module, whose copies are
-    synchronised. Relative positions' tables begin their way here: they travel between states and facts.
+    The bias belongs to this layer and not to the tied module, whose copies on other stages would need one, too.
     """
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
-        self.positions = Positions(model.context, model.width, tensor) if model.positions == "learned" else None
-        self.segments = Segments(model.segments, model.width, tensor) if model.segments else None
-        self.embedding_norm = make_norm(model, tensor) if model.embedding_norm else None
-        self.relative = RelativeTables(layer.parameters[-1], tensor) if model.positions == "relative" else None
-        self.tensor = tensor
-        self.probability = model.embedding_dropout
+        self.dense = Dense(model.width, model.activation, tensor)
+        self.norm = LayerNorm(model.width, model.norm_eps, tensor)
+        bias = next(parameter for parameter in layer.parameters if parameter.cut is not None)
+        self.bias = cut_parameter(bias.local_rows(tensor.size))
         names.label(self, layer, tensor)
 
-    def new_cache(self) -> PositionCount:
-        return PositionCount()
-
-    def forward(self, inputs: tuple[Tensor, ...], cache: PositionCount | None = None) -> tuple[Tensor, ...]:
-        *streams, facts_B3 = inputs
-        states = [self._mapped(x_SBD, facts_B3, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(streams)]
-        return (*states, facts_B3) if self.relative is None else (*states, self.relative(), facts_B3)
-
-    def _mapped(self, hidden_SBD: Tensor, facts_B3: Tensor, site: int, cache: PositionCount | None) -> Tensor:
-        first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
-        if cache is not None:
-            first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
-        if self.positions is not None:
-            hidden_SBD = self.positions(hidden_SBD, first_position)
-        if self.segments is not None:
-            hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
-        if self.embedding_norm is not None:
-            hidden_SBD = self.embedding_norm(hidden_SBD)
-        if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], site, self.probability, first_position)
-        return hidden_SBD
+    def forward(self, states: States) -> States:
+        hidden_SBD = self.norm(self.dense(states.last))
+        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
+        return states._replace(hidden_SBD=hidden_SBD, bias_V=self.bias.view_as(self.bias))
 
 
-class FinalNorm(nn.Module):
-    """Ends a stack of pre-norm blocks: (states, facts) -> (states, facts), of the last stack (its states, facts). An
-    encoder-decoder drops what it has normalised, as T5 does.
+class TaskHead(nn.Module):
+    """A linear layer. It scores every position, [S, B, O], of which the loss takes the extract token's: positions do
+    not travel through pipeline stages, and labels reach the last one only.
     """
 
-    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, layer: Layer, spec: HeadSpec, tensor: TensorParallel) -> None:
         super().__init__()
-        self.norm = make_norm(model, tensor)
-        self.stack, self.is_last, self.tensor = layer.stack, layer.stack == model.stacks - 1, tensor
-        self.probability = model.residual_dropout if model.stacks > 1 else 0.0
-        names.label(self.norm, layer, tensor)
+        self.weight, self.bias = (nn.Parameter(torch.zeros(parameter.shape)) for parameter in layer.parameters)
+        self.spec, self.tensor = spec, tensor
+        names.label(self, layer, tensor)
 
-    def new_cache(self) -> None:
-        """A position is normalised by itself."""
+    def forward(self, states: States) -> States:
+        dropped_SBD = states.last
+        if self.training:
+            dropped_SBD = dropped_SBD * _mask(dropped_SBD, states.facts_B3, self.spec, HEAD_SITE)
+        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
+        added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
+        return states._replace(scores=self.tensor.all_positions(products.linear(dropped_SBD, weight, bias / added)))
 
-    def forward(self, inputs: tuple[Tensor, ...], _cache: None = None) -> tuple[Tensor, ...]:
-        *states, facts_B3 = inputs
-        normal_SBD = self.norm(states[self.stack])
-        if self.training and self.probability:
-            first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
-            site = FINAL_SITES[self.stack]
-            normal_SBD = dropout.dropout(normal_SBD, facts_B3[:, KEY], site, self.probability, first)
-        if self.is_last:
-            return normal_SBD, facts_B3
-        return (*states[: self.stack], normal_SBD, *states[self.stack + 1 :], facts_B3)
+
+class PooledHead(nn.Module):
+    """A pooler, tanh(dense(first state)), then a linear layer that scores [1, B, O]; dropout before it, and before the
+    dense layer, too, if that is not a pooler that was trained before.
+    """
+
+    def __init__(self, layer: Layer, spec: HeadSpec, tensor: TensorParallel) -> None:
+        super().__init__()
+        dense, *_ = layer.parameters
+        width = dense.shape[0]
+        self.pooler = nn.ModuleDict({"dense": Linear(width, width)})
+        self.add_module(spec.name, Linear(width, spec.outputs))
+        self.spec, self.tensor = spec, tensor
+        names.label(self, layer, tensor)
+
+    def forward(self, states: States) -> States:
+        facts_B3 = states.facts_B3
+        state_1BD = self.tensor.all_positions(states.last[:1])[:1]  # of all ranks' first positions the first
+        if self.spec.kind == "dense":
+            state_1BD = self._drop(state_1BD, facts_B3, HEAD_SITE + 1)
+        state_1BD = self._drop(torch.tanh(self.pooler["dense"](state_1BD)), facts_B3, HEAD_SITE)
+        return states._replace(scores=self.get_submodule(self.spec.name)(state_1BD))
+
+    def _drop(self, state_1BD: Tensor, facts_B3: Tensor, site: int) -> Tensor:
+        return state_1BD * _mask(state_1BD, facts_B3, self.spec, site) if self.training else state_1BD
+
+
+def _mask(hidden_SBD: Tensor, facts_B3: Tensor, spec: HeadSpec, site: int) -> Tensor:
+    """[1, B, D]: one mask per example, shared by its sequences as in the authors' code, and by all positions."""
+    C = spec.sequences
+    key_B = facts_B3[:, KEY].view(-1, C)[:, :1].expand(-1, C).reshape(-1)
+    return dropout.dropout(hidden_SBD.new_ones(1, *hidden_SBD.shape[1:]), key_B, site, spec.dropout)
+
+
+class SentenceHead(nn.Module):
+    """A vector [B, D] for each sentence, of the states of all its tokens; of nli also scores [E, K], W [u; v; |u - v|]
+    + b (Reimers and Gurevych 2019, section 3). The facts say how long a row is, also of a causal model.
+    """
+
+    def __init__(self, layer: Layer, spec: HeadSpec, tensor: TensorParallel) -> None:
+        super().__init__()
+        if layer.parameters:
+            self.weight, self.bias = (nn.Parameter(torch.zeros(parameter.shape)) for parameter in layer.parameters)
+        self.spec, self.tensor = spec, tensor
+        names.label(self, layer, tensor)
+
+    def forward(self, states: States) -> States:
+        length_B = states.facts_B3[:, UNTIL]
+        vectors_BD = pooled(states.last, length_B, self.spec.kind, self.tensor)  # type: ignore[arg-type]
+        if self.spec.loss != "nli":
+            return states._replace(vectors_BD=vectors_BD)
+        u_ED, v_ED = vectors_BD.view(-1, 2, vectors_BD.shape[-1]).unbind(1)
+        features_EF = torch.cat([u_ED, v_ED, (u_ED - v_ED).abs()], dim=-1)
+        scores_EK = products.linear(features_EF.to(self.weight.dtype), self.weight, self.bias)
+        return states._replace(vectors_BD=vectors_BD, scores=scores_EK)
+
+
+def pooled(hidden_SBD: Tensor, length_B: Tensor, pooling: AnyPooling, tensor: TensorParallel) -> Tensor:
+    """fp32 [B, D]: of each row's first `length_B` states, control symbols included, the mean, the largest value of each
+    channel (max), the first state (cls), the sum divided by the root of their number (mean_sqrt_len_tokens), the mean
+    weighted with 1, 2, 3, ... (weightedmean), or the last state (lasttoken). Sequence-parallel ranks pool their own
+    positions, then together.
+    """
+    if pooling == "cls":
+        return tensor.all_positions(hidden_SBD[:1])[0].float()  # of all ranks' first positions the first
+    first = tensor.rank * len(hidden_SBD) if tensor.sequence else 0
+    position_S1 = torch.arange(first, first + len(hidden_SBD), device=hidden_SBD.device).unsqueeze(1)
+    is_token_SB1 = (position_S1 < length_B).unsqueeze(-1)
+    wide_SBD = hidden_SBD.float()
+    if pooling == "max":
+        lowest = torch.finfo(torch.float32).min
+        found_1BD = wide_SBD.masked_fill(~is_token_SB1, lowest).max(0, keepdim=True).values
+        return tensor.all_positions(found_1BD).max(0).values
+    length_B1 = length_B.unsqueeze(-1)
+    divisor_B1 = length_B1
+    if pooling == "mean_sqrt_len_tokens":
+        divisor_B1 = length_B1.sqrt()
+    elif pooling == "weightedmean":
+        wide_SBD = wide_SBD * (position_S1 + 1).unsqueeze(-1)
+        divisor_B1 = length_B1 * (length_B1 + 1) / 2
+    elif pooling == "lasttoken":
+        is_token_SB1 = (position_S1 == length_B - 1).unsqueeze(-1)
+        divisor_B1 = torch.ones_like(length_B1)
+    sum_1BD = wide_SBD.masked_fill(~is_token_SB1, 0.0).sum(0, keepdim=True)
+    return tensor.all_positions(sum_1BD).sum(0) / divisor_B1

@@ -16,9 +16,8 @@ from megatron.core.model_parallel_config import ModelParallelConfig
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import products
-from gpt1_ds.model.activation import bias_activation
+from gpt1_ds.model.kernels.gelu import bias_activation
 
 Activation = Literal["gelu_tanh", "gelu", "relu", "gated_gelu"]
 
@@ -177,37 +176,3 @@ class RowParallel(tensor_parallel.RowParallelLinear):
             return nn.functional.linear(x_SBI, self.weight, self.bias)  # the bias costs nothing within the product
         output_SBD, bias_D = super().forward(x_SBI)
         return output_SBD if bias_D is None else output_SBD + self.tensor.replicated(bias_D)  # type: ignore[no-any-return]
-
-
-class LayerNorm(nn.LayerNorm):
-    """Over the last axis, biased variance, `eps` inside the root."""
-
-    def __init__(self, width: int, eps: float, tensor: TensorParallel) -> None:
-        super().__init__(width, eps)
-        self.tensor = tensor
-
-    def forward(self, x_SBD: Tensor) -> Tensor:
-        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
-        return nn.functional.layer_norm(x_SBD, self.normalized_shape, weight, bias, self.eps)
-
-
-class RmsNorm(nn.Module):
-    """w x / sqrt(mean(x^2) + eps) over the last axis, the mean in fp32 (Zhang and Sennrich 2019)."""
-
-    def __init__(self, width: int, eps: float, tensor: TensorParallel) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps, self.tensor = eps, tensor
-
-    def forward(self, x_SBD: Tensor) -> Tensor:
-        wide_SBD = x_SBD.float()
-        normal_SBD = wide_SBD * torch.rsqrt(wide_SBD.square().mean(-1, keepdim=True) + self.eps)
-        return self.tensor.replicated(self.weight) * normal_SBD.to(x_SBD.dtype)
-
-
-Norm = LayerNorm | RmsNorm
-
-
-def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
-    kind = LayerNorm if model.norm_kind == "layer" else RmsNorm
-    return kind(model.width, model.norm_eps, tensor)

@@ -1,6 +1,7 @@
-"""Losses on the last stage: (outputs, labels) -> fp32 scalar.
+"""Losses on the last stage: (what the heads made of the states, labels) -> fp32 scalar.
 
-Shapes: S positions, B rows, D width, V vocabulary rows on this rank, E examples of C rows each, K classes or choices.
+Shapes: S positions, B rows, D width, V vocabulary rows on this rank, E examples of C rows each, K classes or choices, G
+examples of a group.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
-from gpt1_ds.model.hits import head_hits, token_scores
+from gpt1_ds.model.kernels.cross_entropy import chunk_logits, head_hits, head_loss, token_scores
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.sentence_loss import SentenceLoss
+from gpt1_ds.model.states import States
+
+SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' library of sentence vectors
 
 
 class Loss(Protocol):
@@ -27,7 +30,7 @@ class Loss(Protocol):
     scores: list[Tensor]
     measures: list[dict[str, Tensor]]
 
-    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor: ...
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
 
 
 def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
@@ -40,8 +43,8 @@ def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) ->
 
 
 class LanguageLoss:
-    """Tokens are predicted. Outputs: the last states [S, B, D], the tied weights [V, D] that make logits of them, and
-    of a masked head the logits' bias [V]. Labels: tokens [S, B] and their weights [S, B]; or, where few positions
+    """Tokens are predicted, by the last states [S, B, D], the weights [V, D] that make logits of them, and of a masked
+    head the logits' bias [V]. Labels: tokens [S, B] and their weights [S, B]; or, where few positions
     count, which ones of a row [M, B], and their tokens and weights [M, B].
 
     The weights are worked out on the host from the whole global batch, so that the mean over micro-batches and
@@ -53,15 +56,15 @@ class LanguageLoss:
         self.scores: list[Tensor] = []
         self.measures: list[dict[str, Tensor]] = []
 
-    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
-        hidden_SBD, weight_VD, *biases = outputs
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        hidden_SBD, weight_VD, bias_V = states.last, states.weight_VD, states.bias_V
+        assert weight_VD is not None, "a language model has a head"
         *places, labels_SB, weights_SB = labels
         for at_MB in places:
             hidden_SBD = hidden_SBD[at_MB, torch.arange(at_MB.shape[1], device=at_MB.device)]  # [M, B, D]
         first = self.tensor.rank * len(weight_VD)
         real = min(max(0, self.vocab_size - first), len(weight_VD))
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
-        bias_V = biases[0] if biases else None
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
         loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V)
         if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
@@ -76,24 +79,25 @@ class TextLoss(LanguageLoss):
     (nats), and 1 where each has the highest logit, so that the model would write them by itself.
     """
 
-    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         if not torch.is_grad_enabled():
-            hidden_SBD, weight_VD, labels_SB, counted_SB = *outputs, labels[0], labels[1] > 0
+            hidden_SBD, weight_VD, labels_SB, counted_SB = states.last, states.weight_VD, labels[0], labels[1] > 0
+            assert weight_VD is not None, "a language model has a head"
             real = min(max(0, self.vocab_size - self.tensor.rank * len(weight_VD)), len(weight_VD))
             chunks = chunk_logits(hidden_SBD.flatten(0, 1), weight_VD, None)
             found = token_scores(chunks, labels_SB.flatten(), real, self.tensor)
             log_SB, highest_SB = (part.view_as(labels_SB) for part in found)
             all_B = (highest_SB | ~counted_SB).all(0)
             self.scores.append(torch.stack([(log_SB * counted_SB).sum(0), all_B.float()], 1))
-        return super().__call__(outputs, labels)
+        return super().__call__(states, labels)
 
 
 class TaskLoss:
     """L3 = L2 + lm_coefficient x L1 (equation 5 of the paper). L2 is the cross-entropy, of a score the squared error.
 
-    Outputs: the language model's (unread where lm_coefficient is 0), then scores [S, B, O]. Labels: those of
-    the language model's loss; the position that is read [B]; the target distribution or score [E, K] and the
-    weight [E] of each example. All weights come from the host and the whole global batch.
+    The head's scores are [S, B, O]. Labels: those of the language model's loss; the position that is read [B]; the
+    target distribution or score [E, K] and the weight [E] of each example. All weights come from the host and the whole
+    global batch.
     """
 
     def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
@@ -101,10 +105,10 @@ class TaskLoss:
         self.scores: list[Tensor] = []
         self.measures = language.measures
 
-    def __call__(self, outputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
-        *language, scores_SBO = outputs
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
         *tokens, at_B, targets_EK, weights_E = labels
-        scores_EK = self.scores_at(scores_SBO, at_B)
+        assert states.scores is not None, "a task has a head"
+        scores_EK = self.scores_at(states.scores, at_B)
         self.scores.append(scores_EK.detach())
         if self.spec.is_value:
             loss_E = (scores_EK - targets_EK).square().sum(-1)
@@ -115,7 +119,7 @@ class TaskLoss:
             *tokens, weights_SB = tokens
             # in the weights, not after the sum: a loss whose gradient is 1 has nothing to scale on its way back
             pair_loss = loss
-            loss = loss + self.language(tuple(language), (*tokens, self.spec.lm_coefficient * weights_SB))
+            loss = loss + self.language(states, (*tokens, self.spec.lm_coefficient * weights_SB))
             if self.measures and not torch.is_grad_enabled():
                 hits = ((scores_EK.argmax(-1) == targets_EK.argmax(-1)) * weights_E).sum()
                 self.measures[-1] |= {"pair_loss": pair_loss, "pair_accuracy": hits}
@@ -127,3 +131,51 @@ class TaskLoss:
         if self.spec.choice:
             return scores_BO.view(-1, self.spec.sequences)
         return scores_BO.view(-1, self.spec.sequences, self.spec.outputs).sum(1)
+
+
+class SentenceLoss:
+    """What trains sentence vectors [B, D] (Reimers and Gurevych 2019, section 3), and the cosine that judges them. Of
+    nli there are also scores [E, K]. Labels: those of the language model's loss and a position (unread); targets [E,
+    K]; the weight [E] of each example.
+
+    A target of one column is the pair's score from 0 to 1, whatever the loss is: its squared difference from the cosine
+    counts. Scores are the cosines [E, 1] of the first two texts.
+
+        nli       cross-entropy of the logits
+        triplet   max(|a - p| - |a - n| + margin, 0), Euclid's distances
+        cosine    (cos(u, v) - score)^2
+        ranking   cross-entropy of SCALE x cos(u, v) over the second texts v of the example's group of G
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        self.spec = spec
+        self.scores: list[Tensor] = []
+        self.measures: list[dict[str, Tensor]] = []
+
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        vectors_BD, logits_EK = states.vectors_BD, states.scores
+        assert vectors_BD is not None, "sentences have a head that pools"
+        *_, targets_EK, weights_E = labels
+        texts = vectors_BD.view(len(weights_E), -1, vectors_BD.shape[-1]).unbind(1)  # C of [E, D]
+        cosine_E = F.cosine_similarity(texts[0], texts[1], dim=-1)
+        self.scores.append(cosine_E.detach().unsqueeze(1))
+        if targets_EK.shape[1] == 1:
+            loss_E = (cosine_E - targets_EK[:, 0]).square()
+        elif logits_EK is not None:  # nli
+            loss_E = -(targets_EK * logits_EK.float().log_softmax(-1)).sum(-1)
+        elif self.spec.loss == "triplet":
+            near_E, far_E = (F.pairwise_distance(texts[0], other) for other in texts[1:])
+            loss_E = (near_E - far_E + self.spec.margin).relu()
+        else:
+            loss_E = _ranking(texts[0], texts[1], self.spec.group)
+        loss: Tensor = (loss_E * weights_E).sum()
+        return loss
+
+
+def _ranking(u_ED: Tensor, v_ED: Tensor, group: int) -> Tensor:
+    """[E]: a group never reaches beyond a micro-batch, so that no layout changes it."""
+    u_NGD, v_NGD = (F.normalize(part, dim=-1).unflatten(0, (-1, group)) for part in (u_ED, v_ED))
+    cosine_NGG = u_NGD @ v_NGD.transpose(1, 2)
+    right_NG = (SCALE * cosine_NGG).log_softmax(-1).diagonal(dim1=1, dim2=2)
+    loss_E: Tensor = -right_NG.flatten()
+    return loss_E

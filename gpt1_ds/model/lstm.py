@@ -19,6 +19,7 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names, products
 from gpt1_ds.model.layers import Linear, TensorParallel
+from gpt1_ds.model.states import States
 
 INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
 
@@ -44,7 +45,7 @@ class Cell(nn.LSTM):
 
 
 class Lstm(nn.Module):
-    """(embeddings [S, B, D], facts) -> (hidden [S, B, D], facts)."""
+    """The cell, and a linear layer after it: from embeddings [S, B, D] to states [S, B, D]."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
@@ -57,8 +58,8 @@ class Lstm(nn.Module):
     def new_cache(self) -> Recurrence:
         return Recurrence()
 
-    def forward(self, inputs: tuple[Tensor, Tensor], cache: Recurrence | None = None) -> tuple[Tensor, Tensor]:
-        x_SBD, facts_B3 = inputs
+    def forward(self, states: States, cache: Recurrence | None = None) -> States:
+        x_SBD, facts_B3 = states.last, states.facts_B3
         if self.training:
             x_SBD = dropout.dropout(x_SBD, facts_B3[:, KEY], INPUT_SITE, self.probabilities[0])
         state_SBU, last = self.cell(x_SBD, cache.state if cache is not None else None)
@@ -67,4 +68,4 @@ class Lstm(nn.Module):
         hidden_SBD = self.out(state_SBU)
         if self.training:
             hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], OUTPUT_SITE, self.probabilities[1])
-        return hidden_SBD, facts_B3
+        return States(hidden_SBD, facts_B3)

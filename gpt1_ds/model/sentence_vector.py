@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt1_ds.model.heads import AnyPooling, pooled
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.sentence_head import AnyPooling, pooled
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by the names that torch gives their classes
     **{"Identity": lambda value: value, "Tanh": torch.tanh, "ReLU": F.relu, "GELU": F.gelu},

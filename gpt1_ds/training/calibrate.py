@@ -24,9 +24,11 @@ from gpt1_ds.engine.optimizer import AdamW
 from gpt1_ds.engine.process_groups import connect
 from gpt1_ds.engine.session import share_cores
 from gpt1_ds.launcher import launch
-from gpt1_ds.model import attention, dropout
-from gpt1_ds.model.activation import bias_activation
-from gpt1_ds.model.cross_entropy import chunk_loss
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.cross_entropy import chunk_loss
+from gpt1_ds.model.kernels.gelu import bias_activation
+from gpt1_ds.model.kernels.inputs import Drop
 from gpt1_ds.plan.machine import Link, Machine, Speeds
 from gpt1_ds.tracking.throughput import peak_tflops
 
@@ -164,7 +166,7 @@ class _Bench:
         heads, positions = (8, 512) if not self.cuda else (256, 512)
         q, k, v = (self._random(heads, positions, 64, dtype=dtype).requires_grad_() for _ in range(3))
         key_G = torch.ones(heads, dtype=torch.int32, device=self.device)
-        mask = attention.Mask(key_G, key_G, dropout.threshold(0.1), dropout.scale(0.1), positions // 2)
+        mask = Drop(key_G, key_G, dropout.threshold(0.1), dropout.scale(0.1), positions // 2)
 
         def forward() -> Tensor:
             return kernel(q, k, v, mask) if kernel else attention.fused(q, k, v, 0.1 if self.cuda else 0.0)

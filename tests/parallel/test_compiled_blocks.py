@@ -24,7 +24,7 @@ def compiled_here(engine: Any, config: Any) -> list[tuple[int, float]]:
     from torch._dynamo import trace_rules
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    from gpt1_ds.model.block import Block
+    from gpt1_ds.model.transformer import Block
 
     # sequence parallelism asks CUDA for its device; what stands there on a CPU is no function of torch, but inlined
     trace_rules.get_torch_obj_rule_map().pop(torch.cuda.current_device, None)
@@ -48,6 +48,7 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
     import torch
 
     from gpt1_ds.model.dropout import row_keys
+    from gpt1_ds.model.states import States
     from gpt1_ds.objectives.base import row_facts
 
     draw = torch.Generator().manual_seed(length)
@@ -57,13 +58,13 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
     engine.module.train()
     trained = x_SBD.requires_grad_()
     for block in blocks:
-        trained, _ = block((trained, facts_B3))
+        trained = block(States(trained, facts_B3)).last
     gradients = torch.autograd.grad((trained * weight_SBD).sum(), [x_SBD, *parameters])
     engine.module.eval()
     evaluated = x_SBD.detach()
     with torch.no_grad():
         for block in blocks:
-            evaluated, _ = block((evaluated, facts_B3))
+            evaluated = block(States(evaluated, facts_B3)).last
     return [trained.detach(), *gradients, evaluated]
 
 

@@ -22,7 +22,7 @@ STEPS, MICRO_BATCHES = 3, 4
 @contextlib.contextmanager
 def counted() -> Iterator[dict[str, int]]:
     """Backward passes of this rank's blocks, and how many blocks it has."""
-    from gpt1_ds.model.block import Block
+    from gpt1_ds.model.transformer import Block
 
     found = {"passes": 0, "blocks": 0}
 
@@ -42,19 +42,12 @@ def counted() -> Iterator[dict[str, int]]:
         Block.__init__ = make  # type: ignore[method-assign]
 
 
-def count_here(config: Config, apart: bool) -> dict[str, int]:
+def count_here(config: Config) -> dict[str, int]:
     """Runs on every rank: fine-tuning."""
-    from gpt1_ds.architecture.architecture import Architecture
     from gpt1_ds.training import finetune
 
-    groups = Architecture.groups
-    if apart:  # a cut between the task head and the tied head, whose inputs are both outputs of the first stage
-        Architecture.groups = lambda self: [[*self.layers[:-1]], [self.layers[-1]]]  # type: ignore[method-assign]
-    try:
-        with counted() as found:
-            assert finetune.finetune(config) == 0
-    finally:
-        Architecture.groups = groups  # type: ignore[method-assign]
+    with counted() as found:
+        assert finetune.finetune(config) == 0
     return found
 
 
@@ -67,8 +60,7 @@ def count_two_stacks_here(overrides: list[str]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_blocks_run_backward_once(apart: bool, tiny_data: Path, tmp_path: Path) -> None:
+def test_blocks_run_backward_once(tiny_data: Path, tmp_path: Path) -> None:
     words = [
         *finetuning.make_task(tmp_path / "task", "pair", train=24, dev=2),
         *(f"task.tokenizer={tiny_data.parent / 'tokenizer'}", "parallel.pipeline=2", f"train.steps={STEPS}"),
@@ -78,7 +70,7 @@ def test_blocks_run_backward_once(apart: bool, tiny_data: Path, tmp_path: Path) 
     assert config.task is not None
     assert config.task.lm_coefficient > 0
     config = replace(config, train=replace(config.train, micro_batch=config.train.global_batch // MICRO_BATCHES))
-    ranks = launch.run("tests.parallel.test_shared_graph:count_here", (config, apart), 2)
+    ranks = launch.run("tests.parallel.test_shared_graph:count_here", (config,), 2)
     assert sum(rank["blocks"] for rank in ranks) == 2
     for rank in ranks:
         assert rank["passes"] == rank["blocks"] * STEPS * MICRO_BATCHES

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt1_ds.model import attention, dropout
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.inputs import Drop
 from tools.bench.head import peak_bytes
 from tools.bench.ours import connect, gpt1
 from tools.bench.rows import Options, Ratio, Row, ratio, seconds, take_turns
@@ -60,7 +62,7 @@ def exact_of(rows: int, heads: int) -> Way:
             return attention.exact(q_GSH, k_GSH, v_GSH, None)
         key_BN, second_BN = dropout.site_keys(torch.arange(rows, device=q_GSH.device), 1, 0, heads)
         limit, scale = dropout.threshold(share), dropout.scale(share)
-        mask = attention.Mask(key_BN.flatten(), second_BN.flatten(), limit, scale, (q_GSH.shape[1] + 1) // 2)
+        mask = Drop(key_BN.flatten(), second_BN.flatten(), limit, scale, (q_GSH.shape[1] + 1) // 2)
         return attention.exact(q_GSH, k_GSH, v_GSH, mask)
 
     return way

@@ -18,12 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.model.heads import TokenEmbedding
+from gpt1_ds.model.embeddings import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import LanguageLoss
+from gpt1_ds.model.states import States
 from tools.bench import matrix
 from tools.bench.ours import connect, gpt1
 from tools.bench.rows import Options, Ratio, Row, ratio, seconds, take_turns, wait_for
@@ -45,7 +47,8 @@ class Head:
 
     def ours(self) -> Tensor:
         loss = LanguageLoss(self.tokens.vocab_size, self.tensor)
-        return loss(self.tokens.projection(self.hidden_SBD), (self.labels_SB, self.weights_SB))
+        states = States(self.hidden_SBD, torch.zeros(self.hidden_SBD.shape[1], COLUMNS, dtype=torch.int64))
+        return loss(self.tokens.project(states), (self.labels_SB, self.weights_SB))
 
     def plain(self) -> Tensor:
         weight = self.tokens.weight[: self.tokens.vocab_size]

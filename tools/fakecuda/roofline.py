@@ -59,9 +59,9 @@ def category(kernel: Kernel) -> str:
     if kernel.name.startswith("softmax_"):
         return LOSS
     files = {caller.partition(":")[0] for caller in kernel.callers}
-    if "attention.py:_keep" in kernel.callers or "multi_head.py:_mask" in kernel.callers:
+    if "attention_cpu.py:_keep" in kernel.callers or "transformer.py:_head_drop" in kernel.callers:
         return MASKS
-    if "attention.py" in files:
+    if files & {"attention.py", "attention_cpu.py"}:
         return ATTENTION
     if "dropout.py" in files:
         return DROPOUT

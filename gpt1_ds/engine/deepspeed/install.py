@@ -76,4 +76,4 @@ def _spare_reads(optimizer: Any, outcome: Outcome) -> None:
 
 
 def _nothing(partition_gradients: bool = True) -> None:
-    """Replaces DeepSpeed's search for a gradient that is not finite: the norm is not finite then, and is read anyway."""
+    """Replaces DeepSpeed's search for a gradient that is not finite: the norm, which is read anyway, is not then."""

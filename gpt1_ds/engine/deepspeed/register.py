@@ -287,7 +287,7 @@ RELIED_ON = (
     Private(
         "torch",
         ("_softmax_backward_data",),
-        "model/blocked_attention.py",
+        "model/kernels/attention_cpu.py",
         "the gradient of a softmax, written into memory that is there",
         "tests/parallel/test_gradients.py",
     ),

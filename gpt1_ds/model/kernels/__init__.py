@@ -1,14 +1,17 @@
-"""Kernels in Triton for CUDA devices; on a CPU, and where they cannot run, torch computes the same.
+"""The operations that this program computes itself, each in two ways: `X.py` defines the operation, says which device
+computes it how, and has the CPU's way (attention's is attention_cpu.py); `X_triton.py` has the kernels for CUDA
+devices.
 
-Modules beside this file import triton and are themselves imported only where `available` says so.
+A module with triton in its name imports triton, and is itself imported only where `available` says so.
 """
 
 from __future__ import annotations
 
+import importlib
 from functools import lru_cache
+from types import ModuleType
 
 import torch
-from torch import Tensor
 
 from gpt1_ds.common import log
 from gpt1_ds.model.proof import proven
@@ -17,8 +20,8 @@ LEAST_CAPABILITY = (8, 0)  # bf16 matrix products and asynchronous copies
 
 
 def available(device: torch.device) -> bool:
-    """Whether tensors on `device` are computed by these kernels: where they can run, and are proven. Where a GPU cannot
-    run them, rank 0 says why, once.
+    """Returns whether Triton computes tensors on `device`: where it can, and is proven. Where a GPU cannot run the
+    kernels, rank 0 says why, once.
     """
     if device.type != "cuda":
         return False
@@ -28,18 +31,9 @@ def available(device: torch.device) -> bool:
     return reason is None and proven(device)
 
 
-def empty_heads(x_GSH: Tensor) -> Tensor:
-    """Memory for a result of this shape, laid out as [S, G, H], so that [S, B, width] is a view of it."""
-    heads, positions, width = x_GSH.shape
-    return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
-
-
-def attention_results(q_GSH: Tensor) -> tuple[Tensor, Tensor]:
-    """What attention gives on a GPU, without values: out [G, S, H], and the log-sum-exp of each query's scores fp32
-    [G, S]. Where torch computes it the second has no values at all; a compiled graph, which may be kept on disk, serves
-    the kernels and torch.
-    """
-    return empty_heads(q_GSH), q_GSH.new_empty(q_GSH.shape[:2], dtype=torch.float32)
+def module(name: str) -> ModuleType:
+    """Returns this package's module of that name, which imports triton."""
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 @lru_cache(maxsize=16)

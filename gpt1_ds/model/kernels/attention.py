@@ -1,205 +1,175 @@
-"""Attention with the hashed dropout mask as Triton kernels, which hold no score and no mask in memory.
+"""Attention, three ways of computing the same thing.
 
-A tile is M queries by N keys. The forward kernel goes over a query tile's keys with a running maximum and sum (Milakov
-and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp; the backward kernels (attention_backward.py)
-compute a tile again. No kernel adds up atomically, so every result repeats to the bit. The mask is model/dropout.py's,
-computed in registers: the same elements are dropped on every layout and device.
+`exact`   our own kernels: blocks on a CPU (attention_cpu.py), Triton on a GPU (attention_triton.py); dropout from the
+          hashed mask, so every layout drops the same probabilities
+`fused`   torch's scaled_dot_product_attention with its own dropout (CUDA); same-layout resume is exact, layouts agree
+          statistically
+`cached`  one or a few new positions against a key/value cache (sampling; no dropout)
 
-Results lie in memory as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
-the channels of a head lie together.
+`exact` is one operation of torch's dispatcher, forward and backward: a compiler puts it into its graph unopened. The
+dispatcher knows tensors and numbers alone, so Scores and Drop are taken apart before it and put together behind it.
 
-Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
+Shapes: G = B rows x N local heads, S positions, T keys, H head width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, library
+from torch.utils.flop_counter import register_flop_formula
 
-from gpt1_ds.model.kernels import attention_results
-from gpt1_ds.model.kernels.attention_tile import (
-    address,
-    ends,
-    inside,
-    keep,
-    last_key,
-    mask_key,
-    query_tile,
-    scores,
-    unit,
-)
-
-WIDEST = 128  # channels of a head: wider tiles do not fit registers
+from gpt1_ds.model import kernels
+from gpt1_ds.model.kernels import attention_cpu
+from gpt1_ds.model.kernels.inputs import CAUSAL, Drop, Scores, attention_results, empty_heads
 
 
-@dataclass(frozen=True)
-class Drop:
-    """The mask of one call: two int32[G] keys (dropout.site_keys), the 16-bit limit below which an element is dropped
-    (dropout.threshold), the scale of the others, and the pairs of elements from one query's counters to the next's.
-    """
-
-    key_G: Tensor
-    second_G: Tensor
-    limit: int
-    scale: float
-    pairs: int
+def exact(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, drop: Drop | None, scores: Scores = CAUSAL) -> Tensor:
+    """Returns [G, S, H] with the hashed mask, or without dropout when `drop` is None."""
+    return torch.ops.gpt1_ds.attention(q_GSH, k_GTH, v_GTH, *_apart(q_GSH, scores, drop))[0]  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Visible:
-    """Key j is visible to query i if j < until of its row, or, where `causal`, if j <= i. `until_G` is int32; None is 0
-    everywhere. A query that sees no key gives 0.
-    """
-
-    causal: bool = True
-    until_G: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a kernel is compiled for: queries and keys of a tile, warps of a program, loads under way at once."""
-
-    queries: int
-    keys: int
-    warps: int = 4
-    stages: int = 2
+def fused(
+    q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, probability: float, scores: Scores = CAUSAL, seed: int = 0
+) -> Tensor:
+    """SDPA on [G, S, H]; its dropout draws from the device's generator, which is set to `seed` first. No bias."""
+    if probability:
+        device = q_GSH.device
+        generators = torch.cuda.default_generators if device.type == "cuda" else [torch.default_generator]
+        generators[device.index or 0].manual_seed(seed)
+    q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
+    causal = scores.causal and scores.until_G is None
+    visible = None if causal else scores.visible(q_GSH.shape[1], k_GTH.shape[1], q_GSH.device)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, dropout_p=probability, is_causal=causal, scale=scores.factor_of(q_GSH)
+    ).squeeze(0)
 
 
-# By size of an element and width of a head. On sm_80, sm_90 and sm_100 none spills, and all fit the shared memory of
-# any GPU from 8.0 on: tools/results/kernels.json. (Three TF32 products for fp32 spill.)
-TILES = {
-    "half": {16: Tile(64, 64), 32: Tile(64, 64), 64: Tile(64, 64), 128: Tile(64, 32, warps=8)},
-    "fp32": {16: Tile(32, 32), 32: Tile(32, 32), 64: Tile(16, 16, warps=8), 128: Tile(16, 16, warps=8)},
-}
-BEFORE_HOPPER = {64: Tile(64, 32), 128: Tile(32, 64, warps=8)}  # for "half": products there read registers
-HOPPER = (9, 0)
-PRECISION = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}  # of products; read for fp32 alone
-UNSPECIALISED = ("G", "heads", "S", "T", "limit", "pairs")  # numbers that need no kernel for each kind of value
+def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, scores: Scores = CAUSAL) -> Tensor:
+    """The last S of T positions attend to what they see; no dropout. The bias is of these positions, [N, S, T]."""
+    (groups, positions, _), keys = q_GSH.shape, k_GTH.shape[1]
+    mask = None  # a single position sees everything before it
+    if positions > 1 or scores.until_G is not None:
+        mask = scores.visible(positions, keys, q_GSH.device)
+    if scores.bias_NST is not None:
+        bias_GST = scores.bias_NST.repeat(groups // len(scores.bias_NST), 1, 1)
+        mask = (bias_GST if mask is None else bias_GST.masked_fill(~mask, -math.inf)).to(q_GSH.dtype)
+    q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scores.factor_of(q_GSH)).squeeze(0)
 
 
-def supports(width: int, dtype: torch.dtype) -> bool:
-    """Whether the kernels compute heads of this width: even, 16 to 128 channels."""
-    return width % 2 == 0 and 16 <= width <= WIDEST and dtype in (torch.float32, torch.bfloat16, torch.float16)
+def _define() -> None:
+    """Defines `torch.ops.gpt1_ds.attention` and its backward pass. Its second result is kept for the way back."""
+    rest = "Tensor? until, Tensor? bias, Tensor? key, Tensor? second, bool causal, float factor, "
+    rest += "int limit, float scale, int pairs"
+    library.define("gpt1_ds::attention", f"(Tensor q, Tensor k, Tensor v, {rest}) -> (Tensor, Tensor)")
+    library.define(
+        "gpt1_ds::attention_backward",
+        f"(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor kept, {rest}) -> "
+        "(Tensor, Tensor, Tensor, Tensor)",
+    )
+    library.impl("gpt1_ds::attention", "cpu", _forward_on_cpu)
+    library.impl("gpt1_ds::attention_backward", "cpu", _backward_on_cpu)
+    library.impl("gpt1_ds::attention", "cuda", _forward_on_gpu)
+    library.impl("gpt1_ds::attention_backward", "cuda", _backward_on_gpu)
+    library.register_fake("gpt1_ds::attention", _shapes)
+    library.register_fake("gpt1_ds::attention_backward", _gradient_shapes)
+    library.register_autograd("gpt1_ds::attention", _gradients, setup_context=_keep_inputs)
+    register_flop_formula(torch.ops.gpt1_ds.attention)(partial(_flops, 2))
+    register_flop_formula(torch.ops.gpt1_ds.attention_backward)(_backward_flops)
 
 
-def forward(
-    q_GSH: Tensor,
-    k_GTH: Tensor,
-    v_GTH: Tensor,
-    visible: Visible,
-    drop: Drop | None,
-    bias_NST: Tensor | None,
-    factor: float,
-) -> tuple[Tensor, Tensor]:
-    """softmax(factor x q k' + bias) with the mask, times v: (out [G, S, H], fp32 log-sum-exp [G, S] in units of log 2).
-
-    The bias is one per head, for all rows; `factor` is above 0.
-    """
-    assert factor > 0, f"scores are multiplied with {factor}"
-    q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
-    out, lse_GS = attention_results(q)
-    tile = tile_for(q)
-    grid = (triton.cdiv(q.shape[1], tile.queries) * len(q),)
-    numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
-    forward_kernel[grid](q, k, v, out, lse_GS, *numbers, **options)
-    return out, lse_GS
+def _apart(q_GSH: Tensor, scores: Scores, drop: Drop | None) -> tuple[Any, ...]:
+    """Returns what the operation is given after its tensors, in the order of `rest` above."""
+    key_G, second_G, *numbers = (
+        (None, None, 0, 1.0, 0) if drop is None else (drop.key_G, drop.second_G, drop.limit, drop.scale, drop.pairs)
+    )
+    return scores.until_G, scores.bias_NST, key_G, second_G, scores.causal, scores.factor_of(q_GSH), *numbers
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def forward_kernel(
-    Q, K, V, OUT, LSE, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
-    q_head, q_row, k_head, k_row, bias_head, bias_row,
-    M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One program for each query tile of a head."""
-    g, first, row = query_tile(S, M)
-    until = tl.load(UNTIL + g) if ROWS else 0
-    end = ends(row, until, S, T, CAUSAL)
-    key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
-    here = inside(first, S, M, H, W)
-    q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
-    largest = tl.full([M], float("-inf"), tl.float32)
-    total = tl.zeros([M], tl.float32)
-    out = tl.zeros([M, H], tl.float32)
-    for start in range(0, last_key(first, until, T, M, CAUSAL), N):
-        there = inside(start, T, N, H, W)
-        k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        s = scores(q, k, BIAS, g % heads, row, end, start, factor, bias_head, bias_row, N, BIASED, PRECISION)
-        higher = tl.maximum(largest, tl.max(s, 1) * unit(factor, BIASED))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
-        weight = tl.exp2(s * unit(factor, BIASED) - base[:, None])
-        shrink = tl.exp2(largest - base)
-        total = total * shrink + tl.sum(weight, 1)
-        if DROP:
-            weight = tl.where(keep(row, start, pairs, key, second, limit, N), weight, 0.0)
-        out = out * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
-        largest = higher
-    out = out * tl.where(total == 0.0, 0.0, scale / total)[:, None]
-    lse = tl.where(total == 0.0, float("inf"), largest + tl.log2(total))  # so that the backward pass finds weights of 0
-    tl.store(address(OUT, g, first, W, G * W, M, H), out.to(OUT.dtype.element_ty), mask=here)
-    tl.store(LSE + g * S + row, lse, mask=row < S)
+def together(
+    until_G: Tensor | None, bias_NST: Tensor | None, key_G: Tensor | None, second_G: Tensor | None, causal: bool,
+    factor: float, limit: int, scale: float, pairs: int,
+) -> tuple[Scores, Drop | None]:  # fmt: skip
+    """Returns what `_apart` took apart."""
+    drop = None if key_G is None or second_G is None else Drop(key_G, second_G, limit, scale, pairs)
+    return Scores(factor, until_G, causal, bias_NST), drop
 
 
-def rows_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same numbers, where a kernel can read them: channels side by side, k and v with the same strides."""
-    if q.stride(-1) != 1:
-        q = q.contiguous()
-    if k.stride(-1) != 1 or k.stride() != v.stride():
-        k, v = k.contiguous(), v.contiguous()
-    return q, k, v
+def _forward_on_cpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return attention_cpu.forward(q, k, v, *together(*rest)), q.new_empty(0, dtype=torch.float32)
 
 
-def tile_of(dtype: torch.dtype, width: int, capability: tuple[int, int]) -> Tile:
-    """The tile that all kernels work on."""
-    if dtype == torch.float32:
-        return TILES["fp32"][triton.next_power_of_2(width)]
-    tiles = TILES["half"] if capability >= HOPPER else TILES["half"] | BEFORE_HOPPER
-    return tiles[triton.next_power_of_2(width)]
+def _backward_on_cpu(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, _out: Tensor, _kept: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    return attention_cpu.backward(grad, q, k, v, *together(*rest))
 
 
-def tile_for(q_GSH: Tensor) -> Tile:
-    """That of this tensor's device; in the interpreter, which has none, Hopper's."""
-    capability = torch.cuda.get_device_capability(q_GSH.device) if q_GSH.is_cuda else HOPPER
-    return tile_of(q_GSH.dtype, q_GSH.shape[2], capability)
+def _forward_on_gpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    if _runs_triton(q):
+        return _triton("attention_triton").forward(q, k, v, *together(*rest))  # type: ignore[no-any-return]
+    out, unread = attention_results(q)
+    return out.copy_(attention_cpu.forward(q, k, v, *together(*rest))), unread
 
 
-def arguments(
-    q_GSH: Tensor,
-    k_GTH: Tensor,
-    visible: Visible,
-    drop: Drop | None,
-    bias_NST: Tensor | None,
-    factor: float,
-    tile: Tile,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What every kernel is told after its own tensors: (tensors and numbers, what it is compiled for)."""
-    nothing = q_GSH  # never read
-    until = nothing if visible.until_G is None else visible.until_G
-    mask = (drop.key_G, drop.second_G) if drop else (nothing, nothing)
-    values = (drop.limit, drop.scale, drop.pairs) if drop else (0, 1.0, 0)
-    if bias_NST is not None and bias_NST.stride(-1) != 1:
-        bias_NST = bias_NST.contiguous()
-    biased = (nothing, 1, 0, 0) if bias_NST is None else (bias_NST, len(bias_NST), *bias_NST.stride()[:2])
-    bias, heads, *bias_strides = biased
-    sizes = (len(q_GSH), heads, q_GSH.shape[1], k_GTH.shape[1])
-    numbers = (until, *mask, bias, *sizes, factor, *values, *q_GSH.stride()[:2], *k_GTH.stride()[:2], *bias_strides)
-    return numbers, {
-        "M": tile.queries,
-        "N": tile.keys,
-        "H": triton.next_power_of_2(q_GSH.shape[2]),
-        "W": q_GSH.shape[2],
-        "CAUSAL": visible.causal,
-        "ROWS": visible.until_G is not None,
-        "DROP": drop is not None,
-        "BIASED": bias_NST is not None,
-        "PRECISION": PRECISION[q_GSH.dtype],
-        "num_warps": tile.warps,
-        "num_stages": tile.stages,
-    }
+def _backward_on_gpu(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, kept: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    if _runs_triton(q):
+        return _triton("attention_triton_backward").backward(grad, q, k, v, out, kept, *together(*rest))  # type: ignore[no-any-return]
+    *gradients, of_bias = attention_cpu.backward(grad, q, k, v, *together(*rest))
+    return *(empty_heads(one).copy_(one) for one in gradients), of_bias
+
+
+def _runs_triton(q: Tensor) -> bool:
+    """Returns whether the Triton kernels can compute this attention."""
+    return kernels.available(q.device) and bool(_triton("attention_triton").supports(q.shape[-1], q.dtype))
+
+
+def _triton(name: str) -> ModuleType:
+    return kernels.module(name)
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    if q.is_cuda:
+        return attention_results(q)
+    return q.new_empty(q.shape), q.new_empty(0, dtype=torch.float32)
+
+
+def _gradient_shapes(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, kept: Tensor, until: Tensor | None,
+    bias: Tensor | None, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    of_bias = q.new_empty(0) if bias is None else bias.new_empty(bias.shape)
+    return (*(_shapes(x, x, x)[0] for x in (q, k, v)), of_bias)
+
+
+def _flops(products: int, q_GSH: tuple[int, int, int], k_GTH: tuple[int, int, int], *_: Any, **__: Any) -> int:
+    """As torch's counter counts its own causal attention: the full square of every product."""
+    heads, positions, width = q_GSH
+    return products * 2 * heads * positions * k_GTH[1] * width
+
+
+def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
+    """The scores again, and four gradients."""
+    return _flops(5, *shapes)
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, until_G, bias_NST, key_G, second_G, *ctx.numbers = inputs
+    ctx.save_for_backward(q, k, v, *output, until_G, bias_NST, key_G, second_G)
+    ctx.biased = bias_NST is not None
+
+
+def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *gradients, of_bias = torch.ops.gpt1_ds.attention_backward(grad_GSH, *ctx.saved_tensors, *ctx.numbers)
+    return *gradients, None, of_bias if ctx.biased else None, *(None,) * 7
+
+
+_define()

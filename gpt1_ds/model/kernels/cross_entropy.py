@@ -1,108 +1,223 @@
-"""The softmax of the loss over one chunk of logits as a Triton kernel: read once for the sums, once for the gradient.
+"""The tied head and its cross-entropy as one operation, a chunk of tokens at a time; for evaluations also how often the
+highest logit is that of the right token, and how likely that is.
 
-One program has one token. It goes over the token's columns with a running maximum and sum; where one rank has all
-columns, the same program writes the gradient over them, while they still lie in the GPU's cache.
+Logits are by far the largest tensor of a small model. Here only a chunk's are there at once; their gradient is written
+over them and multiplied out at once, so the backward pass has nothing left to do but to scale its result. (The loss is
+the end of the graph, so its gradient is one number.) Within a chunk the softmax goes a few rows at a time, so that its
+fp32 numbers stay in the CPU's cache; on a GPU a kernel reads each logit twice and writes it once.
 
-Shapes: C tokens of the chunk, V columns on this rank, of which the first `real` are no padding.
+Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary columns on this rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-BLOCK, WARPS = 4096, 8  # columns that a program works on at once; its warps
+from gpt1_ds.architecture.blocking import LOSS_LOGITS, chunk_tokens
+from gpt1_ds.model import kernels, products
+from gpt1_ds.model.layers import TensorParallel
 
-
-@torch.library.custom_op("gpt1_ds::softmax_sums", mutates_args=())
-def sums(logits_CV: Tensor, labels_C: Tensor, first: int, real: int) -> Tensor:
-    """fp32 [2, C]: log-sum-exp over this rank's columns, and the label's logit, 0 where another rank has it.
-
-    `labels_C` are int64 columns of the whole vocabulary, `first` of which is this rank's column 0. A rank of padding
-    alone gives -inf.
-    """
-    sums_2C = logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
-    _launch(logits_CV, labels_C, sums_2C, sums_2C, first, real, 0.0, read=True, write=False)
-    return sums_2C
+HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
 
 
-@torch.library.custom_op("gpt1_ds::softmax_gradient", mutates_args=("logits_CV",))
-def gradient(
-    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, logsumexp_C: Tensor, first: int, real: int, unit: float
-) -> None:
-    """Over the logits: unit x weight x (probability - 1 at the label), by the log-sum-exp over all ranks' columns."""
-    _launch(logits_CV, labels_C, logsumexp_C, weights_C, first, real, unit, read=False, write=True)
-
-
-@torch.library.custom_op("gpt1_ds::softmax_sums_and_gradient", mutates_args=("logits_CV",))
-def sums_and_gradient(
-    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, first: int, real: int, unit: float
-) -> Tensor:
-    """Both in one, where this rank has all columns."""
-    sums_2C = logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
-    _launch(logits_CV, labels_C, sums_2C, weights_C, first, real, unit, read=True, write=True)
-    return sums_2C
-
-
-@sums.register_fake
-def _(logits_CV: Tensor, labels_C: Tensor, first: int, real: int) -> Tensor:
-    return logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
-
-
-@sums_and_gradient.register_fake
-def _(logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, first: int, real: int, unit: float) -> Tensor:
-    return logits_CV.new_empty(2, len(logits_CV), dtype=torch.float32)
-
-
-def _launch(
-    logits_CV: Tensor,
-    labels_C: Tensor,
-    sums: Tensor,
-    weights_C: Tensor,
-    first: int,
+def head_loss(
+    hidden_TD: Tensor,
+    weight_VD: Tensor,
+    labels_T: Tensor,
+    weights_T: Tensor,
     real: int,
-    unit: float,
-    read: bool,
-    write: bool,
-) -> None:
-    assert logits_CV.stride(1) == 1, "the columns of a token lie together"
-    tokens, columns = logits_CV.shape
-    softmax_kernel[(tokens,)](
-        logits_CV, labels_C, sums, weights_C, logits_CV.stride(0), tokens, columns, real, first, unit,
-        READ=read, WRITE=write, BLOCK=BLOCK, num_warps=WARPS,
-    )  # fmt: skip
+    tensor: TensorParallel,
+    bias_V: Tensor | None = None,
+) -> Tensor:
+    """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T + bias_V`.
+
+    Columns are cut over the tensor-parallel ranks; those after the `real` first ones of this rank are padding. The
+    gradient of `hidden_TD` is this rank's part of a sum over the ranks.
+    """
+    differentiate = torch.is_grad_enabled()
+    return _HeadLoss.apply(hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate)  # type: ignore[no-any-return]
 
 
-@triton.jit(do_not_specialize=["tokens", "columns", "real", "first"])
-def softmax_kernel(
-    LOGITS, LABELS, SUMS, WEIGHTS, stride, tokens, columns, real, first, unit,
-    READ: tl.constexpr, WRITE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """READ: `SUMS` [2, tokens] is written; otherwise its first row is read. WRITE: gradients are written."""
-    token = tl.program_id(0).to(tl.int64)
-    LOGITS += token * stride
-    label = tl.load(LABELS + token) - first
-    if READ:
-        predicted = tl.load(LOGITS + label, mask=(label >= 0) & (label < real), other=0.0).to(tl.float32)
-        largest, total = float("-inf"), 0.0
-        for start in range(0, real, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            logits = tl.load(LOGITS + column, mask=column < real, other=float("-inf")).to(tl.float32)
-            higher = tl.maximum(largest, tl.max(logits, 0))
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            total = total * tl.exp(largest - base) + tl.sum(tl.exp(logits - base), 0)
-            largest = higher
-        logsumexp = largest + tl.log(total)
-        tl.store(SUMS + token, logsumexp)
-        tl.store(SUMS + tokens + token, predicted)
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
+        loss = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
+        ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
+        grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
+        grad_weight_VD = None
+        grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None and differentiate else None
+        factor_VD = products.wide(weight_VD)
+        for tokens, logits_CV in chunk_logits(hidden_TD, factor_VD, bias_V):
+            unit = ctx.unit if differentiate else None
+            loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
+            if grad_hidden_TD is None:
+                continue
+            products.product(logits_CV, factor_VD, grad_hidden_TD[tokens])
+            if grad_bias_V is not None:
+                grad_bias_V += logits_CV.sum(0)
+            rows_VC, columns_CD = products.wide(logits_CV).t(), products.wide(hidden_TD[tokens])
+            if grad_weight_VD is None:
+                grad_weight_VD = rows_VC @ columns_CD
+            else:
+                grad_weight_VD.addmm_(rows_VC, columns_CD)
+        if grad_weight_VD is not None:
+            grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
+        ctx.gradients = (grad_hidden_TD, grad_weight_VD, grad_bias_V)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "the graph of a loss is walked back once"
+        factor = grad / ctx.unit
+        if grad.device.type != "cpu" or float(factor) != 1.0:  # to look at it would make a GPU wait
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(factor)
+        return (*gradients, None, None, None, None, None)
+
+
+def chunk_loss(
+    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+) -> Tensor:
+    """One chunk's part of the loss; the gradient, times `unit`, is written over the logits unless that is None."""
+    if kernels.available(logits_CV.device):
+        return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit)
+    logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
+    return _Softmax(logits_CV, labels_C, weights_C, tensor).loss(unit)
+
+
+def _loss_by_kernels(
+    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+) -> Tensor:
+    kernel = kernels.module("cross_entropy_triton")
+    first = tensor.rank * logits_CV.shape[1]
+    if tensor.size == 1 and unit is not None:
+        logsumexp_C, predicted_C = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, first, real, unit)
     else:
-        logsumexp = tl.load(SUMS + token)
-    if WRITE:
-        weight = tl.load(WEIGHTS + token).to(tl.float32) * unit
-        for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            logits = tl.load(LOGITS + column, mask=column < real, other=float("-inf")).to(tl.float32)
-            gradient = tl.exp(logits - logsumexp) * weight - tl.where(column == label, weight, 0.0)
-            tl.store(LOGITS + column, gradient.to(LOGITS.dtype.element_ty), mask=column < columns)
+        logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, first, real)
+    if tensor.size > 1:
+        logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
+        if unit is not None:
+            kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit)
+    return ((logsumexp_C - predicted_C) * weights_C).sum()  # type: ignore[no-any-return]
+
+
+class _Softmax:
+    """The softmax of one chunk's logits [C, V], which become their gradient, by torch."""
+
+    def __init__(self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, tensor: TensorParallel) -> None:
+        self.logits_CV, self.tensor = logits_CV, tensor
+        self.weights_C1 = weights_C.unsqueeze(1)
+        column_C1 = labels_C.unsqueeze(1) - tensor.rank * logits_CV.shape[1]
+        self.here_C1 = (column_C1 >= 0) & (column_C1 < logits_CV.shape[1])
+        self.column_C1 = column_C1.clamp(0, logits_CV.shape[1] - 1)
+
+    def loss(self, unit: float | None) -> Tensor:
+        logits_CV, alone = self.logits_CV, self.tensor.size == 1
+        predicted_C1 = logits_CV.gather(1, self.column_C1).float().masked_fill_(~self.here_C1, 0.0)
+        logsumexp_C1 = torch.empty_like(predicted_C1)
+        for rows, block_RV in _row_blocks(logits_CV):
+            probability_RV = torch.softmax(block_RV, -1)
+            # at the largest logit, where the probability is well above 0
+            torch.sub(block_RV.amax(-1, True), probability_RV.amax(-1, True).log_(), out=logsumexp_C1[rows])
+            if alone and unit is not None:
+                self._write(probability_RV, rows, self.weights_C1[rows] * unit)
+        if not alone:
+            here_C1 = logsumexp_C1
+            logsumexp_C1, predicted_C1 = over_ranks(logsumexp_C1, predicted_C1, self.tensor)
+            share_C1 = (here_C1 - logsumexp_C1).exp_()  # of all ranks' probability
+            if unit is not None:
+                for rows, block_RV in _row_blocks(logits_CV):
+                    probability_RV = torch.softmax(block_RV, -1).mul_(share_C1[rows])
+                    self._write(probability_RV, rows, self.weights_C1[rows] * unit)
+        return ((logsumexp_C1 - predicted_C1) * self.weights_C1).sum()
+
+    def _write(self, probability_RV: Tensor, rows: slice, weight_R1: Tensor) -> None:
+        probability_RV.mul_(weight_R1)
+        probability_RV.scatter_add_(1, self.column_C1[rows], -weight_R1 * self.here_C1[rows])
+        self.logits_CV[rows].copy_(probability_RV)
+
+
+def chunk_logits(hidden_TD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """(tokens, their logits [C, V] of the type of the states, in memory that the next chunk takes over)."""
+    count, weight_VD = len(hidden_TD), products.wide(weight_VD)
+    length = chunk_tokens(count, len(weight_VD) * hidden_TD.element_size(), weight_VD.device.type)
+    memory_CV = hidden_TD.new_empty(length, len(weight_VD))
+    for first in range(0, count, length):
+        tokens = slice(first, min(first + length, count))
+        logits_CV = memory_CV[: tokens.stop - first]
+        products.product(hidden_TD[tokens], weight_VD.t(), logits_CV, bias_V)
+        yield tokens, logits_CV
+
+
+def _row_blocks(logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """(rows, their logits in fp32 [R, V], in memory that the next block takes over)."""
+    tokens, columns = logits_CV.shape
+    height = min(tokens, max(1, LOSS_LOGITS[logits_CV.device.type] // columns))
+    memory_RV = torch.empty(height, columns, dtype=torch.float32, device=logits_CV.device)
+    for first in range(0, tokens, height):
+        rows = slice(first, min(first + height, tokens))
+        yield rows, memory_RV[: rows.stop - first].copy_(logits_CV[rows])
+
+
+def over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> tuple[Tensor, Tensor]:
+    """Both over the columns of all ranks, from those over this rank's; one element for each token."""
+    maximum = logsumexp.clone()
+    torch.distributed.all_reduce(maximum, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
+    sums = torch.stack([(logsumexp - maximum).exp_(), predicted])
+    torch.distributed.all_reduce(sums, group=tensor.group)
+    return sums[0].log_().add_(maximum), sums[1]
+
+
+@torch.no_grad()
+def head_hits(
+    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
+) -> Tensor:
+    """fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the label's.
+
+    `chunks` are tokens and their logits [C, V], which are written over; the first `real` columns of a rank are those of
+    the vocabulary.
+    """
+    hits = torch.zeros((), dtype=torch.float32, device=weights_T.device)
+    for tokens, logits_CV in chunks:
+        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
+        hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
+    return hits
+
+
+@torch.no_grad()
+def token_scores(
+    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, real: int, tensor: TensorParallel
+) -> tuple[Tensor, Tensor]:
+    """(fp32 [T]: log-probability of each label in nats, bool [T]: whether its logit is the highest)."""
+    logs, highest = [], []
+    for tokens, logits_CV in chunks:
+        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
+        highest.append(_highest(logits_CV, tensor) == labels_T[tokens])
+        column_C = labels_T[tokens] - tensor.rank * logits_CV.shape[1]
+        here_C = (column_C >= 0) & (column_C < logits_CV.shape[1])
+        at_C1 = column_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
+        predicted_C = logits_CV.gather(1, at_C1)[:, 0].float().masked_fill(~here_C, 0.0)
+        logsumexp_C = logits_CV.float().logsumexp(1)
+        if tensor.size > 1:
+            logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
+        logs.append(predicted_C - logsumexp_C)
+    return torch.cat(logs), torch.cat(highest)
+
+
+def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:
+    """int64 [C]: the column of each token's highest logit among those of all ranks; of equal ones the first."""
+    highest_C, column_C = logits_CV.max(1)
+    column_C += tensor.rank * logits_CV.shape[1]
+    if tensor.size > 1:
+        here_C = highest_C.clone()
+        torch.distributed.all_reduce(highest_C, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
+        column_C.masked_fill_(here_C < highest_C, tensor.size * logits_CV.shape[1])  # after all columns
+        torch.distributed.all_reduce(column_C, op=torch.distributed.ReduceOp.MIN, group=tensor.group)
+    return column_C

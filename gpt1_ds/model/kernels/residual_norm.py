@@ -1,126 +1,119 @@
-"""Dropout, residual sum and LayerNorm as one Triton kernel: every state is read and written once.
+"""Dropout of a sub-layer's output, its residual sum and the LayerNorm of that, as one operation on a GPU: a Triton
+kernel where it can run, else torch. To a compiler it is one node of its graph. (A CPU does one after the other:
+model/transformer.py.)
 
-The dropout mask is model/dropout.py's, computed in registers in both passes. The backward pass gives each program a
-fixed set of rows and each program's part of the gradients of weight and bias, so every result repeats to the bit.
-
-Shapes: R = S positions x B rows (rows fastest), D channels, P programs.
+Shapes: S positions, B rows, D width, P programs of a kernel, each with its part of the gradients of weight and bias.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
-import triton
-import triton.language as tl
-from torch import Tensor
+import torch
+from torch import Tensor, library
 
-from gpt1_ds.model.kernels.attention_tile import keep, mask_key
+from gpt1_ds.model import dropout, kernels
+from gpt1_ds.model.kernels.inputs import RowDrop
 
-UNSPECIALISED = ("first", "rows", "batch", "limit", "pairs")  # numbers that need no kernel for each kind of value
-
-
-def forward(
-    x_SBD: Tensor, y_SBD: Tensor, weight_D: Tensor, bias_D: Tensor,
-    key_B: Tensor | None, second_B: Tensor | None, first: int, limit: int, scale: float, eps: float,
-    made: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
-    """Writes LN(x + dropout(y)), the sum [S, B, D], and its mean and inverse deviation fp32 [2, R]."""
-    rows = made[2].shape[1]
-    numbers, constants = _arguments(x_SBD, key_B, first, limit)
-    forward_kernel[(rows,)](
-        x_SBD, y_SBD, weight_D, bias_D, key_B, second_B, *made, *numbers, scale, eps, **constants
-    )  # fmt: skip
+PARTS = 528  # programs, four to each multiprocessor of an H100: fewer cannot keep its memory busy
 
 
-def backward(
-    grad_SBD: Tensor, grad_sum_SBD: Tensor | None, sum_SBD: Tensor, stats_2R: Tensor, weight_D: Tensor,
-    key_B: Tensor | None, second_B: Tensor | None, first: int, limit: int, scale: float,
-    made: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
-    """Writes the gradients of x and y, and parts of those of weight and bias fp32 [P, 2, D]."""
-    numbers, constants = _arguments(sum_SBD, key_B, first, limit)
-    backward_kernel[(len(made[2]),)](
-        grad_SBD, grad_sum_SBD, sum_SBD, stats_2R, weight_D, key_B, second_B, *made, *numbers, scale,
-        SUMMED=grad_sum_SBD is not None, **constants,
-    )  # fmt: skip
+def sum_and_norm(
+    x_SBD: Tensor, y_SBD: Tensor, weight_D: Tensor, bias_D: Tensor, drop: RowDrop, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Returns (x + dropout(y), LayerNorm of it), both [S, B, D]."""
+    mask = (drop.key_B, drop.second_B, drop.first, drop.limit, drop.scale)
+    out_SBD, sum_SBD, _ = torch.ops.gpt1_ds.sum_and_norm(x_SBD, y_SBD, weight_D, bias_D, *mask, eps)
+    return sum_SBD, out_SBD
 
 
-def warps_for(width: int) -> int:
-    """Of a program that holds a row of this width in registers."""
-    return int(min(16, max(4, triton.next_power_of_2(width) // 128)))
+def _define() -> None:
+    mask = "Tensor? key, Tensor? second, SymInt first, int limit, float scale"
+    library.define(
+        "gpt1_ds::sum_and_norm",
+        f"(Tensor x, Tensor y, Tensor weight, Tensor bias, {mask}, float eps) -> (Tensor, Tensor, Tensor)",
+    )
+    library.define(
+        "gpt1_ds::sum_and_norm_backward",
+        f"(Tensor grad, Tensor? grad_sum, Tensor sum, Tensor stats, Tensor weight, {mask}) -> (Tensor, Tensor, Tensor)",
+    )
+    library.impl("gpt1_ds::sum_and_norm", "cuda", _forward_on_gpu)
+    library.impl("gpt1_ds::sum_and_norm_backward", "cuda", _backward_on_gpu)
+    library.register_fake("gpt1_ds::sum_and_norm", _shapes)
+    library.register_fake("gpt1_ds::sum_and_norm_backward", _gradient_shapes)
+    library.register_autograd("gpt1_ds::sum_and_norm", _gradients, setup_context=_keep_inputs)
 
 
-def _arguments(x_SBD: Tensor, key_B: Tensor | None, first: int, limit: int) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """(numbers that both kernels are told, what they are compiled for)."""
-    positions, batch, width = x_SBD.shape
-    numbers = (first, positions * batch, batch, limit, (width + 1) // 2)
-    constants = {"W": width, "N": triton.next_power_of_2(width), "DROP": key_B is not None}
-    return numbers, {**constants, "num_warps": warps_for(width)}
+def _triton(x: Tensor) -> ModuleType | None:
+    return kernels.module("residual_norm_triton") if kernels.available(x.device) else None
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def forward_kernel(
-    X, Y, WEIGHT, BIAS, KEY, SECOND, OUT, SUM, STATS, first, rows, batch, limit, pairs, scale, eps,
-    W: tl.constexpr, N: tl.constexpr, DROP: tl.constexpr,
-):  # fmt: skip
-    """One program for each row."""
-    row = tl.program_id(0)
-    column = tl.arange(0, N)
-    here = column < W
-    at = tl.cast(row, tl.int64) * W + column
-    x = tl.load(X + at, mask=here, other=0.0).to(tl.float32)
-    y = tl.load(Y + at, mask=here, other=0.0).to(tl.float32)
-    total = (x + dropped(y, KEY, SECOND, row, first, batch, limit, pairs, scale, N, DROP)).to(SUM.dtype.element_ty)
-    tl.store(SUM + at, total, mask=here)
-    total = total.to(tl.float32)
-    mean = tl.sum(total, 0) / W
-    centred = tl.where(here, total - mean, 0.0)
-    inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / W + eps)
-    tl.store(STATS + row, mean)
-    tl.store(STATS + rows + row, inverse)
-    weight = tl.load(WEIGHT + column, mask=here, other=0.0).to(tl.float32)
-    bias = tl.load(BIAS + column, mask=here, other=0.0).to(tl.float32)
-    tl.store(OUT + at, (centred * inverse * weight + bias).to(OUT.dtype.element_ty), mask=here)
+def _shapes(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out, total = (x.new_empty(x.shape) for _ in range(2))
+    return out, total, x.new_empty(2, x.shape[0] * x.shape[1], dtype=torch.float32)
 
 
-@triton.jit(do_not_specialize=UNSPECIALISED)
-def backward_kernel(
-    GRAD, GRAD_SUM, SUM, STATS, WEIGHT, KEY, SECOND, GRAD_X, GRAD_Y, PARTS, first, rows, batch, limit, pairs, scale,
-    SUMMED: tl.constexpr, W: tl.constexpr, N: tl.constexpr, DROP: tl.constexpr,
-):  # fmt: skip
-    """Program p has the rows p, p + P, p + 2 P, ..."""
-    program = tl.program_id(0)
-    column = tl.arange(0, N)
-    here = column < W
-    weight = tl.load(WEIGHT + column, mask=here, other=0.0).to(tl.float32)
-    grad_weight = tl.zeros([N], tl.float32)
-    grad_bias = tl.zeros([N], tl.float32)
-    for row in range(program, rows, tl.num_programs(0)):
-        at = tl.cast(row, tl.int64) * W + column
-        grad = tl.load(GRAD + at, mask=here, other=0.0).to(tl.float32)
-        inverse = tl.load(STATS + rows + row)
-        total = tl.load(SUM + at, mask=here, other=0.0).to(tl.float32)
-        normal = tl.where(here, (total - tl.load(STATS + row)) * inverse, 0.0)
-        grad_weight += grad * normal
-        grad_bias += grad
-        grad *= weight
-        grad = inverse * (grad - tl.sum(grad, 0) / W - normal * (tl.sum(grad * normal, 0) / W))
-        if SUMMED:
-            grad += tl.load(GRAD_SUM + at, mask=here, other=0.0).to(tl.float32)
-        tl.store(GRAD_X + at, grad.to(GRAD_X.dtype.element_ty), mask=here)
-        grad = dropped(grad, KEY, SECOND, row, first, batch, limit, pairs, scale, N, DROP)
-        tl.store(GRAD_Y + at, grad.to(GRAD_Y.dtype.element_ty), mask=here)
-    PARTS += tl.cast(program, tl.int64) * 2 * W
-    tl.store(PARTS + column, grad_weight, mask=here)
-    tl.store(PARTS + W + column, grad_bias, mask=here)
+def _gradient_shapes(grad: Tensor, grad_sum: Tensor | None, total: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    grad_x, grad_y = (total.new_empty(total.shape) for _ in range(2))
+    return grad_x, grad_y, total.new_empty(PARTS, 2, total.shape[2], dtype=torch.float32)
 
 
-@triton.jit
-def dropped(y, KEY, SECOND, row, first, batch, limit, pairs, scale, N: tl.constexpr, DROP: tl.constexpr):
-    """A row of fp32 [N] with dropout."""
-    if DROP:
-        key, second = mask_key(KEY, row % batch, DROP), mask_key(SECOND, row % batch, DROP)
-        position = first + row // batch + tl.zeros([1], tl.int32)
-        kept = tl.reshape(keep(position, 0, pairs, key, second, limit, N), [N])
-        y = tl.where(kept, y * scale, 0.0)
-    return y
+def _forward_on_gpu(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    (*mask, eps), made = rest, _shapes(x)
+    drop = RowDrop(*mask)
+    if (triton := _triton(x)) is not None:
+        triton.forward(x.contiguous(), y.contiguous(), weight, bias, drop, eps, made)
+        return made
+    total = x + _dropped(y, drop)
+    out, mean, inverse = torch.native_layer_norm(total, weight.shape, weight, bias, eps)
+    return out, total, torch.stack([mean.flatten(), inverse.flatten()]).float()
+
+
+def _backward_on_gpu(
+    grad: Tensor, grad_sum: Tensor | None, total: Tensor, stats: Tensor, weight: Tensor, *mask: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad, drop = grad.contiguous(), RowDrop(*mask)
+    grad_sum = None if grad_sum is None else grad_sum.contiguous()
+    made = _gradient_shapes(grad, grad_sum, total)
+    if (triton := _triton(grad)) is not None:
+        triton.backward(grad, grad_sum, total, stats, weight, drop, made)
+        return made
+    mean, inverse = (part.view(*total.shape[:2], 1) for part in stats)
+    all_three = [True, True, True]
+    found = torch.ops.aten.native_layer_norm_backward(
+        grad, total, weight.shape, mean, inverse, weight, weight, all_three
+    )
+    grad_x = found[0] if grad_sum is None else found[0] + grad_sum
+    made[2].zero_()[0].copy_(torch.stack(found[1:]))
+    return grad_x, _dropped(grad_x, drop), made[2]
+
+
+def _dropped(y: Tensor, drop: RowDrop) -> Tensor:
+    """Returns a new tensor, as results of an operation must be."""
+    if drop.key_B is None or drop.second_B is None:
+        return y.clone()
+    positions, rows, channels = y.shape
+    pairs = (channels + 1) // 2
+    counter = dropout.counters(drop.first * pairs, positions * pairs, y.device).view(positions, 1, pairs)
+    key, second_key = drop.key_B.view(1, rows, 1), drop.second_B.view(1, rows, 1)
+    keep = dropout.keep_mask(counter, key, second_key, drop.limit, y.dtype)
+    return (y * keep[..., :channels]).mul_(drop.scale)
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _x, _y, weight, _bias, key, second, *ctx.numbers, _eps = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[1:], weight, key, second)
+
+
+def _gradients(ctx: Any, grad: Tensor | None, grad_sum: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    total, stats, weight, key, second = ctx.saved_tensors
+    grad = torch.zeros_like(total) if grad is None else grad
+    mask = (key, second, *ctx.numbers)
+    grad_x, grad_y, parts_P2D = torch.ops.gpt1_ds.sum_and_norm_backward(grad, grad_sum, total, stats, weight, *mask)
+    grad_weight, grad_bias = parts_P2D.sum(0).to(weight.dtype)
+    return grad_x, grad_y, grad_weight, grad_bias, None, None, None, None, None, None
+
+
+_define()

@@ -14,10 +14,11 @@ import triton.language as tl
 from torch import Tensor
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gpt1_ds.model import blocked_attention, dropout, kernels
-from gpt1_ds.model.kernels import attention, causal_attention
-from gpt1_ds.model.kernels.attention import Drop, Visible
-from gpt1_ds.model.kernels.attention_backward import backward
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import attention_cpu
+from gpt1_ds.model.kernels import attention_triton as attention
+from gpt1_ds.model.kernels.attention_triton_backward import backward
+from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results
 from tests.helpers import reference
 
 SEED, STEP = 2**63 - 1, 12345
@@ -40,7 +41,7 @@ def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drop_of(rows: int, site: int, first_head: int, heads: int, keys: int, probability: float) -> Drop:
-    """As model/block.py makes it."""
+    """As model/transformer.py makes it."""
     keys_B = torch.from_numpy(dropout.row_keys(SEED, STEP, np.arange(rows)))
     key_BN, second_BN = dropout.site_keys(keys_B, site, first_head, heads)
     limit, scale = dropout.threshold(probability), dropout.scale(probability)
@@ -61,12 +62,12 @@ def bits(drop: Drop, queries: int, keys: int) -> Tensor:
     """bool [G, S, T]: the mask that the forward kernel applies, read off by values that mark one key each."""
     groups, width = len(drop.key_G), 16 if keys <= 16 else 128
     q, k = torch.zeros(groups, queries, width), torch.zeros(groups, keys, width)
-    everything = Visible(causal=False, until_G=torch.full((groups,), keys, dtype=torch.int32))
+    everything = Scores(1.0, torch.full((groups,), keys, dtype=torch.int32), causal=False)
     parts = []
     for first in range(0, keys, width):
         v = torch.eye(keys)[:, first : first + width]
         v = torch.nn.functional.pad(v, (0, width - v.shape[1])).expand(groups, -1, -1).contiguous()
-        parts.append(attention.forward(q, k, v, everything, drop, None, 1.0)[0])
+        parts.append(attention.forward(q, k, v, everything, drop)[0])
     return torch.cat(parts, -1)[..., :keys] > 0
 
 
@@ -129,18 +130,17 @@ CASES = [
 
 @dataclass(frozen=True)
 class Numbers:
-    """Arguments of one call, laid out as model/block.py has them, and the gradient of its result."""
+    """Arguments of one call, laid out as model/transformer.py has them, and the gradient of its result."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    bias: Tensor | None
     grad: Tensor
-    visible: Visible
+    scores: Scores
     drop: Drop | None
 
 
-def numbers(case: Case, dtype: torch.dtype) -> Numbers:
+def numbers(case: Case, dtype: torch.dtype, factor: float | None = None) -> Numbers:
     torch.manual_seed(case.queries)
     groups = case.rows * case.heads
 
@@ -159,17 +159,17 @@ def numbers(case: Case, dtype: torch.dtype) -> Numbers:
     drop = None
     if case.probability:
         drop = drop_of(case.rows, 4, 0, case.heads, case.keys, case.probability)
-    return Numbers(q, k, v, bias, grad, Visible(case.causal, until), drop)
+    return Numbers(q, k, v, grad, Scores(factor, until, case.causal, bias), drop)
 
 
 def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
     """Output and gradients in float64, of the same rounded numbers."""
-    leaves = [one.double().requires_grad_() for one in (x.q, x.k, x.v, x.bias) if one is not None]
+    leaves = [one.double().requires_grad_() for one in (x.q, x.k, x.v, x.scores.bias_NST) if one is not None]
     q, k, v, *bias = leaves
     query, key = torch.arange(case.queries)[:, None], torch.arange(case.keys)[None]
     seen = (key <= query) & case.causal
-    if x.visible.until_G is not None:
-        seen = seen | (key < x.visible.until_G[:, None, None])
+    if x.scores.until_G is not None:
+        seen = seen | (key < x.scores.until_G[:, None, None])
     scores = factor * q @ k.transpose(1, 2)
     if bias:
         scores = scores + bias[0].repeat(case.rows, 1, 1)
@@ -190,30 +190,30 @@ def error(found: Tensor, wanted: Tensor, least: float) -> float:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients(case: Case, dtype: torch.dtype, tolerance: float) -> None:
     x, factor = numbers(case, dtype), case.width**-0.5
-    out, lse = attention.forward(x.q, x.k, x.v, x.visible, x.drop, x.bias, factor)
-    found = backward(x.grad, x.q, x.k, x.v, out, lse, x.visible, x.drop, x.bias, factor)
+    out, lse = attention.forward(x.q, x.k, x.v, x.scores, x.drop)
+    found = backward(x.grad, x.q, x.k, x.v, out, lse, x.scores, x.drop)
     least = float(x.grad.norm()) if case.keys == 1 else 1e-30  # the weight of one key alone has no gradient
     for got, wanted in zip((out, *found), plain(case, x, factor), strict=False):
         assert got is not None
         assert got.dtype == dtype
         assert error(got, wanted, least) <= tolerance
-    assert (found[3] is None) == (x.bias is None)
+    assert bool(found[3].numel()) == (x.scores.bias_NST is not None)
     assert lse.dtype == torch.float32
 
 
 def test_results_repeat_and_lie_as_the_block_reads_them() -> None:
     case = Case(70, 70, 32, until=(0, 41), biased=True)
-    x = numbers(case, torch.bfloat16)
-    once, again = (attention.forward(x.q, x.k, x.v, x.visible, x.drop, x.bias, 0.2) for _ in range(2))
+    x = numbers(case, torch.bfloat16, factor=0.2)
+    once, again = (attention.forward(x.q, x.k, x.v, x.scores, x.drop) for _ in range(2))
     assert torch.equal(once[0], again[0])
     assert once[0].permute(1, 0, 2).is_contiguous(), "[S, B, width] is a view"
 
 
 def test_a_nan_is_not_hidden() -> None:
-    x = numbers(Case(5, 5, 16), torch.float32)
+    x = numbers(Case(5, 5, 16), torch.float32, factor=1.0)
     k = x.k.clone()
     k[0, 2] = math.nan
-    out, lse = attention.forward(x.q, k, x.v, x.visible, None, None, 1.0)
+    out, lse = attention.forward(x.q, k, x.v, x.scores, None)
     assert out[0, 2:].isnan().all()
     assert lse[0, 2:].isnan().all()
     assert not out[0, :2].isnan().any()
@@ -237,18 +237,14 @@ def test_as_the_model_calls_it(probability: float, until: tuple[int, int] | None
     q, k, v = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
     grad = torch.randn(q.shape, generator=draw)
     until_G = None if until is None else torch.tensor(until, dtype=torch.int32).repeat_interleave(heads)
-    factor = width**-0.5
-    mask: tuple[object, ...] = (until_G, None, None, None, True, factor, 0, 1.0, 0)
-    if probability:
-        drop = drop_of(rows, 4, 0, heads, positions, probability)
-        mask = (until_G, None, drop.key_G, drop.second_G, True, factor, drop.limit, drop.scale, drop.pairs)
-    out, kept = causal_attention.forward(q, k, v, *mask)
-    found = (out, *causal_attention.backward(grad, q, k, v, out, kept, *mask))
-    wanted_out, nothing = blocked_attention.forward(q, k, v, *mask)
-    wanted = (wanted_out, *blocked_attention.backward(grad, q, k, v, wanted_out, nothing, *mask))
+    scores = Scores(until_G=until_G)
+    drop = drop_of(rows, 4, 0, heads, positions, probability) if probability else None
+    out, kept = attention.forward(q, k, v, scores, drop)
+    found = (out, *backward(grad, q, k, v, out, kept, scores, drop))
+    wanted = (attention_cpu.forward(q, k, v, scores, drop), *attention_cpu.backward(grad, q, k, v, scores, drop))
     for one, want in zip(found[:4], wanted[:4], strict=True):
         assert float((one - want).norm() / want.norm()) < 1e-6
-    for one, like in zip((out, kept), kernels.attention_results(q), strict=True):
+    for one, like in zip((out, kept), attention_results(q), strict=True):
         assert (one.shape, one.stride(), one.dtype) == (like.shape, like.stride(), like.dtype)
     for one in found[1:4]:
-        assert one.stride() == kernels.attention_results(q)[0].stride()
+        assert one.stride() == attention_results(q)[0].stride()

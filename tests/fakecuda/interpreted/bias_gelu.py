@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpt1_ds.model import cuda_ops
-from gpt1_ds.model.kernels import bias_gelu
+from gpt1_ds.model.kernels import gelu, gelu_triton
 
 NEAR = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
@@ -19,9 +18,9 @@ def test_equals_float64(rows: int, features: int, tanh: bool, dtype: torch.dtype
     x, grad = (3 * torch.randn(rows, features, generator=draw).to(dtype) for _ in range(2))
     bias = torch.randn(features, generator=draw).to(dtype)
     out = torch.empty_like(x)
-    bias_gelu.forward(x, bias, tanh, out)
-    made = cuda_ops._gelu_gradient_shapes(grad, x, bias, tanh)
-    bias_gelu.backward(grad, x, bias, tanh, made)
+    gelu_triton.forward(x, bias, tanh, out)
+    made = gelu._gradient_shapes(grad, x, bias, tanh)
+    gelu_triton.backward(grad, x, bias, tanh, made)
     wide = [one.double().requires_grad_() for one in (x, bias)]
     wanted = torch.nn.functional.gelu(wide[0] + wide[1], approximate="tanh" if tanh else "none")
     found = (out, made[0], made[1].sum(0))
@@ -32,8 +31,8 @@ def test_equals_float64(rows: int, features: int, tanh: bool, dtype: torch.dtype
 def test_large_inputs_stay_finite() -> None:
     x = torch.tensor([[-3e4, -1e3, -40.0, 0.0, 40.0, 1e3, 3e4]])
     for tanh in (True, False):
-        out, made = torch.empty_like(x), cuda_ops._gelu_gradient_shapes(x, x, x[0], tanh)
-        bias_gelu.forward(x, torch.zeros(7), tanh, out)
-        bias_gelu.backward(torch.ones_like(x), x, torch.zeros(7), tanh, made)
+        out, made = torch.empty_like(x), gelu._gradient_shapes(x, x, x[0], tanh)
+        gelu_triton.forward(x, torch.zeros(7), tanh, out)
+        gelu_triton.backward(torch.ones_like(x), x, torch.zeros(7), tanh, made)
         assert torch.allclose(out, x.relu(), atol=1e-30)
         assert torch.allclose(made[0], torch.tensor([[0.0, 0, 0, 0.5, 1, 1, 1]]), atol=1e-30)

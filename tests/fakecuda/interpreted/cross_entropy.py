@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt1_ds.model.kernels import cross_entropy as kernel
+from gpt1_ds.model.kernels import cross_entropy_triton as kernel
 
 TOKENS, COLUMNS, REAL = 5, 128, 100
 DTYPES = pytest.mark.parametrize(

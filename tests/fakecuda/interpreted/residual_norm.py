@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt1_ds.model import cuda_ops, dropout
-from gpt1_ds.model.kernels import residual_norm
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import residual_norm, residual_norm_triton
+from gpt1_ds.model.kernels.inputs import RowDrop
 from tests.helpers import reference
 
 SEED, STEP, SITE = 2**63 - 1, 12345, 5
@@ -19,7 +20,7 @@ WIDTHS = (32, 100, 768, 1600)
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a program has several rows, and the interpreter little to do for programs that have none."""
-    monkeypatch.setattr(cuda_ops, "NORM_PARTS", 4)
+    monkeypatch.setattr(residual_norm, "PARTS", 4)
 
 
 def mask_of(positions: int, rows: int, width: int, probability: float, first: int = 0) -> Tensor:
@@ -36,24 +37,24 @@ def mask_of(positions: int, rows: int, width: int, probability: float, first: in
     return torch.stack([torch.from_numpy(one[first:]) for one in kept], 1).double() * scale
 
 
-def numbers(rows: int, probability: float, first: int = 0) -> tuple[object, ...]:
+def numbers(rows: int, probability: float, first: int = 0) -> RowDrop:
     """What the operation is told of the mask."""
     if not probability:
-        return None, None, first, 0, 1.0
+        return RowDrop(None, None, first, 0, 1.0)
     keys = [reference.site_keys(reference.row_key(SEED, STEP, row), SITE, 0) for row in range(rows)]
     key_B, second_B = (torch.tensor(part, dtype=torch.int64).to(torch.int32) for part in zip(*keys, strict=True))
-    return key_B, second_B, first, dropout.threshold(probability), dropout.scale(probability)
+    return RowDrop(key_B, second_B, first, dropout.threshold(probability), dropout.scale(probability))
 
 
 def both(
-    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, grads: tuple[Tensor, Tensor | None], mask: tuple[object, ...]
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, grads: tuple[Tensor, Tensor | None], mask: RowDrop
 ) -> list[Tensor]:
     """Results and gradients of the kernels."""
-    made = cuda_ops._norm_shapes(x)
-    residual_norm.forward(x, y, weight, bias, *mask, EPS, made)  # type: ignore[arg-type]
+    made = residual_norm._shapes(x)
+    residual_norm_triton.forward(x, y, weight, bias, mask, EPS, made)
     out, total, stats = made
-    back = cuda_ops._norm_gradient_shapes(grads[0], grads[1], total)
-    residual_norm.backward(*grads, total, stats, weight, *mask, back)  # type: ignore[arg-type]
+    back = residual_norm._gradient_shapes(grads[0], grads[1], total)
+    residual_norm_triton.backward(*grads, total, stats, weight, mask, back)
     return [out, total, *back[:2], *back[2].sum(0)]
 
 

@@ -8,7 +8,8 @@ import torch
 from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.diagnostics import numerics
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model import attention, dropout, multi_head
+from gpt1_ds.model import dropout, transformer
+from gpt1_ds.model.kernels import attention
 
 CPU = torch.device("cpu")
 
@@ -81,7 +82,7 @@ def test_a_block_that_is_wrong(precision: str, part: float, way: str, monkeypatc
             return right(q, k, v, *rest) * (1 + part)
         return right(q, k, v + (part * (v - v.detach())), *rest)
 
-    monkeypatch.setattr(multi_head.attention, "exact", off)
+    monkeypatch.setattr(transformer.attention, "exact", off)
     record = numerics.block(CPU, model(), group, precision, "exact")
     assert not record.ok, record
     assert "; " in record.note, "what to do"

@@ -43,7 +43,7 @@ def alone(loaded: Loaded, text: str) -> tuple[torch.Tensor, list[int]]:
     special = loaded.tokenizer.special_ids
     ids = [special.cls, *loaded.tokenizer.encode(text).tolist(), special.separator]
     with torch.no_grad():
-        hidden_SBD, _ = loaded.model.hidden(torch.tensor(ids).unsqueeze(1))
+        hidden_SBD = loaded.model.hidden(torch.tensor(ids).unsqueeze(1))
     return hidden_SBD[:, 0], ids
 
 
@@ -62,7 +62,7 @@ def test_a_causal_model_pools_its_tokens(folders: dict[str, Path]) -> None:
     (vector,) = Embedder(loaded).vectors(TEXTS[:1])
     ids = [loaded.tokenizer.eod_id, *loaded.tokenizer.encode(TEXTS[0]).tolist()]
     with torch.no_grad():
-        hidden_SBD, _ = loaded.model.hidden(torch.tensor(ids).unsqueeze(1))
+        hidden_SBD = loaded.model.hidden(torch.tensor(ids).unsqueeze(1))
     np.testing.assert_allclose(vector, hidden_SBD[:, 0].mean(0), rtol=0, atol=1e-6)
     with pytest.raises(ArgumentError, match=r"^pooling=cls: .*: its first token sees no other; use mean or max$"):
         Embedder(loaded, "cls")

@@ -55,7 +55,7 @@ def logs_of(model: DenseModel, source: np.ndarray, target: np.ndarray) -> Tensor
     if model.stacks == 2:
         memory = model.encode(torch.from_numpy(source)[:, None], facts_B3)
         shifted_T = torch.tensor([PAD, *target[:-1]])
-        states = model.decode(memory, shifted_T[:, None], facts_B3, model.caches())
+        states = model.decode(memory, shifted_T[:, None], model.caches())
         return model.logits_of(states)[:, 0].double().log_softmax(-1)
     logits_SV = model.logits(whole[:-1, None], facts_B3)[:, 0]
     return logits_SV[len(source) - 1 :].double().log_softmax(-1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.model.heads import pooled
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.sentence_head import pooled
 from gpt1_ds.model.sentence_vector import SentenceVector, Step
 
 WEIGHTS = {"0.weight": torch.ones(3, 8), "0.bias": torch.zeros(3)}

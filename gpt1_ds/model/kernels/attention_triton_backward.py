@@ -1,4 +1,4 @@
-"""The gradients of attention.py: a kernel over query tiles, one over key tiles, one over a head's bias.
+"""The gradients of attention_triton.py: a kernel over query tiles, one over key tiles, one over a head's bias.
 
 Each computes its tiles again from the log-sum-exp that the forward pass has kept, and adds them up in one fixed order.
 
@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels import empty_heads
-from gpt1_ds.model.kernels.attention import UNSPECIALISED, Drop, Visible, arguments, rows_of, tile_for
 from gpt1_ds.model.kernels.attention_tile import (
     address,
     ends,
@@ -25,36 +23,29 @@ from gpt1_ds.model.kernels.attention_tile import (
     scores,
     unit,
 )
+from gpt1_ds.model.kernels.attention_triton import UNSPECIALISED, arguments, rows_of, tile_for
+from gpt1_ds.model.kernels.inputs import Drop, Scores, empty_heads
 
 
 def backward(
-    grad_GSH: Tensor,
-    q_GSH: Tensor,
-    k_GTH: Tensor,
-    v_GTH: Tensor,
-    out_GSH: Tensor,
-    lse_GS: Tensor,
-    visible: Visible,
+    grad_GSH: Tensor, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, out_GSH: Tensor, lse_GS: Tensor, wanted: Scores,
     drop: Drop | None,
-    bias_NST: Tensor | None,
-    factor: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(gradients of q [G, S, H], k and v [G, T, H], and of the bias [N, S, T] summed over the rows, if there is one).
-
-    `out` and `lse` are what attention.forward gave for the same arguments.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Returns the gradients of q [G, S, H], k and v [G, T, H], and of the bias [N, S, T] summed over the rows (empty
+    without one). `out` and `lse` are what attention_triton.forward gave for the same arguments.
     """
     q, k, v = rows_of(q_GSH, k_GTH, v_GTH)
     grad, out = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (grad_GSH, out_GSH))
-    (heads, queries), keys = q.shape[:2], k.shape[1]
+    (heads, queries), keys, bias_NST = q.shape[:2], k.shape[1], wanted.bias_NST
     delta_GS = torch.empty_like(lse_GS)  # of each query: output times its gradient, less the mask's scale (Dao 2022)
     grad_q, grad_k, grad_v = empty_heads(q), empty_heads(k), empty_heads(k)
     tile = tile_for(q)
     query_tiles, key_tiles = triton.cdiv(queries, tile.queries), triton.cdiv(keys, tile.keys)
-    numbers, options = arguments(q, k, visible, drop, bias_NST, factor, tile)
+    numbers, options = arguments(q, k, wanted, drop, tile)
     query_kernel[(query_tiles * heads,)](q, k, v, out, grad, lse_GS, delta_GS, grad_q, *numbers, **options)
     key_kernel[(key_tiles * heads,)](q, k, v, grad, lse_GS, delta_GS, grad_k, grad_v, *numbers, **options)
     if bias_NST is None:
-        return grad_q, grad_k, grad_v, None
+        return grad_q, grad_k, grad_v, q.new_empty(0)
     grad_bias = bias_NST.new_empty(bias_NST.shape)
     tiles = query_tiles * key_tiles * len(bias_NST)
     options["num_stages"] = 1  # of four tensors, which would not fit shared memory twice

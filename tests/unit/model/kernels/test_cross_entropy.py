@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model.cross_entropy import chunk_logits, head_loss
-from gpt1_ds.model.hits import head_hits
+from gpt1_ds.model.kernels.cross_entropy import chunk_logits, head_hits, head_loss
 from gpt1_ds.model.layers import TensorParallel
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100

@@ -7,23 +7,26 @@
 
 A CPU computes a sigmoid in a quarter of the time of a tanh. The slope is made along with the value, while a block
 of the input is in the cache, and kept in its place: the backward pass is one multiplication. On a GPU each
-pass is one kernel (cuda_ops.py).
+pass is one kernel, as an operation of torch's dispatcher, which a compiler puts into its graph unopened.
 
-Shapes: F features; all other axes are rows, R of them in a block.
+Shapes: F features; all other axes are rows, R of them in a block; P programs of a kernel, each with its part of the
+gradient of the bias.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 
-from gpt1_ds.model import cuda_ops
+from gpt1_ds.model import kernels
 
-BLOCK_ELEMENTS = 1 << 19  # in work at once
+BLOCK_ELEMENTS = 1 << 19  # in work at once, on a CPU
+PARTS = 64  # programs that add up the gradient of the bias, on a GPU
 _CUBE = 0.044715
 _RATE = 2 * math.sqrt(2 / math.pi)
 
@@ -34,7 +37,7 @@ Kind = Literal["gelu_tanh", "gelu"]
 def bias_activation(x_F: Tensor, bias_F: Tensor, kind: Kind) -> Tensor:
     """gelu(x + bias), of x's shape [..., F] and type, computed in fp32."""
     if x_F.is_cuda:
-        return cuda_ops.bias_gelu(x_F, bias_F, kind == "gelu_tanh")
+        return torch.ops.gpt1_ds.bias_gelu(x_F, bias_F, kind == "gelu_tanh")  # type: ignore[no-any-return]
     if torch.compiler.is_compiling():
         u_F = x_F.float() + bias_F
         if kind == "gelu":
@@ -82,3 +85,55 @@ def _gelu(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> None:
     if slope_RF is not None:
         density_RF = (u_RF * u_RF).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
         slope_RF.copy_(normal_RF.addcmul_(u_RF, density_RF))
+
+
+def _define() -> None:
+    library.define("gpt1_ds::bias_gelu", "(Tensor x, Tensor bias, bool tanh) -> Tensor")
+    library.define("gpt1_ds::bias_gelu_backward", "(Tensor grad, Tensor x, Tensor bias, bool tanh) -> (Tensor, Tensor)")
+    library.impl("gpt1_ds::bias_gelu", "cuda", _forward_on_gpu)
+    library.impl("gpt1_ds::bias_gelu_backward", "cuda", _backward_on_gpu)
+    library.register_fake("gpt1_ds::bias_gelu", lambda x, bias, tanh: x.new_empty(x.shape))
+    library.register_fake("gpt1_ds::bias_gelu_backward", _gradient_shapes)
+    library.register_autograd("gpt1_ds::bias_gelu", _gradients, setup_context=_keep_inputs)
+
+
+def _forward_on_gpu(x_F: Tensor, bias_F: Tensor, tanh: bool) -> Tensor:
+    if (kernel := _triton(x_F)) is None:
+        return F.gelu(x_F + bias_F, approximate="tanh" if tanh else "none")
+    out_F, features = x_F.new_empty(x_F.shape), x_F.shape[-1]
+    kernel.forward(x_F.reshape(-1, features), bias_F, tanh, out_F.view(-1, features))
+    return out_F
+
+
+def _backward_on_gpu(grad_F: Tensor, x_F: Tensor, bias_F: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    features, (grad_x_F, parts_PF) = x_F.shape[-1], _gradient_shapes(grad_F, x_F, bias_F, tanh)
+    if (kernel := _triton(x_F)) is None:
+        kind = "tanh" if tanh else "none"
+        grad_x_F = torch.ops.aten.gelu_backward(grad_F, x_F + bias_F, approximate=kind)
+        parts_PF.zero_()[0].copy_(grad_x_F.flatten(0, -2).sum(0))
+        return grad_x_F, parts_PF
+    grad_RF, x_RF = (one.reshape(-1, features) for one in (grad_F, x_F))
+    kernel.backward(grad_RF, x_RF, bias_F, tanh, (grad_x_F.view(-1, features), parts_PF))
+    return grad_x_F, parts_PF
+
+
+def _gradient_shapes(grad_F: Tensor, x_F: Tensor, bias_F: Tensor, tanh: bool) -> tuple[Tensor, Tensor]:
+    return x_F.new_empty(x_F.shape), x_F.new_empty(PARTS, x_F.shape[-1], dtype=torch.float32)
+
+
+def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x_F, bias_F, ctx.tanh = inputs
+    ctx.save_for_backward(x_F, bias_F)
+
+
+def _gradients(ctx: Any, grad_F: Tensor) -> tuple[Tensor | None, ...]:
+    x_F, bias_F = ctx.saved_tensors
+    grad_x_F, parts_PF = torch.ops.gpt1_ds.bias_gelu_backward(grad_F, x_F, bias_F, ctx.tanh)
+    return grad_x_F, parts_PF.sum(0).to(bias_F.dtype), None
+
+
+def _triton(x: Tensor) -> ModuleType | None:
+    return kernels.module("gelu_triton") if kernels.available(x.device) else None
+
+
+_define()

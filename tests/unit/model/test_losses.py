@@ -9,11 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.model.heads import pooled
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.sentence_head import pooled
-from gpt1_ds.model.sentence_loss import SentenceLoss
+from gpt1_ds.model.losses import SentenceLoss
+from gpt1_ds.model.states import States
 
 E, D = 6, 5
 WEIGHTS = torch.full((E,), 1 / E)
@@ -22,7 +24,9 @@ UNREAD = (torch.zeros(1),) * 3
 
 def loss_of(name: Any, vectors_BD: torch.Tensor, targets_EK: torch.Tensor, *logits: torch.Tensor) -> float:
     spec = HeadSpec(3, len(vectors_BD) // E, kind="mean", loss=name, margin=0.5, group=3)
-    return float(SentenceLoss(spec)((torch.zeros(1), vectors_BD, *logits), (*UNREAD, targets_EK, WEIGHTS)))
+    facts_B3 = torch.zeros(len(vectors_BD), COLUMNS, dtype=torch.int64)
+    states = States(torch.zeros(1), facts_B3, vectors_BD=vectors_BD, scores=logits[0] if logits else None)
+    return float(SentenceLoss(spec)(states, (*UNREAD, targets_EK, WEIGHTS)))
 
 
 def vectors(texts: int) -> torch.Tensor:

@@ -6,8 +6,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpt1_ds.architecture import blocking
-from gpt1_ds.model import attention, dropout
-from gpt1_ds.model.multi_head import KeyValueCache
+from gpt1_ds.model import dropout
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.inputs import Drop, Scores
+from gpt1_ds.model.transformer import KeyValueCache
 from tests.helpers import reference
 
 
@@ -42,7 +44,7 @@ def test_forward_and_backward(positions: int, p: float, seen: str, monkeypatch: 
     if p:
         key, second = dropout.site_keys(keys, 5, first_head=6, heads=3)
         limit, scale = dropout.threshold(p), dropout.scale(p)
-        mask = attention.Mask(key.flatten(), second.flatten(), limit, scale, (positions + 1) // 2)
+        mask = Drop(key.flatten(), second.flatten(), limit, scale, (positions + 1) // 2)
         row_keys = [reference.row_key(3, 4, row) for row in range(2)]
         shape = (positions, positions)
         masks = np.stack(
@@ -54,7 +56,7 @@ def test_forward_and_backward(positions: int, p: float, seen: str, monkeypatch: 
     gradient = torch.randn_like(wanted)
     wanted_gradients = torch.autograd.grad(wanted, (q, k, v), gradient)
     q32, k32, v32 = (x.detach().float().requires_grad_() for x in (q, k, v))
-    found = attention.exact(q32, k32, v32, mask, attention.Scores(until_G=until))
+    found = attention.exact(q32, k32, v32, mask, Scores(until_G=until))
     found_gradients = torch.autograd.grad(found, (q32, k32, v32), gradient.float())
     assert torch.allclose(found.double(), wanted, atol=2e-6)
     for got, want in zip(found_gradients, wanted_gradients, strict=True):
@@ -73,7 +75,7 @@ def test_bf16_with_dropout_is_as_close_both_ways(width: int) -> None:
     torch.manual_seed(0)
     keys = torch.from_numpy(dropout.row_keys(3, 4, np.arange(1)))
     key, second = dropout.site_keys(keys, 5, heads=2)
-    mask = attention.Mask(key.flatten(), second.flatten(), dropout.threshold(0.1), dropout.scale(0.1), 65)
+    mask = Drop(key.flatten(), second.flatten(), dropout.threshold(0.1), dropout.scale(0.1), 65)
     half = [torch.randn(2, 130, width).bfloat16().requires_grad_() for _ in range(3)]
     wide = [one.detach().double().requires_grad_() for one in half]
     row = reference.row_key(3, 4, 0)
@@ -117,8 +119,8 @@ def test_fused_without_dropout_is_the_same() -> None:
     q, k, v = (torch.randn(4, 9, 8) for _ in range(3))
     assert torch.allclose(attention.fused(q, k, v, 0.0), attention.exact(q, k, v, None), atol=1e-6)
     until = torch.tensor([9, 4, 1, 0], dtype=torch.int32)
-    fused = attention.fused(q, k, v, 0.0, attention.Scores(until_G=until))
-    assert torch.allclose(fused, attention.exact(q, k, v, None, attention.Scores(until_G=until)), atol=1e-6)
+    fused = attention.fused(q, k, v, 0.0, Scores(until_G=until))
+    assert torch.allclose(fused, attention.exact(q, k, v, None, Scores(until_G=until)), atol=1e-6)
     assert not torch.allclose(fused, attention.exact(q, k, v, None), atol=1e-6)
 
 
@@ -150,7 +152,7 @@ def test_cross_attention_with_a_bias(positions: int) -> None:
     gradient = torch.randn_like(wanted)
     single = [one.detach().float().requires_grad_() for one in (q, k, v, bias)]
     torch.full((6, keys, 8), torch.nan)  # what is freed here may be what the kernel is given
-    found = attention.exact(*single[:3], None, attention.Scores(0.7, until, False, single[3]))
+    found = attention.exact(*single[:3], None, Scores(0.7, until, False, single[3]))
     assert torch.allclose(found.double(), wanted, atol=2e-6)
     for got, want in zip(
         torch.autograd.grad(found, single, gradient.float()),
@@ -158,7 +160,7 @@ def test_cross_attention_with_a_bias(positions: int) -> None:
         strict=True,
     ):
         assert torch.allclose(got.double(), want, atol=1e-5)
-    again = attention.exact(*single[:3], None, attention.Scores(0.7, until, False, single[3]))
+    again = attention.exact(*single[:3], None, Scores(0.7, until, False, single[3]))
     (of_keys,) = torch.autograd.grad(again.sum(), single[1])
     assert not of_keys[:3, 9:].any()
     assert not of_keys[3:, 4:].any()

@@ -1,0 +1,156 @@
+"""The embeddings of tokens, positions and segments. The tokens' are also the head of a model whose ends are tied.
+
+Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, 3]
+(architecture/facts.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from megatron.core import tensor_parallel
+from torch import Tensor, nn
+
+from gpt1_ds.architecture.facts import KEY, SECOND
+from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import dropout, names
+from gpt1_ds.model.layers import ColumnProduct, TensorParallel
+from gpt1_ds.model.relative import RelativeTables
+from gpt1_ds.model.states import States
+from gpt1_ds.model.transformer import make_norm
+
+EMBEDDING_SITES = 0, (1 << 16) - 1  # dropout of each stack's embeddings; those of blocks are in transformer.py
+
+
+class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
+    """Token rows, used twice: looked up on the first stage, multiplied with on the last (tied, no bias)."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        (table,) = layer.parameters
+        self.vocab_size, width = table.shape
+        rows = table.local_rows(tensor.size) * tensor.size
+        super().__init__(rows, width, init_method=nn.init.zeros_, config=tensor.config, tp_group=tensor.group)
+        names.label(self, layer, tensor)
+        self.tensor = tensor
+        self.scale = 1.0 if model.logit_scale == "one" else width**-0.5
+        self.output = ColumnProduct(
+            width,
+            rows,
+            config=tensor.config,
+            init_method=nn.init.zeros_,
+            bias=False,
+            skip_weight_param_allocation=True,
+            tp_group=tensor.group,
+        )
+
+    def forward(self, states: States, _cache: None = None) -> States:
+        """Maps token ids [S, B] of each stack to embeddings [S, B, D]; ranks that cut sequences keep a part of S."""
+        return States.of(tuple(map(self._embedded, states.stacks)), states.facts_B3)
+
+    def _embedded(self, tokens_SB: Tensor) -> Tensor:
+        embedded_SBD = super().forward(tokens_SB)
+        if self.tensor.sequence:
+            embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
+        return embedded_SBD  # type: ignore[no-any-return]
+
+    def new_cache(self) -> None:
+        """A token is looked up by itself."""
+
+    def project(self, states: States) -> States:
+        """Adds the weights [V, D] that the loss makes logits with; the states are then those of all positions."""
+        hidden_SBD = states.last
+        if self.scale != 1.0:
+            hidden_SBD = hidden_SBD * self.scale
+        if self.tensor.sequence:
+            hidden_SBD = tensor_parallel.gather_from_sequence_parallel_region(hidden_SBD, group=self.tensor.group)
+        else:
+            hidden_SBD = tensor_parallel.copy_to_tensor_model_parallel_region(hidden_SBD, group=self.tensor.group)
+        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
+        return states._replace(hidden_SBD=hidden_SBD, weight_VD=self.weight.view_as(self.weight))
+
+    def logits(self, hidden_SBD: Tensor, bias_V: Tensor | None = None) -> Tensor:
+        """[S, B, V]: this rank's columns; those of pad rows are -inf, so that padding never wins or learns."""
+        if self.scale != 1.0:
+            hidden_SBD = hidden_SBD * self.scale
+        logits_SBV = self.output(hidden_SBD, weight=self.weight)[0]
+        if bias_V is not None:
+            logits_SBV = logits_SBV + bias_V
+        real = max(0, self.vocab_size - self.vocab_start_index)
+        # behind autograd's back: a softmax has no gradient at -inf, so there is nothing to mask on the way back
+        logits_SBV.detach()[..., real:].fill_(-math.inf)
+        return logits_SBV  # type: ignore[no-any-return]
+
+
+class Positions(nn.Module):
+    """Learned rows [S, D]. ZeRO 3 gathers a parameter for the module that holds it, so that module adds it."""
+
+    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, width))
+        self.tensor = tensor
+
+    def forward(self, hidden_SBD: Tensor, first: int) -> Tensor:
+        """The sum with the rows from position `first` on."""
+        return hidden_SBD + self.tensor.replicated(self.weight)[first : first + hidden_SBD.shape[0]].unsqueeze(1)
+
+
+class Segments(nn.Module):
+    """Two learned rows [2, D], of the first and of the second text."""
+
+    def __init__(self, rows: int, width: int, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, width))
+        self.tensor = tensor
+
+    def forward(self, hidden_SBD: Tensor, first: int, second_B: Tensor) -> Tensor:
+        """The sum with each position's row; the second text begins at `second_B`."""
+        position_S1 = torch.arange(first, first + hidden_SBD.shape[0], device=hidden_SBD.device).unsqueeze(1)
+        is_second_SB1 = (position_S1 >= second_B).unsqueeze(2)
+        first_D, second_D = self.tensor.replicated(self.weight)
+        return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
+
+
+class PositionCount:
+    """Of those seen so far, for sampling."""
+
+    positions = 0
+
+
+class PositionEmbedding(nn.Module):
+    """Adds the learned positions and segments, normalises and drops; kept apart from the tied module, whose copies are
+    synchronised. Relative positions' tables begin their way here.
+    """
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.positions = Positions(model.context, model.width, tensor) if model.positions == "learned" else None
+        self.segments = Segments(model.segments, model.width, tensor) if model.segments else None
+        self.embedding_norm = make_norm(model, tensor) if model.embedding_norm else None
+        self.relative = RelativeTables(layer.parameters[-1], tensor) if model.positions == "relative" else None
+        self.tensor = tensor
+        self.probability = model.embedding_dropout
+        names.label(self, layer, tensor)
+
+    def new_cache(self) -> PositionCount:
+        return PositionCount()
+
+    def forward(self, states: States, cache: PositionCount | None = None) -> States:
+        facts_B3 = states.facts_B3
+        mapped = [self._mapped(x_SBD, facts_B3, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
+        return States.of(mapped, facts_B3, None if self.relative is None else self.relative())
+
+    def _mapped(self, hidden_SBD: Tensor, facts_B3: Tensor, site: int, cache: PositionCount | None) -> Tensor:
+        first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
+        if cache is not None:
+            first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
+        if self.positions is not None:
+            hidden_SBD = self.positions(hidden_SBD, first_position)
+        if self.segments is not None:
+            hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
+        if self.embedding_norm is not None:
+            hidden_SBD = self.embedding_norm(hidden_SBD)
+        if self.training:
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], site, self.probability, first_position)
+        return hidden_SBD

@@ -1,0 +1,84 @@
+"""What the kernels are given, whichever device computes, and how their results lie in memory.
+
+Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Which keys a query sees, and its scores of them: factor x q k' + bias.
+
+    Key j is visible to query i if j < until or, where `causal`, if j <= i. Without `until_G` all keys are visible, or
+    where `causal` no others. In a bidirectional row of length n, until = n: positions after it see the padding, but
+    nobody reads them. Cross attention is not causal, and its until is the length of the source. A query that sees no
+    key gives 0.
+    """
+
+    factor: float | None = None  # None: 1 / sqrt(H)
+    until_G: Tensor | None = None  # int32
+    causal: bool = True
+    bias_NST: Tensor | None = None  # fp32, of each head, for all rows
+
+    def factor_of(self, q_GSH: Tensor) -> float:
+        return 1.0 / math.sqrt(q_GSH.shape[-1]) if self.factor is None else self.factor
+
+    def visible(self, positions: int, keys: int, device: torch.device) -> Tensor | None:
+        """Returns booleans [G, S, T] or [S, T], None where all keys are visible; the S positions are the last ones."""
+        key_T = torch.arange(keys, device=device)
+        before_ST = key_T <= torch.arange(keys - positions, keys, device=device)[:, None]
+        if self.until_G is None:
+            return before_ST if self.causal else None
+        until_GST = (key_T < self.until_G[:, None, None]).expand(-1, positions, -1)
+        return until_GST | before_ST if self.causal else until_GST
+
+
+CAUSAL = Scores()
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The hashed dropout mask of one attention call: two int32[G] keys (dropout.site_keys), the 16-bit limit below
+    which an element is dropped (dropout.threshold), the scale of the others, and counters of a query, one for each pair
+    of keys: half the model's context, not half of T, because layouts pad a batch differently.
+    """
+
+    key_G: Tensor
+    second_G: Tensor
+    limit: int
+    scale: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class RowDrop:
+    """The hashed dropout mask of states [S, B, D]: two int32[B] keys, the position of the first of them in the whole
+    row, limit and scale as in `Drop`.
+    """
+
+    key_B: Tensor | None  # None: nothing is dropped
+    second_B: Tensor | None
+    first: int
+    limit: int
+    scale: float
+
+
+def empty_heads(x_GSH: Tensor) -> Tensor:
+    """Returns memory for a result of this shape, laid out as [S, G, H], so that [S, B, width] is a view of it."""
+    heads, positions, width = x_GSH.shape
+    return x_GSH.new_empty(positions, heads, width).transpose(0, 1)
+
+
+def attention_results(q_GSH: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns what attention gives on a GPU, without values: out [G, S, H], and the log-sum-exp of each query's scores
+    fp32 [G, S]. Where torch computes it the second has no values at all; a compiled graph, which may be kept on disk,
+    serves the kernels and torch.
+    """
+    return empty_heads(q_GSH), q_GSH.new_empty(q_GSH.shape[:2], dtype=torch.float32)

@@ -1,0 +1,369 @@
+"""The transformer, from its norms to its block: what GPT-1, GPT-2, BERT, RoBERTa, T5 and prefix models have in common.
+
+    post-norm (GPT-1, BERT)   n = N(x + attention(x)); N(n + mlp(n))
+    pre-norm (GPT-2, T5)      n = x + attention(N(x)); n + mlp(N(n))    a final norm ends the stack
+
+A decoder's block, which is pre-norm, has n = n + cross(N(n), memory) between the two; memory is the encoder's last
+states. Matrices are cut over tensor-parallel ranks (layers.py): attention by heads, the mlp by features. Dropout is a
+hash of where an element lies (dropout.py): each place of it in the model has a number, its site.
+
+Shapes: S positions (of this rank, under sequence parallelism), B rows, D width, F features of the mlp on this rank, N
+heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a context, or of the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from gpt1_ds.architecture.facts import KEY, UNTIL
+from gpt1_ds.architecture.layer import Layer
+from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import ModelConfig
+from gpt1_ds.model import dropout, names
+from gpt1_ds.model.kernels import attention
+from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
+from gpt1_ds.model.kernels.residual_norm import sum_and_norm
+from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowParallel, TensorParallel
+from gpt1_ds.model.relative import score_bias
+from gpt1_ds.model.states import States
+
+# Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535.
+SITES = 3  # of a block of one stack without dropout in its mlp, from 1 + 3 x depth on
+MORE_SITES = 8  # of any other block, from 2**16 + 8 x depth on
+FIRST_OF_MORE = 1 << 16
+INNER = 4  # of a block's sites the one in the middle of its mlp
+FINAL_SITES = (1 << 16) - 3, (1 << 16) - 2  # of the final norm of each stack
+
+
+class LayerNorm(nn.LayerNorm):
+    """Over the last axis, biased variance, `eps` inside the root."""
+
+    def __init__(self, width: int, eps: float, tensor: TensorParallel) -> None:
+        super().__init__(width, eps)
+        self.tensor = tensor
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
+        return nn.functional.layer_norm(x_SBD, self.normalized_shape, weight, bias, self.eps)
+
+
+class RmsNorm(nn.Module):
+    """w x / sqrt(mean(x^2) + eps) over the last axis, the mean in fp32 (Zhang and Sennrich 2019)."""
+
+    def __init__(self, width: int, eps: float, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.tensor = eps, tensor
+
+    def forward(self, x_SBD: Tensor) -> Tensor:
+        wide_SBD = x_SBD.float()
+        normal_SBD = wide_SBD * torch.rsqrt(wide_SBD.square().mean(-1, keepdim=True) + self.eps)
+        return self.tensor.replicated(self.weight) * normal_SBD.to(x_SBD.dtype)
+
+
+Norm = LayerNorm | RmsNorm
+
+
+def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
+    kind = LayerNorm if model.norm_kind == "layer" else RmsNorm
+    return kind(model.width, model.norm_eps, tensor)
+
+
+class KeyValueCache:
+    """Keys and values of the positions seen so far, for sampling, in buffers that hold a whole context T."""
+
+    def __init__(self, context: int) -> None:
+        self.context, self.positions = context, 0
+        self.key_GTH: Tensor | None = None
+        self.value_GTH: Tensor | None = None
+
+    def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns those of all positions so far, these S the last of them: views of the buffers."""
+        if self.key_GTH is None or self.value_GTH is None:
+            groups, _, width = key_GSH.shape
+            self.key_GTH, self.value_GTH = key_GSH.new_empty(2, groups, self.context, width)
+        first, self.positions = self.positions, self.positions + key_GSH.shape[1]
+        assert self.positions <= self.context, "the context is full"
+        self.key_GTH[:, first : self.positions] = key_GSH
+        self.value_GTH[:, first : self.positions] = value_GSH
+        return self.key_GTH[:, : self.positions], self.value_GTH[:, : self.positions]
+
+
+class MemoryCache:
+    """Cross attention's keys and values, which stay the same for all positions of the target."""
+
+    def __init__(self) -> None:
+        self.known: tuple[Tensor, Tensor] | None = None
+
+    def of(self, make: Callable[[Tensor], tuple[Tensor, Tensor]], memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
+        if self.known is None:
+            self.known = make(memory_TBD)
+        return self.known
+
+
+@dataclass(frozen=True)
+class BlockCache:
+    own: KeyValueCache
+    memory: MemoryCache
+
+
+class HeadAttention(nn.Module):
+    """What a stack's attention to itself and a decoder's to the memory share: softmax(q k') v of each head."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.kind, self.head_dim, self.probability = model.attention, model.head_dim, model.attention_dropout
+        self.factor = 1.0 if model.attention_scale == "one" else None  # 1 / sqrt(H)
+        self.tensor, self.pairs = tensor, (model.context + 1) // 2  # of keys
+
+    def attend(
+        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, facts_B3: Tensor, scores: Scores, site: Tensor, cached: bool
+    ) -> Tensor:
+        """Returns [S, B, N x H]."""
+        keys_B, heads = facts_B3[:, KEY], len(q_GSH) // len(facts_B3)
+        if cached:
+            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores)
+        elif self.kind == "exact":
+            out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._head_drop(keys_B, site, heads), scores)
+        else:
+            out_GSH = self._fused(q_GSH, k_GTH, v_GTH, keys_B, site, scores)
+        return out_GSH.unflatten(0, (-1, heads)).permute(2, 0, 1, 3).flatten(2)  # type: ignore[no-any-return]
+
+    def _head_drop(self, keys_B: Tensor, site: Tensor, heads: int) -> Drop | None:
+        if not self.training or self.probability == 0.0:
+            return None
+        key_BN, second_BN = dropout.site_keys(keys_B, site, self.tensor.rank * heads, heads)
+        limit, scale = dropout.threshold(self.probability), dropout.scale(self.probability)
+        return Drop(key_BN.flatten(), second_BN.flatten(), limit, scale, self.pairs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a seed that the compiler sees is a graph for each of its values
+    def _fused(
+        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, keys_B: Tensor, site: Tensor, scores: Scores
+    ) -> Tensor:
+        """Its dropout is seeded with (seed, step, first row, layer, this rank's heads)."""
+        if not self.training or self.probability == 0.0:
+            return attention.fused(q_GSH, k_GTH, v_GTH, 0.0, scores)
+        key_B1, second_B1 = dropout.site_keys(keys_B[:1], site, self.tensor.rank)
+        key, second = torch.cat([key_B1, second_B1]).flatten().tolist()  # one wait for a GPU, not two
+        seed = (key & 0xFFFFFFFF) << 31 | second & 0x7FFFFFFF
+        return attention.fused(q_GSH, k_GTH, v_GTH, self.probability, scores, seed)
+
+
+class Attention(HeadAttention):
+    """A stack's states ask, the same states answer."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__(layer, model, tensor)
+        inner, bias = model.attention_width, layer.has("attention.qkv.bias")
+        self.qkv = ColumnParallel(model.width, 3 * inner, tensor, bias)
+        self.out = RowParallel(inner, model.width, tensor, bias)
+        decodes = model.kind == "encoder_decoder" and layer.stack == 1
+        self.causal = decodes or (model.mask == "causal" and model.kind != "encoder_decoder")
+        self.encodes = (model.kind == "encoder_decoder" and layer.stack == 0) or model.mask == "bidirectional"
+
+    def forward(
+        self,
+        x_SBD: Tensor,
+        facts_B3: Tensor,
+        site: Tensor,
+        cache: KeyValueCache | None = None,
+        table_NK: Tensor | None = None,
+    ) -> Tensor:
+        qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
+        q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
+        if cache is not None:
+            k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
+        bias_NST = None if table_NK is None else score_bias(table_NK, len(qkv), k_GSH.shape[1], self.encodes)
+        scores = Scores(self.factor, None if self.causal else _until(facts_B3, qkv.shape[2]), bias_NST=bias_NST)
+        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_B3, scores, site, cache is not None)
+        return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
+
+
+class CrossAttention(HeadAttention):
+    """A decoder's states ask, the memory answers; its padding is not seen."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__(layer, model, tensor)
+        inner, bias = model.attention_width, layer.has("cross.q.bias")
+        self.q = ColumnParallel(model.width, inner, tensor, bias)
+        self.kv = ColumnParallel(model.width, 2 * inner, tensor, bias)
+        self.out = RowParallel(inner, model.width, tensor, bias)
+
+    def forward(
+        self, x_SBD: Tensor, memory_TBD: Tensor, facts_B3: Tensor, site: Tensor, cache: MemoryCache | None = None
+    ) -> Tensor:
+        q_SBO = self.q(x_SBD)
+        positions, rows, _ = q_SBO.shape
+        q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
+        k_GTH, v_GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
+        scores = Scores(self.factor, _until(facts_B3, q_GSH.shape[0] // rows), causal=False)
+        out_SBI = self.attend(q_GSH, k_GTH, v_GTH, facts_B3, scores, site, cache is not None)
+        return self.out(out_SBI)  # type: ignore[no-any-return]
+
+    def _memory(self, memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns its keys and values [G, T, H]."""
+        kv_TBO = self.kv(memory_TBD)
+        positions, rows, _ = kv_TBO.shape
+        kv = kv_TBO.view(positions, rows, -1, 2, self.head_dim)
+        k_GTH, v_GTH = (part.flatten(0, 1) for part in kv.permute(3, 1, 2, 0, 4))
+        return k_GTH, v_GTH
+
+
+def _until(facts_B3: Tensor, heads: int) -> Tensor:
+    """Returns int32 [G]: how far every position of a row sees."""
+    return facts_B3[:, UNTIL].repeat_interleave(heads).to(torch.int32)
+
+
+class Mlp(nn.Module):
+    """down(dropout(activation(up(x)))). A gated activation has two outputs of `up` for each feature."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        bias, outputs = layer.has("mlp.up.bias"), (1 + model.gated) * model.ffn_width
+        self.up = ColumnParallelActivation(model.width, outputs, model.activation, tensor, bias)
+        self.down = RowParallel(model.ffn_width, model.width, tensor, bias)
+        self.probability, self.features, self.tensor = model.ffn_dropout, model.ffn_width, tensor
+
+    def forward(self, x_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
+        """`site` is the block's first one."""
+        inner_SBF = self.up(x_SBD)
+        if self.training and self.probability:
+            first = self.tensor.rank * inner_SBF.shape[-1]
+            inner_SBF = dropout.dropout_of_part(
+                inner_SBF, facts_B3[:, KEY], site + INNER, self.probability, first, self.features
+            )
+        return self.down(inner_SBF)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Where a block's dropout sites lie, counted from its first one, which is attention's own."""
+
+    attended: int = 1
+    crossing: int = 2
+    crossed: int = 3
+    out: int = 2
+
+
+class Block(nn.Module):
+    """States -> states: those of its own stack are mapped, the others pass."""
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel, recompute: bool = False) -> None:
+        super().__init__()
+        assert layer.depth is not None, "a block has its number"
+        self.attention = Attention(layer, model, tensor)
+        self.attention_norm = make_norm(model, tensor)
+        self.cross = CrossAttention(layer, model, tensor) if layer.has("cross_norm.weight") else None
+        self.cross_norm = make_norm(model, tensor) if self.cross is not None else None
+        self.mlp = Mlp(layer, model, tensor)
+        self.mlp_norm = make_norm(model, tensor)
+        self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
+        self.pre_norm, self.context, self.stack = layer.norm == "pre", model.context, layer.stack
+        more = model.stacks > 1 or model.ffn_dropout > 0
+        first = FIRST_OF_MORE + MORE_SITES * layer.depth if more else SITES * layer.depth + 1
+        self.sites = Sites(out=5) if more else Sites()
+        self.site: Tensor  # a buffer, not a number, so that one compiled graph serves every block
+        self.register_buffer("site", torch.tensor(first), persistent=False)
+        names.label(self, layer, tensor)
+
+    def new_cache(self) -> BlockCache:
+        """Raises ConfigError where tokens see those after them: their states change with each new one."""
+        if self.attention.encodes:
+            raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
+        return BlockCache(KeyValueCache(self.context), MemoryCache())
+
+    def forward(self, states: States, cache: BlockCache | None = None) -> States:
+        table_NK = None if states.tables is None else states.tables[self.stack]
+        own_SBD, memory_TBD, facts_B3 = states.stacks[self.stack], states.stacks[0], states.facts_B3
+        if self.recompute and self.training:
+            # reentrant checkpointing would silently cut the gradient after integer inputs
+            x_SBD = checkpoint(
+                self.transformed, own_SBD, memory_TBD, table_NK, facts_B3, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            x_SBD = self.transformed(own_SBD, memory_TBD, table_NK, facts_B3, cache)
+        return states.with_stack(self.stack, x_SBD)
+
+    def transformed(
+        self,
+        x_SBD: Tensor,
+        memory_TBD: Tensor,
+        table_NK: Tensor | None,
+        facts_B3: Tensor,
+        cache: BlockCache | None = None,
+    ) -> Tensor:
+        """Returns this stack's states after the block. `memory` is read where there is cross attention."""
+        own, of_memory = (None, None) if cache is None else (cache.own, cache.memory)
+        site, at = self.site, self.sites
+        if not self.pre_norm:
+            attended_SBD = self.attention(x_SBD, facts_B3, site, own, table_NK)
+            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_B3, site + at.attended)
+            mapped_SBD = self.mlp(n_SBD, facts_B3, site)
+            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_B3, site + at.out)[1]
+        attended_SBD = self.attention(self.attention_norm(x_SBD), facts_B3, site, own, table_NK)
+        following = self.mlp_norm if self.cross_norm is None else self.cross_norm
+        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_B3, site + at.attended)
+        if self.cross is not None:
+            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_B3, site + at.crossing, of_memory)
+            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_B3, site + at.crossed)
+        return n_SBD + self._drop(self.mlp(normal_SBD, facts_B3, site), facts_B3, site + at.out)
+
+    def _sum_and_norm(
+        self, x_SBD: Tensor, y_SBD: Tensor, norm: Norm, facts_B3: Tensor, site: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (x + dropout(y), its norm), both [S, B, D]. On a GPU that is one kernel where the norm is a
+        LayerNorm.
+        """
+        if not x_SBD.is_cuda or not isinstance(norm, LayerNorm):
+            total_SBD = x_SBD + self._drop(y_SBD, facts_B3, site)
+            return total_SBD, norm(total_SBD)
+        weight_D, bias_D = self.tensor.replicated(norm.weight), self.tensor.replicated(norm.bias)
+        return sum_and_norm(x_SBD, y_SBD, weight_D, bias_D, self._row_drop(y_SBD, facts_B3, site), norm.eps)
+
+    def _drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
+        if not self.training:
+            return y_SBD
+        return dropout.dropout(y_SBD, facts_B3[:, KEY], site, self.probability, self._first_position(y_SBD))
+
+    def _row_drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> RowDrop:
+        probability = self.probability if self.training else 0.0
+        limit, scale = dropout.threshold(probability), dropout.scale(probability)
+        if not probability:
+            return RowDrop(None, None, self._first_position(y_SBD), limit, scale)
+        key_B1, second_B1 = dropout.site_keys(facts_B3[:, KEY], site)
+        return RowDrop(key_B1.flatten(), second_B1.flatten(), self._first_position(y_SBD), limit, scale)
+
+    def _first_position(self, x_SBD: Tensor) -> int:
+        """Returns which position of the row this rank's first one is."""
+        return self.tensor.rank * x_SBD.shape[0] if self.tensor.sequence else 0
+
+
+class FinalNorm(nn.Module):
+    """Ends a stack of pre-norm blocks; of the last stack's states nothing else goes on. An encoder-decoder drops what
+    it has normalised, as T5 does.
+    """
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.norm = make_norm(model, tensor)
+        self.stack, self.is_last, self.tensor = layer.stack, layer.stack == model.stacks - 1, tensor
+        self.probability = model.residual_dropout if model.stacks > 1 else 0.0
+        names.label(self.norm, layer, tensor)
+
+    def new_cache(self) -> None:
+        """A position is normalised by itself."""
+
+    def forward(self, states: States, _cache: None = None) -> States:
+        normal_SBD = self.norm(states.stacks[self.stack])
+        if self.training and self.probability:
+            first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
+            keys_B, site = states.facts_B3[:, KEY], FINAL_SITES[self.stack]
+            normal_SBD = dropout.dropout(normal_SBD, keys_B, site, self.probability, first)
+        if self.is_last:
+            return States(normal_SBD, states.facts_B3)
+        return states.with_stack(self.stack, normal_SBD)
