@@ -18,7 +18,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--prompt", metavar="TEXT", help="what the text begins with (default: none)")
     source = "what an encoder-decoder reads; <extra_id_0> stands for the first span to fill in (default: none)"
     text.add_argument("--source", metavar="TEXT", help=source)
-    parser.add_argument("--tokens", type=int, default=100, metavar="N", help="tokens to add (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="tokens to add at most (default: 100)")
     temperature = "how freely tokens are drawn; 0 takes the likeliest one (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help=temperature)
     top_k = "draw from the K likeliest; 0: all (default: %(default)s)"

@@ -31,6 +31,7 @@ from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
 from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
+from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, Unit
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import token_dtype
@@ -146,10 +147,7 @@ class _Build:
         self._start_clean()
         units = plan_units(self.inputs, self.options.unit_bytes, self.options.unwrap, self.tokenizer.whole_documents)
         summaries = self._tokenize(units, workers, show)
-        if left_out := sum(part.left_out for part in summaries):
-            key = self.options.text_key
-            rows = f"{left_out} row{'s' * (left_out > 1)}"
-            say(f"{self.out}: leaves out {rows} without text (no `{key}`, null, NaN or empty)")
+        say_left_out(str(self.out), sum(part.left_out for part in summaries), self.options.text_key)
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:
             raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")

@@ -12,7 +12,9 @@ from itertools import chain
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
+from gpt1_ds.common.log import say
 from gpt1_ds.common.text import is_missing
+from gpt1_ds.common.units import amount
 from gpt1_ds.config.data import EMBEDDED
 from gpt1_ds.data import hub_datasets, python_docs, tables
 from gpt1_ds.data.remote import opened
@@ -55,6 +57,12 @@ def read_unit(unit: Unit, unwrapped: bool = False, left_out: Callable[[], None] 
                 text = value.removeprefix(BOM).replace("\r\n", "\n")
                 width = wrap_width(text) if unwrapped else None
                 yield from _pieces(unwrap([text], width), "", ends_document=True)
+
+
+def say_left_out(what: str, rows: int, text_key: str) -> None:
+    """Says how many rows `what` has no text of, where there are any."""
+    if rows:
+        say(f"{what}: leaves out {amount(rows, 'row')} without text (no `{text_key}`, null, NaN or empty)")
 
 
 def _documents(segment: Segment) -> Iterator[str | None]:

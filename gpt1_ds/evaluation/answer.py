@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.evaluation.generate import control_symbols, next_token
 from gpt1_ds.evaluation.load import Loaded
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.objectives.base import row_facts
 
 _SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")
@@ -27,7 +27,8 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     if loaded.config.model.kind != "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
     tokenizer, model, context = loaded.tokenizer, loaded.model, loaded.config.model.context
-    if sampling.tokens >= context:
+    most = min(TOKENS, context - 1) if sampling.tokens is None else sampling.tokens
+    if most >= context:
         raise ArgumentError(f"tokens={sampling.tokens} is too many for model.context={context}; use less than that")
     source_ids = [*encode_sentinels(tokenizer, source), tokenizer.eod_id]
     if len(source_ids) > context:
@@ -39,7 +40,7 @@ def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     memory = model.encode(torch.tensor(source_ids, device=device).unsqueeze(1), facts_B3)
     generator, caches, token = torch.Generator().manual_seed(sampling.seed), model.caches(), tokenizer.pad_id
     forbidden, written = control_symbols(tokenizer), list[int]()
-    while len(written) < sampling.tokens:
+    while len(written) < most:
         states = model.decode(memory, torch.tensor([[token]], device=device), caches)
         logits_V = model.logits_of(states)[-1, 0]
         token = next_token(loaded, logits_V, forbidden, sampling, generator)

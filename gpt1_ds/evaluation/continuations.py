@@ -21,7 +21,7 @@ from gpt1_ds.evaluation.answer import answer, encode_sentinels
 from gpt1_ds.evaluation.generate import continued
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.tasks.frame import Int32s
 
 SENTINEL = "<extra_id_0>"
@@ -98,7 +98,7 @@ class Continuations:
         context, tokenizer, sampling = self.loaded.config.model.context, self.loaded.tokenizer, Sampling(**settings)
         ids = tokenizer.encode(prompt).tolist()
         if self.frame.sentinel is None:
-            return continued(self.loaded, ids[-(context - sampling.tokens) :], sampling, stops)
+            return continued(self.loaded, ids[-(context - (sampling.tokens or TOKENS)) :], sampling, stops)
         excess = len(encode_sentinels(tokenizer, prompt + SENTINEL)) + 1 - context
         if excess > 0:
             prompt = tokenizer.decode(ids[excess:])

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.evaluation.load import Loaded
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 
 
 def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
@@ -39,7 +39,8 @@ def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: 
     forbidden = control_symbols(tokenizer)
     sequence = [*prompt] or [tokenizer.eod_id]
     begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
-    while len(sequence) < begin + sampling.tokens:
+    most = begin + (TOKENS if sampling.tokens is None else sampling.tokens)
+    while len(sequence) < most:
         if seen + len(pending) > context:  # learned positions end here: continue from the later half
             pending, seen, caches = sequence[-max(1, context // 2) :], 0, loaded.model.caches()
         tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)

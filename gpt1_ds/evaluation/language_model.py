@@ -64,7 +64,7 @@ class LanguageModel(Loaded):
     def generate(
         self,
         text: str,
-        tokens: int = ...,
+        tokens: int | None = ...,
         *,
         temperature: float = ...,
         top_k: int = ...,
@@ -75,7 +75,7 @@ class LanguageModel(Loaded):
     def generate(
         self,
         text: Texts,
-        tokens: int = ...,
+        tokens: int | None = ...,
         *,
         temperature: float = ...,
         top_k: int = ...,
@@ -85,14 +85,14 @@ class LanguageModel(Loaded):
     def generate(
         self,
         text: str | Texts,
-        tokens: int = 100,
+        tokens: int | None = None,
         *,
         temperature: float = 0.8,
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str | list[str]:
-        """What follows `text` (which is not repeated), at most `tokens` tokens; of an encoder-decoder what it answers.
+        """What follows `text` (which is not repeated), at most `tokens` tokens (100); of an encoder-decoder its answer.
         Of a list, a list: each text by itself, as if it came alone.
 
         `temperature` 0 takes the likeliest token; `top_k` (0: all) and `top_p` (1: all) say what is drawn from, `seed`

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from gpt1_ds.common.errors import ArgumentError
 
+TOKENS = 100
+
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn. temperature 0 takes the likeliest; top_k 0 and top_p 1 keep all.
+    """How the next token is drawn. temperature 0 takes the likeliest; top_k 0 and top_p 1 keep all. Without a number of
+    tokens they are TOKENS at most, of an encoder-decoder's answer as many of them as its decoder holds.
 
     Raises ArgumentError for values out of range.
     """
 
-    tokens: int = 100
+    tokens: int | None = None
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
@@ -23,7 +26,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         problems = []
-        if self.tokens < 1:
+        if self.tokens is not None and self.tokens < 1:
             problems.append(f"tokens={self.tokens} must be at least 1")
         if not 0 <= self.temperature < math.inf:
             problems.append(f"temperature={self.temperature} must be 0 or more; 0 takes the likeliest token")

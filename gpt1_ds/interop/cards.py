@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.architecture.count import parameters
+from gpt1_ds.common.units import amount
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.families.family import Family
@@ -21,7 +22,7 @@ tags: [{tags}]
 # {family.title}, {parameters:,} parameters
 
 Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} training steps ({facts[tokens]} tokens):
-{model.layers} layers, width {model.width}, {model.heads} heads, context {model.context} tokens,
+{shape}, context {model.context} tokens,
 {model.vocab_size} token ids, fp32. Its logits are the checkpoint's, to rounding.
 
 ```python
@@ -69,7 +70,7 @@ tags: [{tags}]
 # {family.title}, fine-tuned on {tuned.task.name}
 
 Exported by gpt1-ds {facts[hashes][version]} after {facts[step]} steps of fine-tuning:
-{model.layers} layers, width {model.width}, {model.heads} heads, fp32.
+{shape}, fp32.
 Its scores are the checkpoint's (`gpt1-ds predict`), to rounding.
 
 ```python
@@ -158,6 +159,7 @@ def model_card(
         tag=tag,
         tags=_tags(family),
         model=model,
+        shape=shape_in_words(model),
         facts=facts,
         folder=folder,
         parameters=total,
@@ -177,6 +179,7 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         family=tuned.family,
         tags=_tags(tuned.family),
         model=model,
+        shape=shape_in_words(model),
         tuned=tuned,
         tokenizer=tokenizer,
         facts=facts,
@@ -189,6 +192,11 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         head=f"* {_head(tuned, model)}\n" if is_gpt else "",
         text=_about(tokenizer),
     )
+
+
+def shape_in_words(model: ModelConfig) -> str:
+    """Returns how large a model is: `12 layers, width 768, 12 heads`."""
+    return f"{amount(model.layers, 'layer')}, width {model.width}, {amount(model.heads, 'head')}"
 
 
 def _tags(family: Family) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor
 from gpt1_ds.checkpoint import external
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.interop.cards import shape_in_words
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.settings import LARGEST
 from gpt1_ds.interop.hf_task import FineTuned
@@ -51,7 +52,7 @@ tags: [sentence-transformers, feature-extraction, {family.model_type}]
 # {family.title}, vectors of sentences
 
 Exported by gpt1-ds {facts[hashes][version]} {trained}:
-{model.layers} layers, width {model.width}, {model.heads} heads, fp32.
+{shape}, fp32.
 Its vectors are the checkpoint's (`gpt1-ds embed`), to rounding.
 
 ```python
@@ -328,4 +329,6 @@ def sentence_card(
 ) -> str:
     """Markdown; `facts` is the checkpoint's manifest, `loss` that of fine-tuning here."""
     trained = f"after {facts['step']} steps of fine-tuning (loss {loss})" if loss else "as it was imported"
-    return _CARD.format(family=family, facts=facts, model=model, vector=vector, trained=trained)
+    return _CARD.format(
+        family=family, facts=facts, shape=shape_in_words(model), model=model, vector=vector, trained=trained
+    )

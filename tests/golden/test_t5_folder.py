@@ -119,5 +119,6 @@ def test_what_an_encoder_decoder_does_not_do(folders: list[Path]) -> None:
         answer(loaded, "It was <extra_id_77>", Sampling(tokens=5))
     with pytest.raises(ArgumentError, match=r"^tokens=64 is too many"):
         answer(loaded, "It was", Sampling(tokens=64))
+    assert answer(loaded, "It was", Sampling(temperature=0)) == answer(loaded, "It was", Sampling(63, 0)), "what fits"
     with pytest.raises(ArgumentError, match=r"^source has .* the encoder reads model\.context=64"):
         answer(loaded, "word " * 100, Sampling(tokens=5))

@@ -15,7 +15,7 @@ from tools import runs
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "gpt1_ds"
-FILES, LINES, SHARE = 15, 2100, 0.54
+FILES, LINES, SHARE = 15, 2430, 0.55
 
 
 def traced(words: list[str]) -> dict[str, set[int]]:
@@ -54,7 +54,7 @@ def test_it_is_what_runs(tiny_data: Path, tmp_path: Path) -> None:
     named = re.findall(r"\]\((gpt1_ds/[\w/]+\.py)\)", section)
     counts = {file: len(lines) for file, lines in executed.items()}
     share = sum(counts.get(file, 0) for file in named) / sum(counts.values())
-    most = ", ".join(f"{file} {count}" for file, count in sorted(counts.items(), key=lambda item: -item[1])[:25])
+    most = ", ".join(f"{file} {count}" for file, count in sorted(counts.items(), key=lambda item: -item[1])[:45])
     assert share >= SHARE, f"{share:.0%} of {sum(counts.values())} lines in the files named; most lie in {most}"
     assert len(named) <= FILES
     assert sum((ROOT / file).read_text().count("\n") for file in named) <= LINES

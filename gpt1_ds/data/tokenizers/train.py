@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
-from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.reading import read_unit, say_left_out
 from gpt1_ds.data.segments import TEXT_KEY
 from gpt1_ds.data.tokenizers import byte_level_train, sentencepiece_bpe, sentencepiece_train, wordpiece_train
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
@@ -73,13 +73,14 @@ def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cas
 
 
 def _read(inputs: Sequence[str | Path], unwrap: bool, show: Show, text_key: str) -> Iterator[str]:
-    """The text of `inputs`, block by block; says how many letters have been read."""
-    letters = 0
+    """The text of `inputs`, block by block; says how many letters have been read, and how many rows have no text."""
+    letters, missing = 0, list[None]()
     for unit in plan_units(find_inputs(inputs, text_key)):
-        for piece in read_unit(unit, unwrap):
+        for piece in read_unit(unit, unwrap, lambda: missing.append(None)):
             letters += len(piece.text)
             show(letters, "reading")
             yield piece.text
+    say_left_out("--input", len(missing), text_key)
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:

@@ -50,6 +50,15 @@ def test_no_text(tmp_path: Path) -> None:
         train([tmp_path / "empty.txt"], tmp_path / "out", 400)
 
 
+def test_rows_without_text_are_counted(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.dumps({"text": text.read_text()}), '{"text": null}', '{"other": 1}', '{"text": NaN}']
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    train([tmp_path / "rows.jsonl"], tmp_path / "out", 400)
+    assert "--input: leaves out 3 rows without text (no `text`, null, NaN or empty)" in capsys.readouterr().err
+    train([text], tmp_path / "whole", 400)
+    assert "leaves out" not in capsys.readouterr().err
+
+
 def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
