@@ -5,6 +5,7 @@ A checkpoint is published after it was read back, so what is older than the newe
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import shutil
@@ -37,6 +38,23 @@ def log_spaced(folders: list[Path], points: int) -> list[Path]:
     return [folders[at] for at in sorted(nearest)]
 
 
+def _what_is_wrong(path: Path) -> str:
+    """Says why no checkpoint is at `path`, and the way out."""
+    if path.exists():
+        runs = (
+            sorted(below.name for below in path.iterdir() if RunDir(below).checkpoints.is_dir())
+            if path.is_dir()
+            else []
+        )
+        inside = f"; it holds runs: {path / runs[-1]}, for example" if runs else "; name a run folder, like runs/NAME"
+        return f"neither a run folder with checkpoints nor a checkpoint folder{inside}"
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, beside, 1)
+    return "no such folder; " + (
+        f"did you mean {path.parent / close[0]}?" if close else "name a run folder, like runs/NAME"
+    )
+
+
 def find(path: Path, newest: bool = False) -> Path:
     """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
     (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
@@ -46,7 +64,7 @@ def find(path: Path, newest: bool = False) -> Path:
     run = RunDir(path)
     folders = steps_in(run.checkpoints)
     if not folders:
-        raise CheckpointError(f"{path}: neither a run folder with checkpoints nor a checkpoint folder")
+        raise CheckpointError(f"{path}: {_what_is_wrong(path)}")
     best = run.best.read_text(errors="replace").strip() if run.best.is_file() and not newest else ""
     return next((folder for folder in folders if folder.name == best), folders[-1])
 

@@ -133,7 +133,7 @@ class CheckpointManager:
         if self.rank == 0:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
-            log.say(f"checkpoint of step {step} was not saved: {failure}; training continues")
+            log.say(f"checkpoint of step {step} was not saved: {failure}")
             self.run_dir.add_event("save failed", step=step, error=str(failure))
 
 

@@ -121,10 +121,10 @@ def _import(options: argparse.Namespace) -> int:
     for remark in remarks:
         print(f"{options.source}: {remark}")
     if found.classifier is not None:
-        print(f"{options.out}: a fine-tuned checkpoint; try it: predict --checkpoint {options.out} TEXT...")
+        print(f"{options.out}: a fine-tuned checkpoint; try it: gpt1-ds predict --checkpoint {options.out} TEXT...")
         return 0
-    print(f"{options.out}: a checkpoint; continue with it: pretrain -c {options.out}/config.yaml ", end="")
-    print(f"checkpoint.init_from={options.out} data.path=...")
+    print(f"{options.out}: a checkpoint; continue with it: ", end="")
+    print(f"gpt1-ds pretrain checkpoint.init_from={options.out} data.path=...")
     return 0
 
 

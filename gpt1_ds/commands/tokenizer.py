@@ -45,19 +45,13 @@ def _train(options: argparse.Namespace) -> int:
     from gpt1_ds.common.units import count
     from gpt1_ds.data.tokenizers.train import train
 
-    with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
-        tokenizer = train(
-            options.input,
-            options.out,
-            options.vocab_size,
-            options.unwrap,
-            show=show,
-            model=options.model,
-            masks=options.masks,
-            cased=options.cased,
-            sentinels=options.sentinels,
-            text_key=options.text_key,
-        )
+    settings = {"model": options.model, "masks": options.masks, "cased": options.cased}
+    settings |= {"sentinels": options.sentinels, "text_key": options.text_key}
+    try:
+        with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
+            tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap, show=show, **settings)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was written; the same command begins anew") from None
     print(f"{options.out}: {tokenizer.vocab_size} pieces")
     return 0
 

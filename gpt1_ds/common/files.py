@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -23,21 +24,22 @@ from gpt1_ds.common.errors import DataError, NodeError, UserError, WorldError, o
 MOST_JSON = 64 << 20  # bytes of memory that the JSON of strangers may take
 _PER_BYTE, _PER_VALUE = 6, 100  # at most about: text is held three times, and wide characters take four
 _WRONG = {  # what was judged wrong: it stays so
-    errno.EACCES: "permission denied; choose a place you may write to (run.dir=...)",
-    errno.EPERM: "not permitted; choose a place you may write to (run.dir=...)",
+    errno.EACCES: "permission denied; choose a place you may write to",
+    errno.EPERM: "not permitted; choose a place you may write to",
     errno.ELOOP: "a link that leads back to itself; remove it",
     errno.EISDIR: "a folder, not a file; remove it, or name a file",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder; name another place",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 _PASSING = {  # faults of the world, the same for every node
     errno.ENOSPC: "no space left on the device; free some",
     errno.EDQUOT: "disk quota exceeded; free some space",
-    errno.EROFS: "read-only file system; choose a place you may write to (run.dir=...)",
+    errno.EROFS: "read-only file system; choose a place you may write to",
     errno.ETIMEDOUT: "no answer in time; try again when the disk or the network is well",
     errno.ECONNREFUSED: "nobody answers there; try again when the network is well",
     errno.ENOLCK: "the file server has no locks to give; try again later",
 }
+_TEMPORARY = re.compile(r"\.([^/]+)\.[0-9a-f]{8}\.tmp\b")  # a folder or file of published_folder and write_atomic
 _NODE = "try again, or on another node"
 _OF_NODE = {  # faults that another node may not have
     errno.EIO: f"input/output error: the disk or the way to it is in trouble; {_NODE}",
@@ -60,7 +62,8 @@ def explain(error: OSError) -> UserError | None:
     number, name = error.errno or 0, error.filename
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         name = error.filename2 or name  # of two, what was written
-    subject = f"{name}: " if name else ""
+    shown = _TEMPORARY.sub(r"\1", os.fsdecode(name)) if isinstance(name, (str, bytes)) else ""
+    subject = f"{shown}: " if shown else ""
     if number in _WRONG:
         return UserError(f"{subject or 'a file: '}{_WRONG[number]}")
     if number in _PASSING:
@@ -204,8 +207,10 @@ def published_folder(final: Path) -> Iterator[Path]:
         yield temporary
         sync_folder(temporary)
         os.rename(temporary, final)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # libraries in Rust name no file
+            error.filename = str(final)
         raise
     sync_folder(final.parent)
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
 MOST_PROBLEMS = 20  # of one layer that are told
 _WRONG = (OmegaConfBaseException, ValueError, TypeError, RecursionError)  # what a value that does not fit raises
+
+
+_KEY = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
 
 
 @dataclass(frozen=True)
@@ -235,10 +239,16 @@ def _read_yaml(path: Path) -> Layer:
 
 def _read_words(words: Sequence[str], found: list[str]) -> Layer:
     values: dict[str, Any] = {}
-    for word in words:
+    skip = False
+    for word, following in pairwise([*words, ""]):
+        if skip:
+            skip = False
+            continue
         key, equals, text = word.partition("=")
         if not equals:
-            found.append(f"{word!r} is not key=value; write model.layers=12, for example")
+            skip = bool(_KEY.fullmatch(word) and following and "=" not in following)
+            example = f"{word}={following}" if skip else "model.layers=12, for example"
+            found.append(f"{word!r} is not key=value; write {example}")
             continue
         if key.startswith("-"):
             found.append(f"{word!r}: keys are written without dashes: {key.lstrip('-')}={text}")

@@ -116,11 +116,18 @@ def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens:
     yield "sent by one rank per step: " + ", ".join(f"{byte_size(size)} {name}-parallel" for name, size in sent)
     yield (
         f"speed: {count(cost.tokens_per_second)} tokens per second, {count(cost.tokens_per_second / world)} per rank, "
-        f"{cost.mfu:.1%} of the peak (PaLM convention)"
+        + _share_of_peak(cost.mfu)
     )
     if tokens:
         seconds, nodes = tokens / cost.tokens_per_second, math.ceil(world / machine.ranks_per_node)
         yield f"length: {count(tokens)} tokens take {duration(seconds)} = {seconds / 3600 * nodes:.3g} node-hours"
+
+
+def _share_of_peak(mfu: float) -> str:
+    """In words. A CPU is described by round figures, and may be faster than they say."""
+    if mfu <= 1:
+        return f"{mfu:.1%} of the peak (PaLM convention)"
+    return "more than the peak that is assumed of this machine (`plan --calibrate` measures it)"
 
 
 def graphs_lines(cost: Cost, without: Cost) -> Iterator[str]:

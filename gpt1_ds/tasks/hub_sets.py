@@ -156,13 +156,17 @@ SETS = {
 }
 
 
-def way_to(path: str | Path) -> str:
-    """What to add to the message that nothing usable is at `path`: the command that makes it; empty where none does."""
+def way_to(path: str | Path, task: str = "") -> str:
+    """What to add to the message that nothing usable is at `path`: the command that makes it, or that the folder is
+    called like that of another task than `task`; empty where neither is known.
+    """
     parts = Path(path).parts
     found = [one for one in SETS.values() if parts[-len(Path(one.folder).parts) :] == Path(one.folder).parts]
     if not found:
         return ""
     best = max(found, key=lambda one: len(one.folder))
+    if task and task not in best.name:
+        return f"; {Path(path).name} is called like the folder of {best.name}: does task.name={task} fit?"
     above = Path(*parts[: len(parts) - len(Path(best.folder).parts)])
     out = "" if str(above) == OUT else f" --out {above}"
     return f"; gpt1-ds data fetch {best.name}{out} makes it"

@@ -138,6 +138,10 @@ def _read_splits(
     return splits, notes
 
 
+def _way_to(path: str | Path, spec: Spec) -> str:
+    return way_to(path, "" if spec.name == TABLE else spec.name)
+
+
 def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples]:
     """The first of `splits` that has files, and its labelled examples; nothing else is read or has to be there.
 
@@ -150,7 +154,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
         wanted = "; or ".join(" and ".join(names) for split in splits for names in spec.files.get(split, ()))
         raise DataError(
             f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}"
-            + way_to(config.path)
+            + _way_to(config.path, spec)
         )
     reader = RowReader(spec, config.score_range)
     examples = reader.read(found[split], True)
@@ -175,7 +179,7 @@ def _tables(config: TaskConfig, spec: Spec, needed: str = "train") -> Iterator[t
     if not root.is_dir():
         raise DataError(
             f"{config.path}: no such folder; set task.path to the one that holds the files of {spec.name}"
-            + way_to(config.path)
+            + _way_to(config.path, spec)
         )
     files = _files(root, spec, given, needed)
     opened = partial(_open, config=config, spec=spec)
@@ -213,7 +217,8 @@ def _files(root: Path, spec: Spec, given: Mapping[str, Sequence[str]], needed: s
         if not names and split == needed:
             wanted = "; or ".join(" and ".join(names) for names in official)
             raise DataError(
-                f"{root}: holds none of {wanted}; set task.path, or name the files with task.train" + way_to(root)
+                f"{root}: holds none of {wanted}; set task.path, or name the files with task.train"
+                + _way_to(root, spec)
             )
         if names:
             found[split] = [root / name for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -130,7 +131,8 @@ def _build(
         run_dir.add_event("started", step=state.step, steps=workload.steps, ranks=groups.world, job=_job())
         length, ranks = amount(workload.steps, "step"), amount(groups.world, "rank")
         log.say(f"{run_dir.path}: training {length} {begun} on {ranks}")
-        if note := products.note(config.train.precision, engine.device):
+        notes = (products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
+        for note in filter(None, notes):
             log.say(note)
     steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, sinks)
     trainer = Trainer(
@@ -153,12 +155,27 @@ def _build(
     return trainer
 
 
+def _lack_of_space(run_dir: RunDir, config: Config) -> str | None:
+    """Says that a checkpoint does not fit on the disk of the run folder; None where it does."""
+    free, needed = shutil.disk_usage(run_dir.path).free, _bytes_of_a_save(config)
+    if free >= needed:
+        return None
+    return (
+        f"{run_dir.path}: {byte_size(free)} are free, a checkpoint takes about {byte_size(needed)}: free some before "
+        "the first save"
+    )
+
+
+def _bytes_of_a_save(config: Config) -> int:
+    assert config.model.vocab_size is not None, "a workload fills it in"
+    return STATE_BYTES * parameters(config.model, config.model.vocab_size)
+
+
 def time_of_a_save(saver: Saver, config: Config) -> str:
     """Returns in brackets how long a save takes, or how much it writes where none was made yet."""
     if saver.seconds is not None:
         return f" (the last save took {duration(saver.seconds)})"
-    assert config.model.vocab_size is not None, "a workload fills it in"
-    return f" (about {byte_size(STATE_BYTES * parameters(config.model, config.model.vocab_size))} are written)"
+    return f" (about {byte_size(_bytes_of_a_save(config))} are written)"
 
 
 def _finish(run_dir: RunDir, groups: ProcessGroups, outcome: Outcome, seconds: float) -> None:

@@ -37,6 +37,9 @@ MAY_CHANGE = (
 )
 
 
+FEW = 5  # keys that are named one by one
+
+
 def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     """Key -> (before, now) of everything that differs."""
     old, new = _flat(asdict(before)), _flat(asdict(now))
@@ -44,11 +47,18 @@ def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
-    """Raise ConfigError naming every changed key that would make it another run."""
+    """Raise ConfigError naming every changed key that would make it another run; of many, how many they are."""
+    wrong = forbidden(changed)
+    if len(wrong) > FEW:  # not the same run with a slip, but another one
+        shown = ", ".join(list(wrong)[:FEW])
+        raise ConfigError(
+            f"{folder} belongs to another configuration: {len(wrong)} keys have other values ({shown}, ...); choose "
+            "another run.name, or begin anew with checkpoint.resume=never"
+        )
     ConfigError.raise_all(
         f"{folder} belongs to another configuration: {key} was {old!r} and is now {new!r}; set it back, choose another "
         "run.name, or begin anew with checkpoint.resume=never"
-        for key, (old, new) in forbidden(changed).items()
+        for key, (old, new) in wrong.items()
     )
 
 

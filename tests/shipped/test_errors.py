@@ -132,9 +132,7 @@ def test_sampling_numbers(gpt1, words: list[str]) -> None:  # type: ignore[no-un
 
 def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
     for command in (["checkpoint", "inspect"], ["checkpoint", "verify"], ["evaluate", "--checkpoint"]):
-        assert_refused(
-            gpt1(*command, "nowhere"), "nowhere: neither a run folder with checkpoints nor a checkpoint folder"
-        )
+        assert_refused(gpt1(*command, "nowhere"), "nowhere: no such folder; name a run folder, like runs/NAME")
 
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]

@@ -57,7 +57,7 @@ def finetune(gpt1, *words: str) -> Result:  # type: ignore[no-untyped-def]
         (["task.path=nowhere"], ["nowhere: no such folder; set task.path"]),
         (["task.train=[none.jsonl]"], ["none.jsonl: no such file"]),
         (["task.columns.text=z"], ["train.jsonl: has no column z; its columns are a, b, x; set task.columns.text"]),
-        (["checkpoint.init_from=nowhere"], ["nowhere: neither a run folder with checkpoints nor a checkpoint folder"]),
+        (["checkpoint.init_from=nowhere"], ["nowhere: no such folder; name a run folder, like runs/NAME"]),
         (["checkpoint.init_from=null"], ["checkpoint.init_from is empty", "task.tokenizer"]),
         (["task.tokenizer=somewhere"], ["task.tokenizer", "keep one of the two"]),
         (["model.width=64"], ["model.width=64", "32", "leave it out"]),

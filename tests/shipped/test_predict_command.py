@@ -172,7 +172,7 @@ def test_what_people_get_wrong(
         ([single, "--input", "x.txt", "--output", "no/where"], "no/where: no file can be there"),
         ([pair, "--input", "x.txt", "--format", "text"], "reads text, text2; use --format tsv or jsonl"),
         (["lm", "a"], "was not fine-tuned on a task"),
-        (["elsewhere", "a"], "elsewhere: neither a run folder"),
+        (["elsewhere", "a"], "elsewhere: no such folder"),
     ):
         assert main(["predict", "--checkpoint", *words]) == 2, words
         error = capsys.readouterr().err

@@ -184,3 +184,11 @@ def test_the_embedded_corpus_needs_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "building the embedded corpus" in done.stderr
     assert (tmp_path / "data" / "python-docs" / "dataset.json").exists()
+
+
+def test_an_interrupt_while_it_is_imported_is_one_line() -> None:
+    early = "class Early:\n    def __getattr__(self, name):\n        raise KeyboardInterrupt\n"
+    code = "import sys; from gpt1_ds import __main__ as program; sys.modules['gpt1_ds.cli'] = Early(); "
+    command = [sys.executable, "-c", f"{early}{code}sys.exit(program.main())"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "gpt1-ds: interrupted\n")

@@ -29,5 +29,13 @@ def test_a_best_that_is_not_there_is_passed_over(content: bytes, tmp_path: Path)
 
 
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="neither a run folder"):
+    with pytest.raises(CheckpointError, match=r"neither a run folder .*; name a run folder, like runs/NAME$"):
+        find(tmp_path)
+
+
+def test_the_way_out_is_named(tmp_path: Path) -> None:
+    make(tmp_path / "books_cpu", 3)
+    with pytest.raises(CheckpointError, match=r"bookscpu: no such folder; did you mean .*/books_cpu\?$"):
+        find(tmp_path / "bookscpu")
+    with pytest.raises(CheckpointError, match=r"neither .*; it holds runs: .*/books_cpu, for example$"):
         find(tmp_path)

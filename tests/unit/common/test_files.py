@@ -41,6 +41,9 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fill(fail=True)
     assert os.listdir(tmp_path) == []
+    with pytest.raises(OSError) as caught, published_folder(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, "a library says where")
+    assert caught.value.filename == str(tmp_path / "out")
     fill(fail=False)
     assert (tmp_path / "out" / "a").read_text() == "1"
     with pytest.raises(FileExistsError):
@@ -78,6 +81,8 @@ def test_system_errors_are_explained() -> None:
     assert explained is not None
     assert str(explained) == "/runs/x: no space left on the device; free some"
     assert explain(OSError(errno.ENOENT, "no such file")) is None
+    explained = explain(OSError(errno.EROFS, "", "/ro/.tok.03a88c3d.tmp/model"))
+    assert str(explained) == "/ro/tok/model: read-only file system; choose a place you may write to"
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EROFS", "ETIMEDOUT", "ECONNREFUSED", "ENOLCK"])

@@ -202,3 +202,12 @@ def test_a_task_is_told_of_its_mistakes() -> None:
     assert "Did you mean" in problems("task.columns.txt=cola")[0]
     assert "task" in problems("task=cola")[0]
     assert "regresion" in problems("task.name=table", "task.path=x", "task.kind=regresion")[0]
+
+
+def test_a_key_apart_from_its_value_is_put_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load([], ["train.steps", "40", "model.layers"])
+    assert caught.value.problems == (
+        "'train.steps' is not key=value; write train.steps=40",
+        "'model.layers' is not key=value; write model.layers=12, for example",
+    )

@@ -175,7 +175,7 @@ def test_where_a_model_is(models: Models) -> None:
         ("t5", lambda m: m.model(torch.tensor([[1]])), "takes the source's and the target's ids"),
         ("t5", lambda m: m.embed(["a"]), "sentence vectors are those of causal and bidirectional models"),
         ("bert", lambda m: m.generate("a"), "it does not continue text"),
-        ("gpt1", lambda m: gpt1_ds.load("nowhere"), "nowhere: neither a run folder"),
+        ("gpt1", lambda m: gpt1_ds.load("nowhere"), "nowhere: no such folder"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -201,6 +201,11 @@ def test_a_folder_that_is_missing_is_named_with_the_command_that_makes_it() -> N
     assert way_to("data/sst2_sentences") == "; gpt1-ds data fetch sst2_sentences makes it"
     assert way_to("/a/b/blimp") == "; gpt1-ds data fetch blimp --out /a/b makes it"
     assert way_to("reviews") == ""
+    assert way_to("data/snli", "nli") == way_to("data/snli"), "which reads it"
+    (glue,) = (one for one in SETS.values() if one.name == "glue/cola")
+    assert way_to(f"data/{glue.folder}", "cola") == "; gpt1-ds data fetch glue/cola makes it"
+    wanted = "called like the folder of glue/cola: does task.name=sst2 fit?"
+    assert way_to(f"data/{glue.folder}", "sst2").endswith(wanted)
 
 
 def values_of(node: Any, key: str = "") -> Iterator[str]:

@@ -146,8 +146,8 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     ],
     checks.check_folder: [(_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3")],
     checks.check_first_state: [
-        (lambda _: ["checkpoint.init_from=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
-        (lambda _: ["checkpoint.resume=runs/nope"], "runs/nope: neither a run folder with checkpoints"),
+        (lambda _: ["checkpoint.init_from=runs/nope"], "runs/nope: no such folder"),
+        (lambda _: ["checkpoint.resume=runs/nope"], "runs/nope: no such folder"),
         (lambda at: [f"checkpoint.init_from={at['source']}", "model.layers=3", "model.width=64"],
          "has a model of another shape than model.layers=3, model.width=64 (there 2, 32); leave these keys out"),
         (_cut, "damaged:"),
@@ -192,7 +192,7 @@ def test_the_dry_run_refuses_what_the_run_refuses(
 
 
 TASK_VIOLATIONS: list[tuple[list[str], str]] = [
-    (["checkpoint.init_from=nowhere"], "nowhere: neither a run folder"),
+    (["checkpoint.init_from=nowhere"], "nowhere: no such folder"),
     (["task.path=nowhere"], "nowhere: no such folder"),
     (["train.global_batch=64", "train.micro_batch=64"], "are fewer than one batch"),
     (["task.max_length=4096"], "task.max_length=4096 is more than the model's context"),

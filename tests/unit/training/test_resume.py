@@ -36,3 +36,9 @@ def test_what_may_change_and_what_not() -> None:
         resume.check("runs/x", resume.changes(before, other))
     assert len(caught.value.problems) == 5
     assert "model.layers was 2 and is now 3" in "\n".join(caught.value.problems)
+    words = ["model.layers=3", "model.width=32", "model.heads=2", "optimizer.lr=1", "data.path=y", "run.seed=9"]
+    with pytest.raises(ConfigError) as caught:
+        resume.check("runs/x", resume.changes(before, load([], ["train.steps=10", *words])))
+    (line,) = caught.value.problems
+    assert line.startswith("runs/x belongs to another configuration: 6 keys have other values (data.path, ")
+    assert line.endswith("; choose another run.name, or begin anew with checkpoint.resume=never")
