@@ -164,6 +164,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     study = finetune.STUDY.name  # a command of two words
     joined = [study, *arguments[2:]] if list(arguments[:2]) == study.split() else arguments
+    options: argparse.Namespace
     options, rest = parser().parse_known_args(joined)
     if hasattr(options, "command"):
         place_arguments(options, rest, arguments)

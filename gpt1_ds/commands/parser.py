@@ -26,7 +26,21 @@ LISTS = ("overrides", "text")  # options that take the words that belong to no o
 class Parser(argparse.ArgumentParser):
     """Wrong usage is one line, a UserError, with what was probably meant."""
 
+    given: Sequence[str] = ()  # the words that are being parsed
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self.given = list(args or ())
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
+        """An option that is missing is mostly one that is there with a slip of the pen."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        for word in self.given if "required" in message else ():
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(one.startswith(name) for one in known):
+                close = difflib.get_close_matches(name, known, 1)
+                meant = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+                raise UserError(f"{name}: not an option of {self.prog}; {meant}")
         raise UserError(f"{message}; see {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

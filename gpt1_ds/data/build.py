@@ -101,6 +101,8 @@ def build(
         raise DataError(f"--out={out} is a file; choose a folder")
     if tokenizer_folder.resolve() == (out / TOKENIZER).resolve() and not (out / DESCRIPTION).exists():
         raise DataError(f"--out={out} holds the tokenizer itself; choose another --out")
+    if any(Path(one).resolve() == out.resolve() for one in inputs):
+        raise DataError(f"--out={out} is the --input itself; choose another --out")
     found = find_inputs(inputs, text_key)
     tokenizer = load_tokenizer(tokenizer_folder)
     options = Options(validation, unwrap, unit_bytes, shard_tokens, split_sentences, text_key)

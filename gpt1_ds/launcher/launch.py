@@ -141,11 +141,8 @@ def server() -> multiprocessing.context.ForkServerContext:
     context.set_forkserver_preload(["gpt1_ds.launcher.preload"])
     scratch.folder()  # in which it listens
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
-        before = stop_signals.listen(signal.SIG_IGN)
-        try:
+        with stop_signals.kept_for_later():
             multiprocessing.forkserver.ensure_running()
-        finally:
-            stop_signals.restore(before)
     return context
 
 
@@ -153,6 +150,7 @@ def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, s
     rank, ranks, store = place
     stop_signals.listen(signal.SIG_DFL)  # which the fork server ignores
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals.NUMBERS)  # which it blocks, too
     _die_with_parent()
     _PIPE.append(pipe)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))

@@ -122,6 +122,11 @@ def test_there_are_commands_that_read_checkpoints() -> None:
     ("words", "says"),
     [
         (["pretrian"], "did you mean pretrain?"),
+        (["sample", "runs/a", "--promt", "a"], "--promt: not an option of gpt1-ds sample; did you mean --prompt?"),
+        (
+            ["tokenizer", "train", "--inptu=a", "--out", "b"],
+            "--inptu: not an option of gpt1-ds tokenizer train; did you",
+        ),
         (["slurm", "statsu"], "did you mean status?"),
         (["checkpoint", "veryfy", "x"], "did you mean verify?"),
         (["pretrain", "--lr", "1e-3"], "--lr: not an option of gpt1-ds pretrain; did you mean optimizer.lr=1e-3?"),

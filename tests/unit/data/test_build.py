@@ -248,6 +248,8 @@ def test_files_in_the_way_are_not_removed(corpus: Path, tokenizer_folder: Path, 
     with pytest.raises(DataError, match="out/tokenizer: is in the way"):
         build([corpus], tokenizer_folder, out, workers=1)
     load_tokenizer(out / "tokenizer")
+    with pytest.raises(DataError, match=r"--out=.* is the --input itself"):
+        build([corpus.parent], tokenizer_folder, corpus.parent, workers=1)
 
 
 def test_out_is_a_file(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
