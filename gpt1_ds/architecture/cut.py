@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
 
 from gpt1_ds.architecture.architecture import Architecture
@@ -21,22 +21,30 @@ def pipeline_cuts(model: Architecture, stages: int) -> list[int]:
 
 
 def balance(costs: Sequence[float], parts: int) -> list[int]:
-    """Boundaries [0, ..., len(costs)] of `parts` runs whose largest sum is least; of equal ones the most even."""
-    costs = tuple(costs)
-    assert 1 <= parts <= len(costs), "every part needs a cost"
+    """Boundaries [0, ..., len(costs)] of `parts` runs whose largest sum is least; of equal ones the most even, then the
+    first. Costs are not negative.
+    """
+    count = len(costs)
+    assert 1 <= parts <= count, "every part needs a cost"
     before = [0.0, *accumulate(costs)]
-
-    @cache
-    def best(first: int, left: int) -> tuple[float, float, tuple[int, ...]]:
-        """(largest sum, sum of squares, boundaries after `first`) for costs[first:] in `left` runs."""
-        if left == 1:
-            total = before[-1] - before[first]
-            return total, total * total, (len(costs),)
-        choices = []
-        for cut in range(first + 1, len(costs) - left + 2):
-            here = before[cut] - before[first]
-            most, squares, after = best(cut, left - 1)
-            choices.append((max(here, most), squares + here * here, (cut, *after)))
-        return min(choices)
-
-    return [0, *best(0, parts)[2]]
+    # of costs[first:] in `left` runs: (largest sum, sum of squares), and where the first of these runs ends
+    best = [(rest, rest * rest) for rest in (before[-1] - sum_ for sum_ in before)]
+    ends: list[list[int]] = []
+    for left in range(2, parts + 1):
+        found, cuts = list(best), [count] * (count + 1)
+        for first in range(count - left + 1):
+            least = (math.inf, math.inf)
+            for cut in range(first + 1, count - left + 2):
+                here = before[cut] - before[first]
+                if here > least[0]:  # as all later ones
+                    break
+                most, squares = best[cut]
+                if (one := (max(here, most), squares + here * here)) < least:
+                    least, cuts[first] = one, cut
+            found[first] = least
+        best = found
+        ends.append(cuts)
+    boundaries = [0]
+    for cuts in reversed(ends):
+        boundaries.append(cuts[boundaries[-1]])
+    return [*boundaries, count]

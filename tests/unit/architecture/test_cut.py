@@ -32,6 +32,12 @@ def test_the_cut_is_by_operations_and_optimal() -> None:
         assert max(sum(costs[a:b]) for a, b in itertools.pairwise(cuts)) == best
 
 
+def test_a_thousand_layers_in_many_stages_are_cut_in_seconds() -> None:
+    cuts = balance([1.0] * 1024 + [3.5], 32)
+    assert {b - a for a, b in itertools.pairwise(cuts[:-1])} == {32, 33}
+    assert cuts[-2:] == [995, 1025], "the last one is worth 3.5"
+
+
 @pytest.mark.parametrize("stages", range(1, 13))
 def test_joined_layers_stay_on_one_stage(stages: int) -> None:
     """GPT-1's task head and tied head would be cut apart at 5 and 6 stages."""
