@@ -50,7 +50,8 @@ class SpikePolicy:
         """Record a step that some rank does not trust; whether to go back before it. Raises TrainingError where it ends
         the run.
         """
-        problem = problem or "another rank found a spike"
+        # the first that any rank sees: ranks that went on with reasons of their own would not meet below
+        problem = next(filter(None, self.engine.groups.gather(problem)), "a rank found a spike")
         action = self.settings.on_spike
         searching = self.precision == "fp16" and problem == NORM_NOT_FINITE  # for its loss scale
         self._in_a_row += 1
