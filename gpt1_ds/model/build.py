@@ -21,12 +21,12 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.policy import is_compiled
 from gpt1_ds.model import names
 from gpt1_ds.model.embeddings import PositionEmbedding, TokenEmbedding
-from gpt1_ds.model.heads import Head, MaskedHead, PooledHead, SentenceHead, TaskHead
+from gpt1_ds.model.heads import FinalNorm, Head, MaskedHead, PooledHead, SentenceHead, TaskHead
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import TaskLoss, make_loss
 from gpt1_ds.model.lstm import Lstm
 from gpt1_ds.model.states import States
-from gpt1_ds.model.transformer import Block, FinalNorm
+from gpt1_ds.model.transformer import Block
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What stands between the last block and the loss: the matrix of logits, what a masked language model has before it,
-and what scores a sequence or makes a vector of it.
+"""What stands between the last block and the loss: the norm that ends a stack, the matrix of logits, what a masked
+language model has before it, and what scores a sequence or makes a vector of it.
 
 Shapes: S positions (of this rank, under sequence parallelism), B rows, D width, V vocabulary rows on this rank, C
 sequences of one example (adjacent rows, B = E x C), O outputs of the head, F = 3D features of two vectors, K classes.
@@ -20,10 +20,37 @@ from gpt1_ds.model import dropout, names, products
 from gpt1_ds.model.embeddings import TokenEmbedding
 from gpt1_ds.model.layers import ACTIVATIONS, Activation, Linear, TensorParallel, cut_parameter
 from gpt1_ds.model.states import States
-from gpt1_ds.model.transformer import LayerNorm
+from gpt1_ds.model.transformer import LayerNorm, make_norm
 
+FINAL_SITES = (1 << 16) - 3, (1 << 16) - 2  # of dropout after the final norm of each stack
 HEAD_SITE = 1 << 20  # far after the dropout sites of any number of blocks
 AnyPooling = Literal[Pooling, "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]  # sentence-transformers' names
+
+
+class FinalNorm(nn.Module):
+    """Ends a stack of pre-norm blocks; of the last stack's states nothing else goes on. An encoder-decoder drops what
+    it has normalised, as T5 does.
+    """
+
+    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+        super().__init__()
+        self.norm = make_norm(model, tensor)
+        self.stack, self.is_last, self.tensor = layer.stack, layer.stack == model.stacks - 1, tensor
+        self.probability = model.residual_dropout if model.stacks > 1 else 0.0
+        names.label(self.norm, layer, tensor)
+
+    def new_cache(self) -> None:
+        """A position is normalised by itself."""
+
+    def forward(self, states: States, _cache: None = None) -> States:
+        normal_SBD = self.norm(states.stacks[self.stack])
+        if self.training and self.probability:
+            first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
+            keys_B, site = states.facts_B3[:, KEY], FINAL_SITES[self.stack]
+            normal_SBD = dropout.dropout(normal_SBD, keys_B, site, self.probability, first)
+        if self.is_last:
+            return States(normal_SBD, states.facts_B3)
+        return states.with_stack(self.stack, normal_SBD)
 
 
 class Head(TokenEmbedding):

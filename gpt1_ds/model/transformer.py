@@ -32,12 +32,11 @@ from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowPa
 from gpt1_ds.model.relative import score_bias
 from gpt1_ds.model.states import States
 
-# Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535.
+# Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the last.
 SITES = 3  # of a block of one stack without dropout in its mlp, from 1 + 3 x depth on
 MORE_SITES = 8  # of any other block, from 2**16 + 8 x depth on
 FIRST_OF_MORE = 1 << 16
 INNER = 4  # of a block's sites the one in the middle of its mlp
-FINAL_SITES = (1 << 16) - 3, (1 << 16) - 2  # of the final norm of each stack
 
 
 class LayerNorm(nn.LayerNorm):
@@ -341,29 +340,3 @@ class Block(nn.Module):
     def _first_position(self, x_SBD: Tensor) -> int:
         """Returns which position of the row this rank's first one is."""
         return self.tensor.rank * x_SBD.shape[0] if self.tensor.sequence else 0
-
-
-class FinalNorm(nn.Module):
-    """Ends a stack of pre-norm blocks; of the last stack's states nothing else goes on. An encoder-decoder drops what
-    it has normalised, as T5 does.
-    """
-
-    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
-        super().__init__()
-        self.norm = make_norm(model, tensor)
-        self.stack, self.is_last, self.tensor = layer.stack, layer.stack == model.stacks - 1, tensor
-        self.probability = model.residual_dropout if model.stacks > 1 else 0.0
-        names.label(self.norm, layer, tensor)
-
-    def new_cache(self) -> None:
-        """A position is normalised by itself."""
-
-    def forward(self, states: States, _cache: None = None) -> States:
-        normal_SBD = self.norm(states.stacks[self.stack])
-        if self.training and self.probability:
-            first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
-            keys_B, site = states.facts_B3[:, KEY], FINAL_SITES[self.stack]
-            normal_SBD = dropout.dropout(normal_SBD, keys_B, site, self.probability, first)
-        if self.is_last:
-            return States(normal_SBD, states.facts_B3)
-        return states.with_stack(self.stack, normal_SBD)
