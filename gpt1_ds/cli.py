@@ -172,7 +172,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parser() -> Parser:
-    """Of the whole program."""
+    """Returns the parser of the whole program."""
     usage = "gpt1-ds [-h] [--version] COMMAND ..."
     style = argparse.RawDescriptionHelpFormatter
     whole = Parser("gpt1-ds", usage=usage, epilog=EXAMPLES, formatter_class=style)

@@ -88,7 +88,7 @@ def block(model: ModelConfig, prefix: str, depth: int, sizes: Sizes, stack: int 
 
 
 def _activations(model: ModelConfig) -> int:
-    """Of the feed-forward layer, per token: before its activation."""
+    """Returns elements of the feed-forward layer before its activation, per token."""
     return (1 + model.gated) * model.ffn_width
 
 
@@ -122,7 +122,8 @@ def _parameters(model: ModelConfig, prefix: str, crossing: str) -> Iterator[Para
 
 
 def _initials(model: ModelConfig) -> tuple[Initial, Initial, Initial, Initial, Initial]:
-    """Of keys and values, of queries, keys and values, of attention's output, and of the feed-forward layer's two.
+    """Returns the rules of keys and values, of queries, keys and values, of attention's output, and of the feed-forward
+    layer's two matrices.
 
     T5's are those of its authors' code: queries start small, in the place of a scale of the scores.
     """

@@ -59,8 +59,8 @@ TEXT = HeadSpec(1, 1, dropout=0.0, lm_coefficient=1.0, kind="text")
 
 
 def head_kind(model: ModelConfig) -> Kind:
-    """Of a task's head: what the authors of such a model read. Only a causal model's last token has seen all others;
-    BERT, which has segments, was pre-trained with a pooler, RoBERTa was not.
+    """Returns which head a task gets: the one that the authors of such a model read. Only a causal model's last token
+    has seen all others; BERT, which has segments, was pre-trained with a pooler, RoBERTa was not.
     """
     if model.mask == "causal":
         return "linear"

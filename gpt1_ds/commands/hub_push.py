@@ -18,7 +18,7 @@ ONLY = {"--public": "public", "--update": "update", "--yes": "yes", "--dry-run":
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of `checkpoint export`."""
+    """Adds the options of `checkpoint export` that upload."""
     pushed = "also upload it as this repository, OWNER/NAME, private (default: do not); the token is HF_TOKEN's"
     parser.add_argument("--push-to-hub", metavar="REPO", help=pushed)
     licence = "of what is uploaded, like apache-2.0 (default: asked on a terminal)"

@@ -11,26 +11,26 @@ CKPT = "a checkpoint folder, or a run folder: its best where it keeps one, else 
 
 
 def checkpoint(parser: argparse.ArgumentParser) -> None:
-    """Of every command that reads a checkpoint, before its other words."""
+    """Adds what every command takes that reads a checkpoint, before its other words."""
     parser.add_argument("first", nargs="?", metavar="CKPT", help=CKPT)
     parser.add_argument("--checkpoint", metavar="CKPT", help="the same, in any place (default: the first word)")
 
 
 def configuration(parser: argparse.ArgumentParser) -> None:
-    """Of every command that is told a configuration."""
+    """Adds what every command takes that is told a configuration."""
     parser.add_argument("-c", "--config", action="append", default=[], metavar="FILE", help=FILES)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="configuration keys, like model.layers=12")
     parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)  # DeepSpeed's launcher passes it
 
 
 def ranks(parser: argparse.ArgumentParser) -> None:
-    """Of every command that starts ranks."""
+    """Adds what every command takes that starts ranks."""
     started = "start N local ranks (default: one, or what torchrun or srun starts)"
     parser.add_argument("--nproc", type=int, metavar="N", help=started)
 
 
 def pooling(parser: argparse.ArgumentParser) -> None:
-    """Of every command that makes vectors of sentences."""
+    """Adds what every command takes that makes vectors of sentences."""
     states = (
         "of the last states mean, max or cls, or of the token rows alone words (default: the checkpoint's, or mean)"
     )
@@ -38,7 +38,7 @@ def pooling(parser: argparse.ArgumentParser) -> None:
 
 
 def training(parser: argparse.ArgumentParser) -> None:
-    """Of the commands that train one model."""
+    """Adds what the commands take that train one model."""
     configuration(parser)
     ranks(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and exit")
@@ -49,7 +49,7 @@ def training(parser: argparse.ArgumentParser) -> None:
 
 
 def study(parser: argparse.ArgumentParser, example: str) -> None:
-    """Of the commands that work on a study, which is named before its other words."""
+    """Adds what the commands take that work on a study, which is named before their other words."""
     parser.add_argument("study", metavar="STUDY", help=f"YAML file or shipped preset, like {example}")
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="key=value", help="configuration keys of every cell"
@@ -57,17 +57,17 @@ def study(parser: argparse.ArgumentParser, example: str) -> None:
 
 
 def jobs(parser: argparse.ArgumentParser) -> None:
-    """Of the commands that run a study."""
+    """Adds what the commands take that run a study."""
     parser.add_argument("--jobs", type=int, metavar="N", help="cells at a time (default: the study's)")
 
 
 def unwrap(parser: argparse.ArgumentParser) -> None:
-    """Of the commands that read text."""
+    """Adds --unwrap, for the commands that read text."""
     parser.add_argument("--unwrap", action="store_true", help="join hard-wrapped lines inside paragraphs")
 
 
 def texts(parser: argparse.ArgumentParser) -> None:
-    """Of the commands that read text."""
+    """Adds the texts of the commands that read some."""
     inputs = (
         "files and folders (.txt, .jsonl, .parquet, what datasets saved), addresses like s3://..., "
         "hf:NAME[:CONFIG][:SPLIT] from the Hugging Face hub, or python-docs"

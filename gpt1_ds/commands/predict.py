@@ -88,7 +88,7 @@ def _from_arguments(predictor: Predictor, options: argparse.Namespace) -> Iterat
 
 
 def _from_lines(predictor: Predictor, options: argparse.Namespace, stream: IO[Any]) -> Iterator[list[str]]:
-    """Of --input or standard input, which is `stream`, window by window."""
+    """Yields the answers to --input or to standard input, which is `stream`, window by window."""
     from gpt1_ds.evaluation.predict import predict_lines, windows
     from gpt1_ds.tasks.lines import LineReader, choose_format
 

@@ -25,7 +25,7 @@ def available_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Of this process, now; 0 where the system does not say."""
+    """Returns the memory that this process holds now; 0 where the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):

@@ -52,8 +52,8 @@ class Bar:
 
 
 class _Console(Console):
-    """Of the terminal that it writes to, whatever the standard streams are. It never hides the cursor: a rank that is
-    killed could not show it again.
+    """Belongs to the terminal that it writes to, whatever the standard streams are. It never hides the cursor: a rank
+    that is killed could not show it again.
     """
 
     @property  # type: ignore[misc]  # nobody sets it

@@ -58,7 +58,7 @@ class ModelConfig:
 
     @property
     def attention_width(self) -> int:
-        """Of all heads together."""
+        """Returns the width of all heads together."""
         return self.heads * self.head_dim
 
     @property
@@ -71,7 +71,7 @@ class ModelConfig:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Of each stack."""
+        """Returns the number of blocks of each stack."""
         return (self.layers,) if self.stacks == 1 else (self.layers, self.decoder_layers or self.layers)
 
     def problems(self) -> Iterator[str]:

@@ -15,8 +15,8 @@ WHOLE = 8  # of an encoder-decoder's targets: every tensor-parallel size up to i
 
 @dataclass(frozen=True)
 class RowLengths:
-    """Of every row: tokens of its text, positions of each stack, tokens that are predicted (of a random number, the
-    most).
+    """The lengths of every row: tokens of its text, positions of each stack, tokens that are predicted (of a random
+    number, the most).
     """
 
     text: int

@@ -22,7 +22,7 @@ def as_overrides(values: Any, prefix: str = "") -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Of one value, as a file has it."""
+    """Returns one value as a file has it."""
     if isinstance(value, (list, tuple)):
         items = [str(item) if isinstance(item, Path) else item for item in value]
         return yaml.safe_dump(items, default_flow_style=True, width=1 << 20).strip()

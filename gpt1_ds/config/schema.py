@@ -39,7 +39,7 @@ class Config:
 
     @property
     def row(self) -> RowLengths:
-        """Of pre-training."""
+        """Returns the lengths of a row of pre-training."""
         return self.objective.lengths(self.model)
 
 

@@ -44,7 +44,7 @@ def alike(kind: type, key: tuple[str, ...]) -> list[str]:
 
 @cache
 def keys_of(kind: type, prefix: str = "") -> tuple[str, ...]:
-    """Of a dataclass of sections, with their sections: `model.layers`."""
+    """Returns the keys of a dataclass of sections, with their sections: `model.layers`."""
     found: list[str] = []
     for name, hint in _hints(kind).items():
         section = _section(hint)

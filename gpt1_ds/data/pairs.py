@@ -105,7 +105,7 @@ class Pairs:
 
     @property
     def rows_per_pass(self) -> int:
-        """Of the first; others differ a little."""
+        """Returns the rows of the first pass; others differ a little."""
         return self._ends[1]
 
     def copies(self, number_R: Int64s, copies: int) -> Int64s:

@@ -49,7 +49,7 @@ def list_files(address: str) -> list[tuple[str, str, int, int]] | None:
 
 
 def _without_query(address: str) -> str:
-    """Of a web address, which a signature may follow; elsewhere a question mark is part of a name."""
+    """Returns a web address without its query, which may sign it; elsewhere a question mark is part of a name."""
     return address.partition("?")[0] if address.startswith(("http://", "https://")) else address
 
 

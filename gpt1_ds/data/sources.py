@@ -75,7 +75,7 @@ def _missing(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) 
 
 
 def _missing_sentences(config: Config, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> Iterator[str]:
-    """Of rows that are made of whole sentences."""
+    """Yields a problem for each dataset that lacks what rows of whole sentences are made of."""
     text, context = f"data.text={config.data.text}", config.model.context
     for dataset in datasets:
         if not dataset.split_sentences:

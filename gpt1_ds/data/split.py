@@ -79,7 +79,7 @@ class SplitRule:
 
     @property
     def picks_none(self) -> bool:
-        """Of whole documents, although some text is to be held out."""
+        """Whether no whole document is held out, although some text is to be."""
         return self.fraction > 0 and self.documents * self._ratio.numerator < self._ratio.denominator
 
     def tail(self, tokens: int, last: int) -> int:

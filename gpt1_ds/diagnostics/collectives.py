@@ -59,8 +59,8 @@ KINDS: dict[str, tuple[Callable[[torch.device, int], tuple[int, float]], int]] =
 
 
 def checks(device: torch.device, gather: Gather, link: float | None) -> list[Record]:
-    """Of each kind: numbers that are wrong on any rank at any size; the bus bandwidth at each size, the largest against
-    `link`, the rate between neighbours in GB/s (None: not known).
+    """Returns two records for each kind: numbers that are wrong on any rank at any size; the bus bandwidth at each
+    size, the largest against `link`, the rate between neighbours in GB/s (None: not known).
     """
     found, world = [], dist.get_world_size()
     for kind, (collective, crossings) in KINDS.items():
@@ -95,8 +95,8 @@ def link_rate(device: torch.device, hosts: int) -> float | None:
 
 
 def nvlink_rate(topology: str, device_name: str) -> float | None:
-    """Of the slowest pair of GPUs in what `nvidia-smi topo -m` prints: links (NV18 are 18) times the rate of one. None
-    for one GPU, for a pair without NVLink, and for a GPU that is not listed here.
+    """Returns the rate of the slowest pair of GPUs in what `nvidia-smi topo -m` prints: links (NV18 are 18) times the
+    rate of one. None for one GPU, for a pair without NVLink, and for a GPU that is not listed here.
     """
     one = next((rate for part, rate in _NVLINK.items() if part in device_name), None)
     rows = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", topology).splitlines()]
@@ -115,7 +115,7 @@ def _numbers(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _seconds(collective: Callable[[], object], device: torch.device) -> float:
-    """Of one call, after one to warm up."""
+    """Returns how long one call takes, after one to warm up."""
     collective()
     _wait(device)
     dist.barrier()

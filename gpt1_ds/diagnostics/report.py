@@ -64,7 +64,7 @@ class Report:
         return file_name(self.host, self.date)
 
     def value(self, name: str) -> float | None:
-        """Of the first record whose name begins so."""
+        """Returns the value of the first record whose name begins so."""
         return next((record.value for record in self.records if record.name.startswith(name)), None)
 
     def with_records(self, more: list[Record]) -> Report:

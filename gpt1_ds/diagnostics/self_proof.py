@@ -178,5 +178,5 @@ def _worst(groups: ProcessGroups, hosts: Sequence[str], name: str, check: LocalC
 
 
 def _device() -> torch.device:
-    """Of this rank, which is connected."""
+    """Returns the device of this rank, which is connected."""
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")

@@ -48,7 +48,7 @@ def device_count(device: torch.device) -> int:
 
 
 def same(toolchains: Sequence[Mapping[str, Any]]) -> Record:
-    """Of all ranks: the value is the number of entries that are not the same everywhere."""
+    """Compares all ranks' toolchains: the value is the number of entries that are not the same everywhere."""
     different = [key for key in toolchains[0] if len({str(one.get(key)) for one in toolchains}) > 1]
     said = [f"{key} is {' or '.join(sorted({str(one.get(key)) for one in toolchains}))}" for key in different]
     note = "; ".join([*said, _DIFFERENT]) if different else ""
@@ -81,7 +81,7 @@ def _version(package: str) -> str | None:
 
 
 def _compiler() -> str | None:
-    """Of C++, what the compiler says first of itself."""
+    """Returns what the C++ compiler says first of itself."""
     found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
     if found is None:
         return None

@@ -16,7 +16,7 @@ def held_bytes(device: torch.device) -> int:
 
 
 def peak_memory_gib(engine: Engine) -> float:
-    """Of the rank that held most; all ranks call this."""
+    """Returns the peak memory of the rank that held most, in GiB; all ranks call this."""
     cuda = engine.device.type == "cuda"
     here = torch.cuda.max_memory_allocated() / 2**30 if cuda else throughput.peak_process_gib()
     most = torch.tensor(here, dtype=torch.float64)

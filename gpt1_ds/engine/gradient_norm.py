@@ -76,6 +76,6 @@ def clip_in_update(optimizer: Any, norm: Tensor, clip: float, summed: int = 1) -
 
 
 def divisor(norm: Tensor, clip: float, summed: int = 1) -> Tensor:
-    """Of sums over `summed` ranks whose means have this norm."""
+    """Returns what to divide sums over `summed` ranks by, whose means have this norm."""
     scale = ((norm + 1e-6) / clip).clamp(min=1.0)  # DeepSpeed's and torch's eps
     return scale if summed == 1 else scale * summed

@@ -228,5 +228,5 @@ def release_all() -> None:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Of fp32 numbers: what is not a number equals itself."""
+    """Returns the bits of fp32 numbers: what is not a number equals itself."""
     return tensor.cpu().view(torch.int32)

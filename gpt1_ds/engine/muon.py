@@ -74,15 +74,15 @@ def owners(weights: Iterable[ParameterInfo], ranks: int) -> dict[str, int]:
 
 
 def _work(weight: ParameterInfo) -> int:
-    """Of Newton-Schulz, up to a factor."""
+    """Returns the work of Newton-Schulz, up to a factor."""
     assert weight.matrices is not None, "it has matrices"
     sides = weight.shape[0] // weight.matrices.count, weight.shape[1]
     return weight.matrices.count * min(sides) * math.prod(sides)
 
 
 class Exchange:
-    """Of weights whose parts lie on the ranks of `group`; `here` are this rank's. All ranks make one and use it
-    together.
+    """Brings together weights whose parts lie on the ranks of `group`; `here` are this rank's. All ranks make one and
+    use it together.
     """
 
     def __init__(self, here: Sequence[Part], group: dist.ProcessGroup, device: torch.device) -> None:
@@ -99,7 +99,9 @@ class Exchange:
                 self.holders.setdefault(part.place, []).append(rank)
 
     def directions(self, means: Sequence[Tensor]) -> list[Tensor]:
-        """Of this rank's parts, 1-D fp32 [count] each: mean gradients -> what to go along, of the same lengths."""
+        """Returns what this rank's parts go along, 1-D fp32 [count] each, from their mean gradients of the same
+        lengths.
+        """
         given = [[means[number] for number in self._given(self.me, owner)] for owner in self.ranks]
         arrived = self._swap(given, [self._sizes(rank, self._given(rank, self.me)) for rank in self.ranks])
         wholes = self._wholes(arrived)

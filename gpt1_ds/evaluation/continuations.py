@@ -47,7 +47,7 @@ class Continuations:
         return self.loaded.config.model.context - 1 if self.frame.mask is None else 0
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
-        """Of each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
+        """Returns for each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
         scores_N2 = self._scored([self._encoded(*pair) for pair in pairs])
         return [(float(total), bool(greedy)) for total, greedy in scores_N2]
 

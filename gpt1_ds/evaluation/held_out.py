@@ -55,7 +55,7 @@ def held_out_loss(
 
 
 def _text_bytes(engine: Engine, data: Data, batches: Sequence[Sequence[Rows]]) -> int:
-    """Of the text that all ranks predict, every token of it once."""
+    """Returns the bytes of the text that all ranks predict, every token of it once."""
     counts_here = engine.groups.tensor_rank == 0 and engine.groups.is_first_stage  # each row once
     bytes_per_token = data.tokenizer.token_bytes()
     found = sum(int(bytes_per_token[part.tokens_BT[part.row_B >= 0, 1:]].sum()) for rows in batches for part in rows)

@@ -114,7 +114,7 @@ class TaskScorer:
         return bool(np.isfinite(encoded.scores).any() if has_scores else (encoded.labels >= 0).any())
 
     def flops_per_token(self) -> int:
-        """Of training, where sequences have the average length."""
+        """Returns the FLOPs of training, where sequences have the average length."""
         average = max(1, round(float(self.splits["train"].lengths.mean())))
         model = replace(self.config.model, context=average)
         return flops_per_token(model, self.vocab_size, head=self.objective.head)

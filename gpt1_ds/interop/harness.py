@@ -45,7 +45,7 @@ class Scorer(Protocol):
         """Tokens that it writes of a text at most; 0: it only scores texts."""
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
-        """Of each (context, continuation) the log-likelihood in nats, and whether greedy decoding gives it."""
+        """Returns for each (context, continuation) the log-likelihood in nats, and whether greedy decoding gives it."""
 
     def texts(self, texts: Sequence[str]) -> list[float]:
         """The log-likelihood of each whole text in nats, however long it is."""

@@ -138,7 +138,7 @@ def _is_choice(settings: Settings, family: Family) -> bool:
 
 
 def _names(settings: Settings, outputs: int) -> tuple[str, ...]:
-    """Of the classes."""
+    """Returns the names of the classes."""
     given = settings.values.get("id2label", {str(number): f"{UNNAMED}{number}" for number in range(outputs)})
     numbers = [str(number) for number in range(outputs)]
     if not isinstance(given, dict) or sorted(given) != sorted(numbers):

@@ -107,8 +107,8 @@ def gpu_gib() -> float | None:
 
 
 def shares(config: Config, ranks: int, jobs: int) -> list[str]:
-    """Of each of `jobs` runs at a time, each of `ranks` ranks: the GPUs that it sees, as CUDA_VISIBLE_DEVICES names
-    them. Runs share GPUs where there are too few; none are named where runs compute on CPUs.
+    """Returns for each of `jobs` runs at a time, each of `ranks` ranks, the GPUs that it sees, as CUDA_VISIBLE_DEVICES
+    names them. Runs share GPUs where there are too few; none are named where runs compute on CPUs.
     """
     if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus_per_node, os.environ):
         return []
@@ -183,7 +183,7 @@ def bind(address: str, devices: Path = PCI_DEVICES) -> None:
 
 
 def cores(text: str) -> set[int]:
-    """Of a list as Linux writes it: "0-3,8" is 0, 1, 2, 3 and 8."""
+    """Returns the numbers in a list as Linux writes it: "0-3,8" is 0, 1, 2, 3 and 8."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,1 +1,1 @@
-"""Floor 3: GPT-1, built from Megatron-core's tensor-parallel layers."""
+"""The models, built from Megatron-core's tensor-parallel layers."""

@@ -81,8 +81,8 @@ def grid_counters(rows: slice, row_length: int, columns: int, device: torch.devi
 
 
 def keep_mask(counter: Tensor, key: Tensor, second_key: Tensor, limit: int, dtype: torch.dtype) -> Tensor:
-    """Of `counter + key`'s broadcast shape, its last axis doubled: 1 where an element is kept, 0 elsewhere; in the
-    type that it is multiplied with, because torch is four times slower with a mask of booleans.
+    """Returns, in `counter + key`'s broadcast shape, its last axis doubled, 1 where an element is kept, 0 elsewhere; in
+    the type that it is multiplied with, because torch is four times slower with a mask of booleans.
     """
     bits = counter + key
     shifted = torch.empty_like(bits)  # written again and again: fresh memory costs more than the arithmetic

@@ -113,7 +113,7 @@ class Segments(nn.Module):
 
 
 class PositionCount:
-    """Of those seen so far, for sampling."""
+    """Counts the positions seen so far, for sampling."""
 
     positions = 0
 

@@ -71,7 +71,7 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
 
 
 def share(module: nn.Module) -> None:
-    """Of several parameters in `module` that are one of the architecture only the first stays, in the others' place."""
+    """Keeps one of several parameters in `module` that are one of the architecture, in the place of all."""
     known: dict[str, Parameter] = {}
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):

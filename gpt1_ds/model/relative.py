@@ -43,7 +43,9 @@ def edges(bidirectional: bool) -> tuple[int, ...]:
 
 
 def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
-    """Of key minus query position. Without `bidirectional` all later keys, which are not seen, share bucket 0."""
+    """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
+    bucket 0.
+    """
     starts = torch.tensor(edges(bidirectional), device=distance_D.device)
     if not bidirectional:
         return torch.bucketize((-distance_D).clamp(min=0), starts, right=True)

@@ -98,7 +98,7 @@ def read(folder: Path, rank: int) -> Heartbeat | None:
 
 
 def stalled_rank(beats: Iterable[Heartbeat], poll: float) -> Heartbeat:
-    """Of ranks that all make no progress, the one that holds up the others.
+    """Returns the one that holds up the others, of ranks that all make no progress.
 
     First a process that does not even write its beat any more, then one whose GPU has not come to the collective in
     which others wait, then one that is not waiting for others, then the one that stopped first.

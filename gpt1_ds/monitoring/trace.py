@@ -84,7 +84,7 @@ def _events(recorder: profile) -> Iterator[Event]:
 
 
 def _shapes(shapes: Iterable[Sequence[int]]) -> str:
-    """Of the tensors among the inputs: "512x64  64x256"."""
+    """Returns the shapes of the tensors among the inputs: "512x64  64x256"."""
     return "  ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
@@ -112,7 +112,7 @@ def operators(events: Sequence[Event], kernels: Iterable[Event]) -> list[Operato
 
 
 def _own_times(events: Sequence[Event]) -> list[int]:
-    """Of each event the nanoseconds that no event inside it takes."""
+    """Returns for each event the nanoseconds that no event inside it takes."""
     own = [event.end - event.begin for event in events]
     open_on: dict[int, list[int]] = {}  # by thread, from the outermost to the innermost
     for number, event in enumerate(events):

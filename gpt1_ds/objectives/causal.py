@@ -24,7 +24,7 @@ class Causal:
     predicts_places: ClassVar[bool] = False
 
     def batch(self, rows: Rows) -> HostBatch:
-        """Of these windows; rows numbered -1 only fill up the batch."""
+        """Returns the batch of these windows; rows numbered -1 only fill it up."""
         tokens_TB = rows.tokens_BT.T
         labels_SB = np.ascontiguousarray(tokens_TB[1:])
         weight_B = (rows.row_B >= 0).astype(np.float32) / np.float32(labels_SB.size)

@@ -60,7 +60,7 @@ class Masked:
         return predicted, predicted
 
     def batch(self, rows: TextRows) -> HostBatch:
-        """Of these rows; every predicted token of the global batch weighs the same."""
+        """Returns the batch of these rows; every predicted token of the global batch weighs the same."""
         assert self.text is not None, "the caller has a tokenizer"
         draw_BS = draws(rows.number_B, rows.tokens_BS.shape[1], self.text.key)
         at_BM, is_predicted_BM = self._choose(rows, draw_BS)

@@ -36,8 +36,8 @@ class Supervised:
         targets_EK: Float32s,
         weights_E: Float32s,
     ) -> HostBatch:
-        """Of these examples; `lm_weights_ECS` [E, C, T - 1] are of the tokens after the first. The second text of a
-        sequence begins at `second_EC`.
+        """Returns the batch of these examples; `lm_weights_ECS` [E, C, T - 1] are of the tokens after the first. The
+        second text of a sequence begins at `second_EC`.
         """
         E, C, T = tokens_ECT.shape
         tokens_TB = np.ascontiguousarray(tokens_ECT.reshape(E * C, T).T.astype(np.int64))

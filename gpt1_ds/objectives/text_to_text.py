@@ -41,7 +41,9 @@ class TextToText:
         return cls(stacks, answer_KT, length_K, pad, limit, multiple)
 
     def positions(self, source: int) -> tuple[int, ...]:
-        """Of each stack, where the longest source has so many tokens. A batch's shape depends on nothing else."""
+        """Returns the positions of each stack, where the longest source has so many tokens. A batch's shape depends on
+        nothing else.
+        """
         target = self.answer_KT.shape[1]
         needed = (source, target) if self.stacks == 2 else (source + target - 1,)
         return tuple(min(-(-one // self.multiple) * self.multiple, self.limit) for one in needed)

@@ -34,8 +34,8 @@ CORE_TFLOPS = {  # the flag of a CPU's units -> what a core reaches; the fastest
 
 @dataclass(frozen=True)
 class Speeds:
-    """Of one rank while `ranks` of them work on a node. Rates are per second; forward and backward pass together
-    unless a name says otherwise. Backward passes take twice as long as forward ones, attention's excepted.
+    """What one rank reaches while `ranks` of them work on a node. Rates are per second; forward and backward pass
+    together unless a name says otherwise. Backward passes take twice as long as forward ones, attention's excepted.
     """
 
     ranks: int
@@ -88,7 +88,9 @@ class Machine:
         return self.source.startswith("measured")
 
     def speeds_with(self, precision: str, ranks: int) -> Speeds:
-        """Of the measured number of ranks that is nearest from above; beyond the largest, shared evenly."""
+        """Returns the speeds at the measured number of ranks that is nearest from above; beyond the largest, shared
+        evenly.
+        """
         known = self.speeds.get(precision)
         if known is None:
             choices = ", ".join(self.speeds)
@@ -99,7 +101,9 @@ class Machine:
         return known[-1] if self.device == "cuda" else _shared(known[-1], ranks / known[-1].ranks)
 
     def link(self, span: int, stride: int = 1) -> Link:
-        """Of every `stride`-th of `span` consecutive ranks. Beyond a node each member brings its own network port."""
+        """Returns the link of every `stride`-th of `span` consecutive ranks. Beyond a node each member brings its own
+        network port.
+        """
         if span <= self.ranks_per_node:
             return self.node
         members = max(1, self.ranks_per_node // stride)

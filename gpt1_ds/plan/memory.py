@@ -69,12 +69,12 @@ class RankMemory:
 
 
 def memory(config: Config, world: int, vocab_size: int, device: str = "cuda") -> list[RankMemory]:
-    """Of every stage's ranks, on `cuda` or `cpu`."""
+    """Returns the memory of every stage's ranks, on `cuda` or `cpu`."""
     return [_Rank(config, world, stage, device).memory() for stage in stages(config, vocab_size)]
 
 
 def peak(config: Config, world: int, vocab_size: int, device: str = "cuda") -> RankMemory:
-    """Of the ranks that need most."""
+    """Returns the memory of the ranks that need most."""
     shapes = {stage.shape: stage for stage in reversed(stages(config, vocab_size))}
     return max((_Rank(config, world, stage, device).memory() for stage in shapes.values()), key=lambda rank: rank.peak)
 
@@ -231,7 +231,9 @@ class _Rank:
         return self.type * min(self.parameters, LIVE_LIMIT)
 
     def _workspace(self) -> float:
-        """Of the loss, whose gradients come with it; after a gather on a CPU, what gloo copies."""
+        """Returns the working memory of the loss, whose gradients come with it; after a gather on a CPU, what gloo
+        copies.
+        """
         size = 0.0
         if self.stage.head:
             size = self.matrix + self.state + self.logits + 4 * LOSS_LOGITS[self.device]
@@ -281,7 +283,7 @@ class _Rank:
         return 12 * self.parameters if self.graphs else 0
 
     def _drawn(self) -> int:
-        """Of the largest parameter."""
+        """Returns the bytes of the largest parameter while it is drawn."""
         stage = self.stage
         return 4 * self.tensor * max(stage.largest, stage.embedding if stage.tokens or stage.head else 0)
 

@@ -15,7 +15,7 @@ SCRATCH = 6  # copies of a weight while it is orthogonalised
 
 
 class Muon:
-    """Of one rank of a stage; of another optimizer everything is 0."""
+    """The update of one rank of a stage; for another optimizer everything is 0."""
 
     def __init__(self, config: Config, world: int, stage: Stage) -> None:
         tensor, zero = config.parallel.tensor, config.parallel.zero
@@ -41,7 +41,7 @@ class Muon:
         return 4 * (self.ranks - 1) / self.ranks * self.owned * (1 + self.copies)
 
     def seconds(self, speeds: Speeds, link: Link) -> float:
-        """Of a step; `speeds` are those of fp32."""
+        """Returns how long an update takes; `speeds` are those of fp32."""
         works = [sum(map(speeds.product, _products(weight))) for weight in self.weights]
         if not works:
             return 0.0

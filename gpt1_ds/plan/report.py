@@ -67,7 +67,9 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
 
 
 def total_steps(config: Config, data_tokens: int | None) -> int | None:
-    """Of the whole run, as training/schedule.py counts; None where that depends on data that is not there yet."""
+    """Returns the steps of the whole run, as training/schedule.py counts; None where that depends on data that is not
+    there yet.
+    """
     train, row = config.train, config.row
     if train.steps is not None:
         return train.steps

@@ -32,7 +32,7 @@ class Candidate:
 
     @cached_property
     def values(self) -> dict[str, int | str | bool]:
-        """Of every axis."""
+        """Returns the value of every axis."""
         keys = layout_keys(self.config)
         return {**keys["parallel"], **keys["train"]}
 

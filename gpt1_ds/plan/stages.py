@@ -18,7 +18,7 @@ PERSISTENT = 100_000  # elements of a parameter that ZeRO 3 keeps whole (DeepSpe
 
 @dataclass(frozen=True)
 class Stage:
-    """Of a pipeline; an engine without one is one stage. Counts are elements on one of `tensor` ranks."""
+    """A stage of a pipeline; an engine without one is one stage. Counts are elements on one of `tensor` ranks."""
 
     number: int
     layers: tuple[Layer, ...]
@@ -69,12 +69,14 @@ class Stage:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Of each parameter."""
+        """Returns the elements of each parameter."""
         return tuple(parameter.local_size(self.tensor) for parameter in self.held)
 
     @cached_property
     def replicated(self) -> int:
-        """Of the parameters whose gradients are summed over stages: a tied matrix, blocks that two stacks share."""
+        """Returns the elements of parameters whose gradients are summed over stages: a tied matrix, blocks that two
+        stacks share.
+        """
         return sum(one.local_size(self.tensor) for one in self.held if one.name in self.elsewhere)
 
     @cached_property
@@ -84,30 +86,30 @@ class Stage:
 
     @cached_property
     def large(self) -> int:
-        """Of the parameters that ZeRO 3 frees after a pass."""
+        """Returns the elements of the parameters that ZeRO 3 frees after a pass."""
         return sum(size for size in self.sizes if size > PERSISTENT)
 
     @cached_property
     def columns(self) -> int:
-        """Of the vocabulary, padding included; 0 where neither end is."""
+        """Returns the columns of the vocabulary, padding included; 0 where neither end is."""
         tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
         return tables[0].local_rows(self.tensor) if tables else 0
 
     @cached_property
     def embedding(self) -> int:
-        """Of the table or of the head's matrix; 0 where neither end is."""
+        """Returns the elements of the table or of the head's matrix; 0 where neither end is."""
         tables = [layer.parameters[0] for layer in self.layers if layer.kind in ("tokens", "head")]
         return tables[0].local_size(self.tensor) if tables else 0
 
     @cached_property
     def block(self) -> int:
-        """Of the largest block."""
+        """Returns the elements of the largest block."""
         sizes = (sum(parameter.local_size(self.tensor) for parameter in layer.parameters) for layer in self.body)
         return max(sizes, default=0)
 
     @cached_property
     def largest(self) -> int:
-        """Of the blocks' largest matrix."""
+        """Returns the elements of the blocks' largest matrix."""
         return max((size // self.tensor for layer in self.body for size in layer.matrices), default=0)
 
 

@@ -1,1 +1,1 @@
-"""Side wing: pages about finished and running runs, made from their folders alone; never imports torch."""
+"""Pages about finished and running runs, made from their folders alone; never imports torch."""

@@ -49,8 +49,8 @@ class StudyAnswers:
         self._predictions = cache(read_submission)
 
     def estimate(self, column: Column, first: str, second: str = "", seeds: Sequence[int] = ()) -> Estimate | None:
-        """Of a row's score, or of its difference to another one; over `seeds`, else those that both have. None of a row
-        without answers.
+        """Returns a row's score, or its difference to another one; over `seeds`, else those that both have. None for a
+        row without answers.
         """
         seeds = seeds or self.seeds(column, first, second)
         if not seeds:
@@ -99,7 +99,7 @@ class StudyAnswers:
 
 
 def intervals(answers: StudyAnswers) -> Intervals:
-    """Of every row and control of the table, in points."""
+    """Returns the intervals of every row and control of the table, in points."""
     results, found = answers.results, {}
     for column in results.columns:
         for name in (*results.variants, *results.controls):
@@ -144,7 +144,7 @@ def _trend(columns: Sequence[Column], found: Mapping[str, Estimate]) -> tuple[st
 
 
 def verdict(expect: str, low: float, high: float, margin: float) -> str:
-    """Of what was expected of a difference, given its interval (points); without expectation, where it lies."""
+    """Returns what became of an expected difference, given its interval (points); of any other where it lies."""
     if not expect:
         return "above" if low > 0 else "below" if high < 0 else UNDECIDED
     holds = {"above": low > 0, "below": high < 0, "same": -margin < low and high < margin, "not above": high < margin}

@@ -19,7 +19,7 @@ Intervals = Mapping[
 
 @dataclass(frozen=True)
 class Mean:
-    """Of `seeds` runs, in points (x 100). `error`: the standard error of the mean; None of a single run."""
+    """The mean of `seeds` runs, in points (x 100). `error`: the standard error of the mean; None of a single run."""
 
     mean: float
     error: float | None
@@ -68,7 +68,7 @@ def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
 
 
 def cell_mean(results: Results, column: Column, variant: str) -> Mean | None:
-    """Of a variant or a control; None while no run is done."""
+    """Returns the mean of a variant or a control; None while no run is done."""
     keys = [(column.name, variant, seed) for seed in (*results.seeds, None)]
     there = [key for key in keys if key in results.points]
     return mean([results.points[key] for key in there], [results.seconds[key] for key in there])

@@ -58,7 +58,7 @@ def _apart(fitted: Sequence[Point]) -> float:
 
 
 def range_warnings(form: str, points: Points) -> Iterator[str]:
-    """Of where the points lie."""
+    """Yields warnings of where the points lie."""
     fitted, free = points.fitted, FORMS[form].free
     n, d = column(fitted, "n"), column(fitted, "d")
     sizes, budgets = distinct(fitted, "n"), distinct(fitted, "d")
@@ -79,7 +79,7 @@ def range_warnings(form: str, points: Points) -> Iterator[str]:
 
 
 def solution_warnings(form: str, points: Points, solution: Solution, intervals: Mapping[str, Any]) -> Iterator[str]:
-    """Of what came out of the fit."""
+    """Yields warnings of what came out of the fit."""
     E, least = solution.values["E"], min(point.loss for point in points.fitted)
     if solution.agreeing < len(solution.starts):
         count_of, all_of = solution.agreeing, len(solution.starts)
@@ -148,7 +148,7 @@ def _flat(solution: Solution) -> Iterator[str]:
 def held_out_warnings(
     held_out: Sequence[Mapping[str, Any]], fit_noise_percent: float, ranges: Mapping[str, Sequence[float]]
 ) -> Iterator[str]:
-    """Of predictions against what was measured. `fit_noise_percent` is one standard deviation."""
+    """Yields warnings of predictions that miss what was measured. `fit_noise_percent` is one standard deviation."""
     for row in held_out:
         if abs(row["error_percent"]) > NOISES * fit_noise_percent:
             yield (
@@ -164,7 +164,7 @@ def outside(target: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) 
 
 
 def far(target: Mapping[str, float], ranges: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Of n, d and flops of a target, those that lie more than ten times outside of what was fitted."""
+    """Yields those of n, d and flops of a target that lie more than ten times outside of what was fitted."""
     for name, factor in outside(target, ranges).items():
         if factor > FAR:
             label, write = {"n": ("N", count), "d": ("D", count), "flops": ("C", "{:.3g}".format)}[name]

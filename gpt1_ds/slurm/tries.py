@@ -144,5 +144,5 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def newest_step(run_dir: RunDir) -> int:
-    """Of the newest published checkpoint; 0 without one."""
+    """Returns the step of the newest published checkpoint; 0 without one."""
     return max((step_of(path) or 0 for path in run_dir.checkpoints.glob("step-*")), default=0)

@@ -34,7 +34,7 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Of training, without evaluation and saves."""
+        """Returns how long training took, without evaluation and saves."""
         steps = [self.begin, *(line["step"] for line in self.train)]
         spans = zip(self.train, pairwise(steps), strict=True)
         return float(sum(line["step_seconds"] * (now - then) for line, (then, now) in spans))

@@ -63,7 +63,7 @@ class ScalingSweep(Sweep):
         return {name: record for name, record in records.items() if record.outcome == DONE}
 
     def seconds(self, trial: ScalingTrial) -> float:
-        """Of the steps that `trial` runs itself, by the planner."""
+        """Returns how long the steps take that `trial` runs itself, by the planner."""
         step = cost(trial.config, self.study.nproc, trial.vocab_size, self.machine).step
         return EVALUATION_LOAD * step * (trial.steps - trial.begin)
 

@@ -98,7 +98,7 @@ class ScalingTrial(Trial):
 
     @property
     def own_share(self) -> float:
-        """Of its steps, those that it runs itself."""
+        """Returns the share of its steps that it runs itself."""
         return (self.steps - self.begin) / self.steps
 
 

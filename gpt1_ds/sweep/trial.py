@@ -47,7 +47,7 @@ class Trial(ABC):
     @property
     @abstractmethod
     def result(self) -> str:
-        """Of a trial that is done, in a few words."""
+        """Returns what came out of a trial that is done, in a few words."""
 
     @abstractmethod
     def must_keep(self, key: str) -> bool:

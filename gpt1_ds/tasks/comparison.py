@@ -26,7 +26,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of a metric or a difference of two, not x 100; `by_seed` holds one for each seed."""
+    """An estimate of a metric or of a difference of two, not x 100; `by_seed` holds one for each seed."""
 
     by_seed: tuple[float, ...]
     without_block: Mapping[bytes, NDArray[np.float64]]  # [blocks] for each set of examples: the mean over seeds
@@ -37,7 +37,7 @@ class Estimate:
 
     @property
     def example_variance(self) -> float:
-        """Of the mean over seeds; sets of examples are drawn apart."""
+        """Returns the variance of the mean over seeds; sets of examples are drawn apart."""
         return sum(
             float(((left - left.mean()) ** 2).sum()) * (len(left) - 1) / len(left)
             for left in self.without_block.values()
@@ -97,7 +97,9 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def slope_weights(counts: Sequence[int]) -> list[float]:
-    """Of values at `counts` of examples: their least-squares slope per doubling is the sum of values x weights."""
+    """Returns weights of values at `counts` of examples: the least-squares slope per doubling is the sum of values x
+    weights.
+    """
     doublings = np.log2(np.array(counts, dtype=np.float64))
     centred = doublings - doublings.mean()
     weights: list[float] = (centred / (centred**2).sum()).tolist()

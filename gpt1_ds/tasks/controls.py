@@ -43,7 +43,9 @@ class ControlScore:
 
 @dataclass(frozen=True)
 class ControlAnswers:
-    """Of one control to the labelled examples of one split: `gold` and `found` are [N], `ids` name the examples."""
+    """What one control answers to the labelled examples of one split: `gold` and `found` are [N], `ids` name the
+    examples.
+    """
 
     control: str
     split: str
@@ -107,7 +109,7 @@ def _words(task: Task, train: Sequence[Example], alone: bool) -> Predict:
 
 
 class Features:
-    """Of texts [N]: a sparse matrix with the words of both texts apart, and what they have in common."""
+    """Makes of texts [N] a sparse matrix with the words of both texts apart, and what they have in common."""
 
     def __init__(self, rows: Texts) -> None:
         try:
@@ -140,7 +142,7 @@ def _cosine(first: Any, second: Any) -> NDArray[np.float64]:
 
 
 def _overlap(first: str, second: str) -> tuple[float, float, float]:
-    """Of the words of either text, the fraction that is in the other one; whether both are as long."""
+    """Returns for the words of either text the fraction that is in the other one; and whether both are as long."""
     words, others = (set(re.findall(r"\w+", text.lower())) for text in (first, second))
     common = len(words & others)
     return common / max(1, len(words)), common / max(1, len(others)), len(others) / max(1, len(words | others))

@@ -44,8 +44,8 @@ def read_passages(path: Path, limit: int | None = None) -> Examples:
 
 
 def measured(sums_N: Float64s, likeliest_N: Float64s) -> dict[str, float]:
-    """Of the log-probabilities of the words (nats), and whether each token of a word is the likeliest: how often greedy
-    decoding gives the word, and the perplexity of a word.
+    """Returns, from the log-probabilities of the words (nats) and whether each token of a word is the likeliest, how
+    often greedy decoding gives the word, and the perplexity of a word.
     """
     accuracy = float(likeliest_N.mean())
     low, high = intervals.of_shares([accuracy], [len(sums_N)])

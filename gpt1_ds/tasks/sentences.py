@@ -51,7 +51,9 @@ def shaped(config: TaskConfig, labels: Sequence[str], pairs: Sequence[Example]) 
 
 
 def _triplets(pairs: Sequence[Example]) -> Iterator[Example]:
-    """Of each first text the k-th text that it entails with the k-th that contradicts it, in the order of the file."""
+    """Yields for each first text the k-th text that it entails with the k-th that contradicts it, in the order of the
+    file.
+    """
     of: dict[str, dict[str, list[Example]]] = {}
     for pair in pairs:
         if pair.label in (ENTAILED, CONTRADICTED):

@@ -55,7 +55,9 @@ def source(task: Task, example: Example) -> str:
 
 
 def answer_number(task: Task, score: float) -> int:
-    """Of the answer that is nearest to a score. A tie goes to the even one, in float32, as in the authors' code."""
+    """Returns the number of the answer that is nearest to a score. A tie goes to the even one, in float32, as in the
+    authors' code.
+    """
     low, high = task.score_range
     return int(np.round(np.float32((score - low) / (high - low) * 5) * np.float32(5)))
 

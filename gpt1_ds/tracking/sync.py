@@ -46,7 +46,7 @@ def segments(run: Path) -> list[Path]:
 
 
 def command(folders: Sequence[Path]) -> list[str]:
-    """Of wandb 0.31, which takes the files of one W&B run in the order of their starts."""
+    """Returns the command of wandb 0.31, which takes the files of one W&B run in the order of their starts."""
     return [sys.executable, "-P", "-m", "wandb", "sync", "--yes", "--include-online", *map(str, folders)]
 
 

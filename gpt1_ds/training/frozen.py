@@ -75,7 +75,7 @@ def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
 
 
 class FrozenFeatures:
-    """Of pairs of texts [N]: float32 [N, D], or [N, 4 D] where there are first texts; standardised by `train`."""
+    """Makes of pairs of texts [N] float32 [N, D], or [N, 4 D] where there are first texts; standardised by `train`."""
 
     def __init__(self, vectors: dict[str, Float32s], train: Texts) -> None:
         self.vectors = vectors

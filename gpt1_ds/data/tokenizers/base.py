@@ -151,7 +151,9 @@ class Tokenizer(ABC):
 
     @property
     def pad_id(self) -> int:
-        """Of what fills up rows and begins a decoder's input; tokenizers without one take the end of a document."""
+        """Returns the id that fills up rows and begins a decoder's input; tokenizers without one take the end of a
+        document.
+        """
         pad = self.special_ids.pad
         return self.eod_id if pad is None else pad
 

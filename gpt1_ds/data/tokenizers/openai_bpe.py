@@ -82,7 +82,7 @@ class OpenAIBpe(Tokenizer):
         return "".join(map(self._texts.__getitem__, self.checked(ids)))
 
     def token_bytes(self) -> NDArray[np.int32]:
-        """Of the text that `decode` gives; the original text's layout and capitals are lost."""
+        """Returns bytes of the text that `decode` gives; the original text's layout and capitals are lost."""
         return np.array([len(text.encode()) for text in self._texts], dtype=np.int32)
 
     def _encode_word(self, word: str) -> bytes:

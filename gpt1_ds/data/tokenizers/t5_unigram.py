@@ -83,7 +83,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
 
 
 def model_of_file(path: Path, content: bytes) -> Model | None:
-    """Of a SentencePiece file like T5's, None of another one. Raises DataError for what is none."""
+    """Returns the model in a SentencePiece file like T5's, None for another one. Raises DataError for what is none."""
     try:
         found = sentencepiece_file.read(content)
     except ValueError as error:

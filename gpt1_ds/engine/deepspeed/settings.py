@@ -15,7 +15,7 @@ def ds_config(config: Config, data_size: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": train.micro_batch,
         "gradient_accumulation_steps": train.global_batch // (train.micro_batch * data_size),
         "train_batch_size": train.global_batch,
-        # at stage 0 DeepSpeed neither reports a norm nor notices a NaN: dense.py does both itself
+        # at stage 0 DeepSpeed neither reports a norm nor notices a NaN: plain.py does both itself
         "gradient_clipping": config.optimizer.clip if parallel.zero else 0.0,
         "zero_optimization": {
             "stage": parallel.zero,

@@ -69,7 +69,7 @@ class _BiasActivation(torch.autograd.Function):
 
 
 def _gelu_tanh(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> None:
-    """Of `u`, which is overwritten; also the slope where there is memory for it."""
+    """Writes the activation of `u`, which is overwritten; also the slope where there is memory for it."""
     w_RF = (u_RF * u_RF).mul_(_RATE * _CUBE).add_(_RATE)
     s_RF = (u_RF * w_RF).sigmoid_()
     out_RF.copy_(u_RF.mul_(s_RF))
@@ -79,7 +79,7 @@ def _gelu_tanh(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> 
 
 
 def _gelu(u_RF: Tensor, out_RF: Tensor, slope_RF: Tensor | None = None) -> None:
-    """Of `u`; also the slope where there is memory for it."""
+    """Writes the activation of `u`; also the slope where there is memory for it."""
     normal_RF = (u_RF * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
     out_RF.copy_(u_RF * normal_RF)
     if slope_RF is not None:
