@@ -16,9 +16,9 @@ from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.finetuning import Finetuning
 from gpt1_ds.training.frozen import fit_frozen
-from gpt1_ds.training.lifecycle import live
 from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.results import write_results
+from gpt1_ds.training.run import live
 from gpt1_ds.training.vocabulary import task_tokenizer
 
 

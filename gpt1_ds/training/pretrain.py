@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpt1_ds.config import Config
-from gpt1_ds.training.lifecycle import live
 from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.pretraining import open_pretraining
+from gpt1_ds.training.run import live
 
 
 def pretrain(config: Config) -> int:

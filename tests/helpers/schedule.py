@@ -23,6 +23,8 @@ TWICE = "two lives of a job, each of which loads torch on two nodes"
 LONG = {  # file::function -> why
     "tests/fakecuda/test_assembly.py::test_all_kernels_assemble_as_the_table_says": "72 kernels, nothing cached",
     "tests/fakecuda/test_attention_kernel.py::test_masks_outputs_and_gradients": "kernels in an interpreter",
+    "tests/fakecuda/test_fake_collectives.py::test_512_ranks_fit_together": "steps of many ranks, one after the other",
+    "tests/fakecuda/test_residual_norm_kernel.py::test_sums_norms_and_gradients": "kernels in an interpreter",
     "tests/faults/test_kills.py::test_killed_at_random_and_bit_identical_in_the_end": "a run that is started six times",
     "tests/parallel/test_gradients.py::test_gradients_equal_the_reference": "one of them waits for a C++ compiler",
     "tests/parallel/test_resume_matrix.py::test_resumes_from_every_layout": "the first one makes all checkpoints",

@@ -131,7 +131,7 @@ def load_libraries(device: str) -> None:
 
     accelerator.prepare(load(["pretrain/gpt1_117m"], [f"train.device={device}"]))
     libraries.load()
-    for name in ("pretrain", "finetune", "lifecycle"):
+    for name in ("pretrain", "finetune", "run"):
         __import__(f"gpt1_ds.training.{name}")
 
 

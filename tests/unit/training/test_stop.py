@@ -16,7 +16,7 @@ from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.training.lifecycle import time_of_a_save
+from gpt1_ds.training.run import time_of_a_save
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.stop import Requests
 
