@@ -58,10 +58,11 @@ class Requests:
         self._interrupts += number == signal.SIGINT
         if self._interrupts > 1:  # a person who presses Ctrl-C twice does not want to wait for a save
             raise KeyboardInterrupt(UNSAVED)
-        if not self._signalled and not self.is_over and self.groups.rank == 0:
+        # at once, because the next signal (a terminal's and the launcher's) may come while this one is answered
+        first, self._signalled = not self._signalled, True
+        if first and not self.is_over and self.groups.rank == 0:
             again = "; Ctrl-C again ends it without saving" if log.is_terminal() else ""
             log.say_from_handler(f"asked to stop: the run saves after this step and ends{self.takes()}{again}")
-        self._signalled = True
 
     def agree(self, fingerprint: int, written: bool, bad: bool) -> Decision:
         """Called by all ranks after each step. `fingerprint`: this rank's part of the batch's; `written`: whether its

@@ -108,7 +108,8 @@ def test_logits_loss_gradients_and_steps_are_theirs(preset: str) -> None:
     both, batch = pair(preset), rows()
     with torch.no_grad():
         wanted_BTV = both.theirs(**batch.theirs()).logits
-        hidden_TBD, _ = both.ours.run(batch.ours())
+        *ids, facts_B3 = batch.ours()
+        hidden_TBD = both.ours.states(*ids, facts_B3=facts_B3).last
         found_BTV = both.ours.logits_of(hidden_TBD).transpose(0, 1)[..., :VOCABULARY]
     assert wanted_BTV.abs().max() > 1, "the logits are far from zero"
     assert (found_BTV - wanted_BTV).abs().max() <= 1e-5 * max(1.0, float(wanted_BTV.abs().max()))

@@ -203,7 +203,7 @@ def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
         (["table.yaml", "--rehearse", "1"], "--rehearse=1: a rehearsal is a part of the study; write 2 or more"),
         (["table.yaml", "task.pat=x"], "table: mine, full: task.pat: Key 'pat' not in"),
         (["table.yaml", "task.path=away"], "away: no such folder"),
-        (["table.yaml", "checkpoint.init_from=away"], "away: neither a run folder with checkpoints nor a checkpoint"),
+        (["table.yaml", "checkpoint.init_from=away"], "away: no such folder; name a run folder"),
     ):
         told = program("finetune", "study", *words)
         assert told.returncode == 2
