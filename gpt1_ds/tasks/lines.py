@@ -55,7 +55,7 @@ class LineReader:
         if problem := unusable(text):
             raise BadRowError(problem)
         if not text.strip():
-            raise BadRowError("is empty; leave the line out, or give it a text")
+            raise BadRowError("is empty")
         if self.format == "jsonl":
             return self._read(_object(text), number)
         return self.of_fields([text] if self.format == "text" else text.split("\t"), number)

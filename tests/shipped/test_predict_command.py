@@ -129,7 +129,7 @@ def test_a_bad_line_ends_it_after_those_before(fine_tuned: Runs, tmp_path: Path)
     assert (tmp_path / "out").read_text().count("\n") == 300
     done = predict(fine_tuned("single"), "one\n\ntwo\n")
     assert (done.returncode, done.stdout.count("\n")) == (2, 1)
-    assert done.stderr == "gpt1-ds: standard input line 2: is empty; leave the line out, or give it a text\n"
+    assert done.stderr == "gpt1-ds: standard input line 2: is empty\n"
 
 
 def test_inspect_says_what_it_was_fine_tuned_on(fine_tuned: Runs, capsys: pytest.CaptureFixture[str]) -> None:
