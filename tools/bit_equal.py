@@ -117,7 +117,7 @@ def _metrics(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def digests(folder: Path) -> dict[str, Any]:
-    """Of every file below a folder; of manifests the content, without what names the code."""
+    """Returns a hash of every file below a folder; for a manifest, of its content without what names the code."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -60,7 +60,7 @@ def budget(step: Step) -> dict[str, Any]:
 
 
 def microseconds(step: Step) -> dict[str, float]:
-    """Of the device by roofline, by what they are spent on."""
+    """Returns the device's microseconds by roofline, for each kind of work."""
     works = roofline.by_category(step.counts.kernels)
     found = {name: work.seconds for name, work in works.items()}
     found["sum"] = sum(found.values())

@@ -81,7 +81,7 @@ class Case:
 
 
 def cases(every: bool = False) -> list[Case]:
-    """Those of the table, or all."""
+    """Returns the cases of the table, or all."""
     return [
         Case(f"{name}, sm_{capability}", *how, capability)
         for kind in TYPES

@@ -211,7 +211,7 @@ def measured(words: list[str], ranks: int, steps: int, keep: bool) -> list[dict[
 
 
 def check_memory(name: str, ranks: int, words: list[str]) -> Row:
-    """Of one rank of each stage: the one that measured most."""
+    """Checks the memory of one rank of each stage: the rank that measured most."""
     config = load([], words)
     found = measured(words, ranks, 2, keep=False)  # moments are there from the second step on
     planned = memory(config, ranks, VOCABULARY, "cpu")

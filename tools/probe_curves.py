@@ -86,7 +86,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
-    """Of one model and probe: the mean over its seeds, of several seeds each as a thin line, too."""
+    """Draws the curve of one model and probe: the mean over its seeds and, where there are several, each seed as a thin
+    line.
+    """
     style, control = {"color": f"C{number}"}, {"color": "0.45", "ls": CONTROLS[number % len(CONTROLS)], "lw": 1.2}
     scale = 100 if rows[0]["probe"] in PANELS else 1
     steps = summary(rows)
@@ -107,8 +109,8 @@ def _curves(axes: Any, rows: Sequence[dict[str, Any]], number: int) -> None:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of one model and probe, each step that all of its seeds have: means of scores and controls, and 95 % intervals
-    that join examples (the same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
+    """Returns, for one model and probe and each step that all of its seeds have, means of scores and controls, and 95 %
+    intervals that join examples (the same ones for all seeds) and seeds, as gpt1_ds/tasks/comparison.py does.
     """
     runs = {row["run"] for row in rows}
     found = []

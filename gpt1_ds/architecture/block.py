@@ -27,8 +27,8 @@ class Sizes:
 
 
 def positions(model: ModelConfig) -> Layer:
-    """What is added to the token embeddings, the norm of the sum, and its dropout; relative positions' tables, one per
-    stack, which the blocks of a stack share.
+    """Returns the layer that adds positions and segments to the token embeddings, with the norm and dropout of the sum;
+    relative positions' tables, one per stack, which the blocks of a stack share.
     """
     width, parameters = model.width, []
     if model.positions == "learned":

@@ -51,6 +51,6 @@ def flops_per_token(
 
 
 def training_flops_per_token(config: Config, vocab_size: int, causal: bool = False) -> int:
-    """Those of pre-training."""
+    """Returns the FLOPs of pre-training on one token, forward and backward."""
     row = config.row
     return flops_per_token(config.model, vocab_size, row.predicted / row.fed, causal, lengths=row.stacks)

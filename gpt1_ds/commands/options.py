@@ -78,6 +78,6 @@ def texts(parser: argparse.ArgumentParser) -> None:
 
 
 def unusable(option: str, path: str | None) -> Iterator[str]:
-    """What is wrong with the path of a file that a command is to write in the end; nothing for None."""
+    """Yields what is wrong with the path of a file that a command will write at its end; nothing for None."""
     if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
         yield f"{path}: no file can be there; choose another {option}"

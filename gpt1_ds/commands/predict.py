@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _problems(options: argparse.Namespace) -> Iterator[str]:
-    """What is wrong with the arguments, before anything is loaded or overwritten."""
+    """Yields what is wrong with the arguments, before anything is loaded or overwritten."""
     source, target = Path(options.input or "/dev/stdin"), Path(options.output or "/dev/stdout")
     if options.text:
         if options.input or options.format != "auto":

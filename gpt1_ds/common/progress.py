@@ -19,7 +19,7 @@ class Show(Protocol):
 
 
 def show_nothing(done: float | None = None, words: str | None = None, total: float | None = None) -> None:
-    """Nobody watches."""
+    """Shows nothing, where nobody watches."""
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class _Console(Console):
 
 
 class _Amount(ProgressColumn):
-    """What is done, of what there is."""
+    """Shows how much of the whole is done."""
 
     def __init__(self, unit: Callable[[float], str]) -> None:
         super().__init__()

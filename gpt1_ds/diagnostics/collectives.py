@@ -127,7 +127,7 @@ def _seconds(collective: Callable[[], object], device: torch.device) -> float:
 
 
 def _sizes(device: torch.device, gather: Gather) -> list[int]:
-    """Those that fit into the memory that every rank has free, with the numbers that they are compared with."""
+    """Returns the sizes that fit into every rank's free memory, beside the numbers that results are compared to."""
     sizes = SIZES[device.type]
     if device.type != "cuda":
         return list(sizes)

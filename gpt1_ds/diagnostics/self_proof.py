@@ -134,8 +134,8 @@ def today() -> str:
 def local_checks(
     config: Config, groups: ProcessGroups, device: torch.device, thorough: bool = True
 ) -> list[tuple[str, LocalCheck]]:
-    """Those that a rank does by itself, named as their records begin. Unless they are `thorough`, they leave out what
-    training does not do by default: fused attention in fp32 or compiled, and compiled blocks in fp32.
+    """Returns the checks that a rank does by itself, named as their records begin. Unless they are `thorough`, they
+    leave out what training does not do by default: fused attention in fp32 or compiled, and compiled blocks in fp32.
     """
     cuda = device.type == "cuda"
     kinds: tuple[numerics.Kind, ...] = ("exact", "fused") if cuda else ("exact",)

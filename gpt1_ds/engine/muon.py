@@ -120,7 +120,9 @@ class Exchange:
         return [n for n, part in enumerate(self.parts[rank]) if self.owners[part.info.name] == owner]
 
     def _given(self, rank: int, owner: int) -> list[int]:
-        """Those that the rank sends there: of copies the owner takes its own, else the first rank's."""
+        """Returns the numbers of the parts that `rank` sends to `owner`. Of copies the owner takes its own, else the
+        first rank's.
+        """
 
         def gives(part: Part) -> bool:
             holders = self.holders[part.place]

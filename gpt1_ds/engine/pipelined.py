@@ -171,9 +171,9 @@ def _specification(spec: ModuleSpec) -> LayerSpec:
     return TiedLayerSpec(spec.layer.tied, spec.module, *spec.arguments, forward_fn=spec.apply, tied_weight_attr=names)
 
 
-def _loss(loss: Loss, heard: list[Tensor], states: States, labels: tuple[Tensor, ...]) -> Tensor:
+def _loss(loss: Loss, micro_losses: list[Tensor], states: States, labels: tuple[Tensor, ...]) -> Tensor:
     value = loss(states, labels)
-    heard.append(value.detach())
+    micro_losses.append(value.detach())
     return value
 
 

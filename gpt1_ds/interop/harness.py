@@ -153,7 +153,7 @@ def _missing(name: str, manager: Any) -> str:
 
 
 def _configurations(manager: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Those of all tasks that the names stand for; nothing is downloaded for it."""
+    """Yields the configuration of every task that the names stand for; this downloads nothing."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     left: list[Any] = list(names)

@@ -49,7 +49,9 @@ class FineTuned:
 
     @classmethod
     def of(cls, folder: Path, facts: dict[str, Any], config: Config, family: Family) -> FineTuned | None:
-        """None for a language model. Raises CheckpointError, also for a head that the family does not have."""
+        """Returns what a checkpoint was fine-tuned on; None for a language model. Raises CheckpointError, also for a
+        head that the family does not have.
+        """
         head = head_of(folder, facts)
         if head is None or config.task is None:
             return None

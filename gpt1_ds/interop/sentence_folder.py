@@ -70,7 +70,9 @@ print(model.similarity(vectors, vectors))
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """What is read: `encoder` is the folder of the encoder, which may be `source` itself."""
+    """The content of a folder of sentence-transformers. `encoder` is the folder of the encoder, which may be `source`
+    itself.
+    """
 
     source: Path
     encoder: Path

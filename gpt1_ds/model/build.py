@@ -166,8 +166,7 @@ class DenseModel(nn.Module):
         """Returns [S, B, V] of the language model, from states after the last block, of any positions."""
         bias_V = None
         if "masked_head" in self.heads:
-            found = self.heads["masked_head"](States(hidden_SBD, _whole_rows(hidden_SBD[..., 0])))
-            hidden_SBD, bias_V = found.last, found.bias_V
+            hidden_SBD, bias_V = self.heads["masked_head"].mapped(hidden_SBD)  # type: ignore[operator]
         return self.output.logits(hidden_SBD, bias_V)
 
     def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:

@@ -28,8 +28,8 @@ AnyPooling = Literal[Pooling, "mean_sqrt_len_tokens", "weightedmean", "lasttoken
 
 
 class FinalNorm(nn.Module):
-    """Ends a stack of pre-norm blocks; of the last stack's states nothing else goes on. An encoder-decoder drops what
-    it has normalised, as T5 does.
+    """Normalises the states of a stack of pre-norm blocks at its end. After the last stack only these states remain. An
+    encoder-decoder drops what it has normalised, as T5 does.
     """
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
@@ -88,9 +88,13 @@ class MaskedHead(nn.Module):
         names.label(self, layer, tensor)
 
     def forward(self, states: States) -> States:
-        hidden_SBD = self.norm(self.dense(states.last))
+        hidden_SBD, bias_V = self.mapped(states.last)
+        return states._replace(hidden_SBD=hidden_SBD, bias_V=bias_V)
+
+    def mapped(self, hidden_SBD: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what the matrix of logits reads, and the logits' bias."""
         # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
-        return states._replace(hidden_SBD=hidden_SBD, bias_V=self.bias.view_as(self.bias))
+        return self.norm(self.dense(hidden_SBD)), self.bias.view_as(self.bias)
 
 
 class TaskHead(nn.Module):

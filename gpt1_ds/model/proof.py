@@ -135,7 +135,9 @@ def _path(tools: Mapping[str, str]) -> Path:
 
 
 def _read(path: Path) -> Proof | None:
-    """None where there is no file, or one that nobody can read: the self-proof writes it again."""
+    """Returns the proof in a file; None where there is no file, or one that nobody can read: the self-proof writes it
+    again.
+    """
     try:
         raw: dict[str, Any] = json.loads(path.read_bytes())
         if raw.pop("format") != FORMAT:

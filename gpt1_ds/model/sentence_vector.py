@@ -26,7 +26,7 @@ KINDS = ("dense", "layer_norm", "normalize", "truncate")
 
 @dataclass(frozen=True)
 class Step:
-    """What is done with the pooled states: a `dense` layer, whose input is added to its output where it is a
+    """A step that is applied to the pooled states: a `dense` layer, whose input is added to its output where it is a
     `residual`; a layer norm; division by the length; or the first `size` features alone.
     """
 

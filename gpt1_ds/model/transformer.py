@@ -114,7 +114,7 @@ class BlockCache:
 class HeadAttention(nn.Module):
     """What a stack's attention to itself and a decoder's to the memory share: softmax(q k') v of each head."""
 
-    def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
+    def __init__(self, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
         self.kind, self.head_dim, self.probability = model.attention, model.head_dim, model.attention_dropout
         self.factor = 1.0 if model.attention_scale == "one" else None  # 1 / sqrt(H)
@@ -157,7 +157,7 @@ class Attention(HeadAttention):
     """A stack's states ask, the same states answer."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
-        super().__init__(layer, model, tensor)
+        super().__init__(model, tensor)
         inner, bias = model.attention_width, layer.has("attention.qkv.bias")
         self.qkv = ColumnParallel(model.width, 3 * inner, tensor, bias)
         self.out = RowParallel(inner, model.width, tensor, bias)
@@ -187,7 +187,7 @@ class CrossAttention(HeadAttention):
     """A decoder's states ask, the memory answers; its padding is not seen."""
 
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
-        super().__init__(layer, model, tensor)
+        super().__init__(model, tensor)
         inner, bias = model.attention_width, layer.has("cross.q.bias")
         self.q = ColumnParallel(model.width, inner, tensor, bias)
         self.kv = ColumnParallel(model.width, 2 * inner, tensor, bias)

@@ -57,7 +57,7 @@ class DeviceProgress:
 
 
 def of_this_rank() -> DeviceProgress | None:
-    """None where ranks do not meet on GPUs."""
+    """Returns this rank's progress; None where ranks do not meet on GPUs."""
     if dist.get_backend() != "nccl":
         return None
     device = torch.cuda.current_device()  # a new thread begins on GPU 0, where every rank would take memory

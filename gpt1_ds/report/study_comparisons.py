@@ -60,7 +60,9 @@ class StudyAnswers:
         return average(there) if there and len(there) == len(parts) else None
 
     def seeds(self, column: Column, *names: str) -> list[int]:
-        """Those of which every one of the rows has answers; of controls alone the study's first, they have none."""
+        """Returns the seeds for which every row has answers; for controls alone, which have no seeds, the study's
+        first.
+        """
         rows = [name for name in names if name and name not in self.results.controls]
         keys = self.results.points
         found = [seed for seed in self.results.seeds if all((column.name, name, seed) in keys for name in rows)]

@@ -60,7 +60,7 @@ LONG_HEAD = [
 
 
 def mean(values: Sequence[float], seconds: Sequence[float] = ()) -> Mean | None:
-    """None of no values."""
+    """Returns the mean of values; None where there is no value."""
     if not values:
         return None
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -74,7 +74,7 @@ class Row:
         return self.values.get(name, "")
 
     def number(self, name: str) -> float | None:
-        """None where it is empty or not finite. Raises DataError for text."""
+        """Returns the number in a cell; None where the cell is empty or not finite. Raises DataError for text."""
         text = self.text(name)
         try:
             value = float(text or "nan")
@@ -175,7 +175,7 @@ def convention(rows: Collection[Row]) -> str | None:
 
 
 def schedules(rows: Iterable[Row]) -> str | None:
-    """Those of the rows, joined by +."""
+    """Returns the schedules of the rows, joined by +."""
     return "+".join(sorted({row.text("schedule") for row in rows} - {""})) or None
 
 

@@ -176,7 +176,7 @@ def warnings(trials: Sequence[ScalingTrial]) -> Iterator[str]:
 
 
 def _fitted(trials: Iterable[ScalingTrial]) -> list[ScalingTrial]:
-    """Those that a joint fit over N and D may see."""
+    """Returns the trials that a joint fit over N and D may see."""
     return [trial for trial in trials if not trial.held_out and trial.kind == "ladder"]
 
 

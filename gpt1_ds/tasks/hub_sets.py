@@ -47,7 +47,7 @@ class WebSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class HandSet(DataSet):
-    """Nobody may hand it on: `way` says how a person gets it."""
+    """A data set that nobody may hand on. `way` says how a person gets it."""
 
     way: str
 

@@ -53,7 +53,7 @@ class Point:
 
     @property
     def operations(self) -> int:
-        """Of a token, PaLM's convention."""
+        """Returns the FLOPs of a token by PaLM's convention."""
         return flops_per_token(load([], self.words).model, VOCABULARY)
 
     def planned(self) -> float:

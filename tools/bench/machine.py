@@ -14,7 +14,7 @@ MATRIX_UNITS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")  # the best first
 
 
 def describe(device: str) -> dict[str, Any]:
-    """Of this machine as a run on `device` (cpu or cuda) begins."""
+    """Describes this machine as a run on `device` (cpu or cuda) begins."""
     cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpu.splitlines())}
     flags = set(facts.get("flags", "").split())

@@ -71,12 +71,12 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int, warm_
 
 
 def ratio(series: Series, above: str, below: str) -> list[float]:
-    """Of two contenders' figures, round by round."""
+    """Returns the ratio of two contenders' figures, round by round."""
     return [a / b for a, b in zip(series[above], series[below], strict=True)]
 
 
 def fastest(series: Series, names: Iterable[str]) -> str:
-    """Of contenders' rates, whose median is highest."""
+    """Returns the contender whose rates have the highest median."""
     return max(names, key=lambda name: statistics.median(series[name]))
 
 

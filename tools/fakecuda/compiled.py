@@ -137,7 +137,7 @@ def _extern(operation: Any) -> Iterator[Launch]:
 
 
 def _name(target: Any) -> str:
-    """Of an operation; a collective may be done in place where the graph has it not so."""
+    """Returns the name of an operation. A collective may be done in place although the graph has the other form."""
     return str(target.__name__).partition(".")[0].strip("_")
 
 

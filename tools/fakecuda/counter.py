@@ -200,7 +200,7 @@ class Counter(TorchDispatchMode):
 
 
 def launch(func: Any, args: Any, kwargs: Any, result: Any, where: Where) -> Launch:
-    """Of a call that a compiled graph makes: of an operation of torch's, ours, or a collective."""
+    """Records a call that a compiled graph makes: an operation of torch's or of ours, or a collective."""
     name = func.__name__.partition(".")[0]
     if func.namespace == "_c10d_functional":
         return collective(name, args, kwargs, where, result)
@@ -261,7 +261,7 @@ def _leaves(value: Any) -> list[Tensor]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Those that lie in memory: an expanded dimension is read once."""
+    """Returns the bytes that are in memory: an expanded dimension is read once."""
     size = tensor.element_size()
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size *= length if stride else min(length, 1)
@@ -269,7 +269,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Of an operation that returns nothing: what its schema says it writes to."""
+    """Returns what an operation that returns nothing writes to, as its schema says."""
     found = []
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -45,8 +45,9 @@ class Part:
 
 
 def block_and_ends(overrides: Sequence[str], world: int, presets: Sequence[str]) -> tuple[Part, Part]:
-    """Of a model that takes one micro-batch to a step. Where a block is one graph, its kernels tell that they are of a
-    block; in an eager backward pass nothing does, so a model of two blocks is compared with one of one.
+    """Returns the parts of a model that takes one micro-batch to a step. Where a block is one graph, its kernels tell
+    that they are of a block; in an eager backward pass nothing does, so a model of two blocks is compared with one of
+    one.
     """
     one = _step(overrides, world, presets, layers=1)
     if one.config.train.compile == "on" and one.config.model.attention == "exact":

@@ -46,7 +46,7 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        """Of this rank's part of the batch."""
+        """Returns the tokens of this rank's part of the batch."""
         return self.config.train.global_batch // self.data_ranks * self.config.model.context
 
     def waits(self) -> list[tuple[str, int]]:
@@ -91,7 +91,7 @@ def finetuning_step(overrides: Sequence[str], world: int) -> Step:
 
 
 def evaluation(overrides: Sequence[str], world: int) -> Counts:
-    """Of as many micro-batches as a step has."""
+    """Counts an evaluation of as many micro-batches as a step has."""
     from tools.fakecuda.device import fake_mode
 
     config = configuration(overrides, world)
@@ -173,7 +173,7 @@ def _announce_shapes(config: Config, engine: Engine) -> None:
 
 
 def batches(config: Config, engine: Engine) -> list[MicroBatch]:
-    """Of one step, in the objective's own form; every token is 0."""
+    """Returns the micro-batches of one step, in the objective's own form; every token is 0."""
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.base import MicroBatch
     from gpt1_ds.engine.build import batch_shape

@@ -97,5 +97,5 @@ def _axes(layout: Layout, ranks: Sequence[int]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _ranks(layout: Layout) -> dict[tuple[int, int, int], int]:
-    """Of every place."""
+    """Returns the rank of every place."""
     return {layout.coordinates(rank): rank for rank in range(layout.tensor * layout.pipeline * layout.data)}

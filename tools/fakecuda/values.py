@@ -12,7 +12,9 @@ NUMBER = 2.0  # what every float read from the device is: above 1, so that clipp
 
 
 def value_of(tensor: Tensor) -> float | int | bool:
-    """Of a tensor without values: gradients are finite, nothing has overflowed, and norms are large enough to clip."""
+    """Returns a value for a tensor without values: gradients are finite, nothing has overflowed, and norms are large
+    enough to clip.
+    """
     if tensor.dtype == torch.bool:
         return getattr(tensor, "truth", False)
     if tensor.dtype == torch.uint8:  # DeepSpeed's flags of overflow

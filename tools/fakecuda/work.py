@@ -24,7 +24,7 @@ def flops_of(name: str, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def causal_flops(name: str, outputs: list[Tensor]) -> int:
-    """Of the attention kernels: half of [S, S] for each product. The loss has no products of its own."""
+    """Returns the FLOPs of attention kernels: half of [S, S] for each product. The loss has no products of its own."""
     if name not in CAUSAL_PRODUCTS:
         return 0
     groups, positions, width = outputs[0].shape
@@ -32,7 +32,7 @@ def causal_flops(name: str, outputs: list[Tensor]) -> int:
 
 
 def foreach_launches(name: str, args: Any) -> int:
-    """Of many tensors together; one after another where their types differ, but for a copy."""
+    """Returns the launches for many tensors together; one after another where their types differ, but for a copy."""
     lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
     tensors = lists[0] if lists else []
     if name != "_foreach_copy_" and len({tensor.dtype for one in lists for tensor in one}) > 1:

@@ -21,7 +21,7 @@ from gpt1_ds.model.kernels.inputs import Drop, Scores
 
 
 class Block(NamedTuple):
-    """What is computed at once; `keys` are those that any of its queries may see."""
+    """The scores that are computed at once. `keys` are the keys that any of the queries may see."""
 
     heads: slice
     rows: slice

@@ -5,8 +5,8 @@ and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp; the ba
 (attention_triton_backward.py) compute a tile again. No kernel adds up atomically, so every result repeats to the bit.
 The mask is model/dropout.py's, computed in registers: the same elements are dropped on every layout and device.
 
-Results lie in memory as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
-the channels of a head lie together.
+Results are laid out as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
+the channels of a head are contiguous.
 
 Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
 """

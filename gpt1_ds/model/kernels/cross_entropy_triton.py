@@ -1,7 +1,7 @@
 """The softmax of the loss over one chunk of logits as a Triton kernel: read once for the sums, once for the gradient.
 
 One program has one token. It goes over the token's columns with a running maximum and sum; where one rank has all
-columns, the same program writes the gradient over them, while they still lie in the GPU's cache.
+columns, the same program writes the gradient over them, while they are still in the GPU's cache.
 
 Shapes: C tokens of the chunk, V columns on this rank, of which the first `real` are no padding.
 """

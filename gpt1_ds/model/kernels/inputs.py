@@ -1,4 +1,4 @@
-"""What the kernels are given, whichever device computes, and how their results lie in memory.
+"""The inputs of the kernels, whichever device computes, and the memory layout of their results.
 
 Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
 """

@@ -1,4 +1,4 @@
-"""A request to stop is heard, whenever it comes."""
+"""A request to stop is received, whenever it comes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 from gpt1_ds.common import stop_signals
 
 
-def test_what_comes_while_another_process_is_started_is_heard_afterwards() -> None:
-    heard: list[int] = []
-    before = stop_signals.listen(lambda number, _: heard.append(number))
+def test_what_comes_while_another_process_is_started_is_received_afterwards() -> None:
+    received: list[int] = []
+    before = stop_signals.listen(lambda number, _: received.append(number))
     try:
         with stop_signals.kept_for_later():
             for number in stop_signals.NUMBERS:
                 os.kill(os.getpid(), number)
             code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('alive')"
             assert subprocess.check_output([sys.executable, "-c", code], text=True) == "alive\n"
-            assert heard == []
-        assert sorted(heard) == sorted(stop_signals.NUMBERS)
+            assert received == []
+        assert sorted(received) == sorted(stop_signals.NUMBERS)
     finally:
         stop_signals.restore(before)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*stop_signals.NUMBERS}
