@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,16 +20,9 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_cache(some_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(gpus, "driver_version", lambda: "580.65.06")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    proof.decide(None)
-    yield
-    proof.decide(None)
-    kernels.why_not.cache_clear()
 
 
 def test_without_a_proof_one_line(capsys: pytest.CaptureFixture[str]) -> None:

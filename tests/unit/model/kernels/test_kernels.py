@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 import torch
@@ -15,15 +13,8 @@ GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
+def proven(some_gpu: None) -> None:
     proof.decide(True)
-    yield
-    proof.decide(None)
-    kernels.why_not.cache_clear()
-    kernels._say_once.cache_clear()
 
 
 def test_a_cpu_has_none_and_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
