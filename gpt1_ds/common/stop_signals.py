@@ -20,16 +20,19 @@ def listen(handler: Handler | int) -> dict[int, Any]:
 
 @contextlib.contextmanager
 def kept_for_later() -> Iterator[None]:
-    """Lets a process that is started in the block ignore all of them for ever, while this one hears afterwards what
-    comes in the meantime: a blocked signal stays pending, also where it is ignored.
+    """Blocks all of them for a process that is started in the block, and for its children; this process gets afterwards
+    what was sent to it in the meantime. Call it in the main thread.
     """
+    received: list[int] = []  # by another thread: this one blocks them
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
-    before = listen(signal.SIG_IGN)
+    before = listen(lambda number, _: received.append(number))
     try:
         yield
     finally:
         restore(before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in dict.fromkeys(received):
+            signal.raise_signal(number)
 
 
 def current() -> dict[int, Any]:

@@ -13,6 +13,7 @@ import importlib
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import shutil
 import signal
@@ -141,16 +142,17 @@ def server() -> multiprocessing.context.ForkServerContext:
     context.set_forkserver_preload(["gpt1_ds.launcher.preload"])
     scratch.folder()  # in which it listens
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
-        with stop_signals.kept_for_later():
-            multiprocessing.forkserver.ensure_running()
+        for start in (multiprocessing.resource_tracker.ensure_running, multiprocessing.forkserver.ensure_running):
+            with stop_signals.kept_for_later():  # apart, because the tracker unblocks some of them at its end
+                start()
     return context
 
 
 def _rank_main(target: str, arguments: tuple[Any, ...], place: tuple[int, int, str], pipe: Connection) -> None:
     rank, ranks, store = place
-    stop_signals.listen(signal.SIG_DFL)  # which the fork server ignores
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals.NUMBERS)  # which it blocks, too
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the launcher passes a lost terminal on
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop_signals.NUMBERS)  # which the fork server blocks
     _die_with_parent()
     _PIPE.append(pipe)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))

@@ -1,4 +1,4 @@
-"""A request to stop is received, whenever it comes."""
+"""A request to stop is received, whenever it comes and whichever thread the system gives it to."""
 
 from __future__ import annotations
 
@@ -6,28 +6,39 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from gpt1_ds.common import stop_signals
 
+STAYS = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('alive')"
 
-def test_what_comes_while_another_process_is_started_is_received_afterwards() -> None:
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_what_comes_while_another_process_is_started_is_received_afterwards(threads: int) -> None:
     received: list[int] = []
+    done = threading.Event()
+    others = [threading.Thread(target=done.wait, daemon=True) for _ in range(threads)]
     before = stop_signals.listen(lambda number, _: received.append(number))
     try:
+        for thread in others:
+            thread.start()
         with stop_signals.kept_for_later():
             for number in stop_signals.NUMBERS:
                 os.kill(os.getpid(), number)
-            code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('alive')"
-            assert subprocess.check_output([sys.executable, "-c", code], text=True) == "alive\n"
+            assert subprocess.check_output([sys.executable, "-c", STAYS], text=True) == "alive\n"
             assert received == []
         assert sorted(received) == sorted(stop_signals.NUMBERS)
     finally:
+        done.set()
         stop_signals.restore(before)
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*stop_signals.NUMBERS}
 
 
 def test_an_interrupt_is_raised_when_the_block_ends() -> None:
+    steps = []
     with pytest.raises(KeyboardInterrupt), stop_signals.kept_for_later():
         os.kill(os.getpid(), signal.SIGINT)
+        steps.append("kept")
+    assert steps == ["kept"]
