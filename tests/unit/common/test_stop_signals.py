@@ -36,9 +36,15 @@ def test_what_comes_while_another_process_is_started_is_received_afterwards(thre
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {*stop_signals.NUMBERS}
 
 
-def test_an_interrupt_is_raised_when_the_block_ends() -> None:
-    steps = []
-    with pytest.raises(KeyboardInterrupt), stop_signals.kept_for_later():
+def _interrupted(steps: list[str]) -> None:
+    with stop_signals.kept_for_later():
         os.kill(os.getpid(), signal.SIGINT)
         steps.append("kept")
+    steps.append("after")
+
+
+def test_an_interrupt_is_raised_when_the_block_ends() -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(steps)
     assert steps == ["kept"]
