@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.study_table import mean
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.controls import Features
 from gpt1_ds.tasks.metrics import measure
-from gpt1_ds.tasks.reading import Examples, read_scored
+from gpt1_ds.tasks.reading import read_scored
 
 Floats = NDArray[np.float64]
 Vectors = Callable[[Sequence[str]], NDArray[Any]]  # texts [N] -> [N, D]

@@ -62,6 +62,11 @@ class TaskConfig:
         language = f" + {self.lm_coefficient:g} x the language model's on the same texts (task.lm_coefficient)"
         return f"the task's loss{language if self.lm_coefficient else ''}"
 
+    @property
+    def makes_vectors(self) -> bool:
+        """Whether a vector of each text is wanted, and no answer."""
+        return self.kind == "sentences"
+
     def problems(self) -> Iterator[str]:
         if not self.name:
             yield f"task.name is empty; name a task of the registry, or {TABLE} for your own files"
@@ -71,7 +76,7 @@ class TaskConfig:
             yield from self._table_problems()
         elif self.kind not in ("auto", SENTENCES) or self.labels:
             yield f"task.kind and task.labels describe task.name={TABLE}; {self.name} has its own: leave them out"
-        if self.kind == SENTENCES:
+        if self.makes_vectors:
             yield from self._sentence_problems()
         if not 0 <= self.dev_fraction < 1:
             yield f"task.dev_fraction={self.dev_fraction} must be in [0, 1)"
@@ -88,7 +93,7 @@ class TaskConfig:
             yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
             yield f"task.score_range={self.score_range} must be two numbers, the lower one first, like [0,5]"
-        if self.form != "head" and self.kind == SENTENCES:
+        if self.form != "head" and self.makes_vectors:
             yield f"task.form={self.form} answers a task, task.kind={SENTENCES} makes vectors; leave one of them out"
         if self.form == "text" and self.regression != "auto":
             yield f"task.regression={self.regression} needs task.form=head; in text a score is a number: leave it out"

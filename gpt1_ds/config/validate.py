@@ -9,7 +9,7 @@ from gpt1_ds.config import probes
 from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.schema import Config
-from gpt1_ds.config.task import SENTENCES, TaskConfig
+from gpt1_ds.config.task import TaskConfig
 
 SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
 CHOICES = (
@@ -49,7 +49,7 @@ def problems(config: Config) -> Iterator[str]:
         )
     yield from _unpatched_problems(config)
     yield from _objective_problems(config)
-    if config.task is not None and config.task.kind == SENTENCES:
+    if config.task is not None and config.task.makes_vectors:
         yield from _sentence_problems(config, config.task)
     if model.norm_kind == "rms" and train.precision == "fp16":
         yield "train.precision=fp16 overflows with model.norm_kind=rms, whose states grow from block to block; use bf16"

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from gpt1_ds.architecture.head import Pooling
 from gpt1_ds.common import progress
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
-from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
@@ -121,7 +120,7 @@ def own_pooling(loaded: Loaded) -> str:
     """What the checkpoint's vectors were trained with; mean for a model that was not trained for them."""
     if loaded.sentence is not None:
         return str(loaded.sentence)
-    if loaded.task is not None and loaded.task.kind == SENTENCES and loaded.config.task is not None:
+    if loaded.task is not None and loaded.config.task is not None and loaded.config.task.makes_vectors:
         return loaded.config.task.pooling
     return "mean"
 

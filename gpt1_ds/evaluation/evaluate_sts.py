@@ -17,10 +17,10 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Pooled, normalised, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.tasks.base import Examples
+from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
-from gpt1_ds.tasks.reading import Examples, read_scored
-from gpt1_ds.tasks.registry import METRICS
-from gpt1_ds.tasks.sentences import STS
+from gpt1_ds.tasks.reading import read_scored
 from gpt1_ds.tracking.entries import key_of, merge, read_entries
 from gpt1_ds.tracking.wandb_run import show_evaluation
 
@@ -68,4 +68,4 @@ def sts_metrics(embedder: Embedder, examples: Examples, groups: ProcessGroups) -
     first, second = (normalised(np.stack(side)) for side in zip(*pairs, strict=True))
     cosines = (first * second).sum(axis=1, dtype=np.float64)
     gold = np.array([one.score for one in examples], dtype=np.float64)
-    return {metric: measure(metric, gold, cosines) for metric in METRICS["sentences"]}
+    return {metric: measure(metric, gold, cosines) for metric in Sentences.fitting_metrics}

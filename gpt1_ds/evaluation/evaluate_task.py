@@ -24,7 +24,7 @@ from gpt1_ds.evaluation.load import task_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.controls import control_scores
+from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tracking.entries import CONTROL, key_of, merge, read_entries, write_scores
@@ -77,7 +77,8 @@ def _control(data: TaskData, out: Path | None) -> None:
     try:
         with progress.bar() as show:
             show(words="controls")
-            for (name, split), found in groupby(control_scores(data), lambda one: (one.control, one.split)):
+            scores = control_scores(data.task, data.task.controls(data.splits))
+            for (name, split), found in groupby(scores, lambda one: (one.control, one.split)):
                 metrics = {one.metric: one.value for one in found}
                 entry = {"task": f"{CONTROL}{name}/{data.task.name}", "split": split, "step": 0, "metrics": metrics}
                 shown = (f"{key} {'not defined' if x is None else f'{x:.4f}'}" for key, x in metrics.items())

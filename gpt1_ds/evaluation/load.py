@@ -21,6 +21,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import from_values
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
     CheckpointError.
     """
     try:
-        return Task.of(facts["task"]) if "task" in facts else None
+        return from_values(facts["task"]) if "task" in facts else None
     except (TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 

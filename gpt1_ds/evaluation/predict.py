@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import naming
-from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.evaluation.likelihoods import row_scores
 from gpt1_ds.evaluation.load import Loaded
-from gpt1_ds.evaluation.task_scores import classes, head_spec, predictions, probabilities
 from gpt1_ds.evaluation.text_scores import pair_batch
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.objectives.text_to_text import TextToText
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.base import Example, Task, probabilities
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
@@ -82,7 +80,7 @@ class Predictor:
             raise CheckpointError(
                 f"{loaded.folder}: was not fine-tuned on a task; `gpt1-ds finetune` makes what predicts"
             )
-        if loaded.task.kind == SENTENCES:
+        if loaded.config.task.makes_vectors:
             raise CheckpointError(f"{loaded.folder}: makes sentence vectors, no classes; use gpt1-ds embed or search")
         self.task: Task = loaded.task
         self._names = class_names(self.task)
@@ -95,13 +93,13 @@ class Predictor:
             self._texts = TextToText.of(stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
             self._limit = source_limit(self._limit, answers, stacks)
         else:
-            self._reads = Supervised(head_spec(self.task, loaded.config)).reads
+            self._reads = Supervised(self.task.head(self.settings, loaded.config.model)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
         """[N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of answers."""
         encoded = encode(self.task, examples, self._tokenizer, self._limit)
-        scores_NK = np.zeros((len(encoded), classes(self.task)), dtype=np.float32)
+        scores_NK = np.zeros((len(encoded), self.task.classes), dtype=np.float32)
         for numbers in _batches(encoded, self.task):
             scores_NK[numbers] = self._of_answers(encoded, numbers) if self.task.answers else self._of(encoded, numbers)
         if not np.isfinite(scores_NK).all():
@@ -129,13 +127,13 @@ class Predictor:
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
         """What the model says of each example."""
         scores_NK = self.scores(examples)
-        found = predictions(self.task, scores_NK).tolist()
+        found = self.task.predictions(scores_NK).tolist()
         return [self._said(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
 
     def _said(self, value: float, probabilities: list[float]) -> Prediction:
         task = self.task
         text = task.answers[int(np.argmax(probabilities))] if task.answers else None
-        if task.kind == "regression":
+        if task.has_scores:
             names = map(str, range(len(probabilities))) if task.outputs > 1 else ()
             return Prediction(score=value, probabilities=dict(zip(names, probabilities, strict=False)), text=text)
         named = dict(zip(self._names, probabilities, strict=True))

@@ -15,11 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.architecture.count import flops_per_token
-from gpt1_ds.architecture.head import HeadSpec, head_kind
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
-from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
@@ -29,12 +27,10 @@ from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.sentences import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
-from gpt1_ds.tasks.encoding import encode, length_limit, read_out
+from gpt1_ds.tasks.encoding import encode, length_limit
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.sentences import scored
-from gpt1_ds.tasks.text import score_of
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -61,12 +57,12 @@ class TaskScorer:
 
     def _prepare(self, limit: int) -> int:
         """Choose the objective; how many tokens of each sequence the task's texts may take."""
-        self.objective: Any = of_head(head_spec(self.task, self.config))
+        self.objective: Any = of_head(self.task.head(self.settings, self.config.model))
         return limit
 
     def task_of(self, split: str) -> Task:
         """What the examples of a split are: sentence vectors are judged by scored pairs, whatever trains them."""
-        return self.task if split == "train" else scored(self.task)
+        return self.task if split == "train" else self.task.judged
 
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         """The scores of a split with labels, and its predictions."""
@@ -92,7 +88,7 @@ class TaskScorer:
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
             found += self._here(engine, batch.examples)
-        return predictions(self.task, self._gathered(found, len(encoded))), total / len(encoded)
+        return self.task.predictions(self._gathered(found, len(encoded))), total / len(encoded)
 
     def _here(self, engine: Engine, numbers: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """What this rank has of the evaluation's scores: (numbers of its rows, their scores)."""
@@ -136,7 +132,7 @@ class TaskScorer:
 
     def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
         """`one` is a micro-batch of `batch`."""
-        targets = one.targets if one.targets is not None else one_hot(one.labels, classes(self.task))
+        targets = one.targets if one.targets is not None else one_hot(one.labels, self.task.classes)
         made: HostBatch = self.objective.batch(
             *(one.tokens, one.lm_weights * parts, one.lengths, one.seconds),
             *(targets.astype(np.float32), one.weights * parts),
@@ -148,43 +144,6 @@ def one_hot(labels: NDArray[np.int64], count: int) -> NDArray[np.float32]:
     """float32 [E, K]; a row of zeros where there is no label."""
     matrix: NDArray[np.bool_] = labels[:, None] == np.arange(count)
     return matrix.astype(np.float32)
-
-
-def classes(task: Task) -> int:
-    """K, what the softmax is over."""
-    return task.sequences if task.kind == "choice" and not task.answers else task.outputs
-
-
-def predictions(task: Task, scores: NDArray[np.float32]) -> NDArray[Any]:
-    """Class or choice numbers, or the scores of a regression, [N] from the head's scores [N, K]."""
-    numbers: NDArray[np.int64] = np.argmax(scores, axis=1)
-    if not task.has_scores and task.kind != SENTENCES:
-        return numbers
-    if task.answers:
-        return score_of(task, numbers)
-    if task.outputs == 1 or task.kind == SENTENCES:
-        return scores[:, 0].astype(np.float64)
-    return read_out(probabilities(scores), task.score_range)
-
-
-def probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    """float64 [N, K]: the softmax of the head's scores [N, K]."""
-    exponents = np.exp(scores - scores.max(axis=1, keepdims=True), dtype=np.float64)
-    shares: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
-    return shares
-
-
-def head_spec(task: Task, config: Config) -> HeadSpec:
-    assert config.task is not None, "fine-tuning has a task"
-    if task.kind == SENTENCES:
-        own, outputs = config.task, task.outputs if task.loss == "nli" else 1
-        group = own.group if task.loss == "ranking" else 1
-        return HeadSpec(
-            *(outputs, task.sequences), dropout=0.0, lm_coefficient=0.0, kind=own.pooling, loss=task.loss,
-            margin=own.margin, group=group,
-        )  # fmt: skip
-    dropout, coefficient, kind = config.task.head_dropout, config.task.lm_coefficient, head_kind(config.model)
-    return HeadSpec(task.outputs, task.sequences, task.kind == "choice", dropout, coefficient, kind)
 
 
 def _multiple(config: Config, limit: int) -> int:

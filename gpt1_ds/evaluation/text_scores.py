@@ -19,7 +19,7 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.task_scores import TaskScorer, predictions
+from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.text_to_text import TextToText
 from gpt1_ds.tasks.batches import PADDING_ROW, Batch, build_batch
@@ -41,12 +41,12 @@ class TextScorer(TaskScorer):
         scores_NK, written_NK = self._scored(engine, split)
         labels = self.splits[split].labels
         known = np.flatnonzero(labels >= 0)
-        found, exact = predictions(self.task, scores_NK), float(written_NK[known, labels[known]].mean(dtype=np.float64))
+        found, exact = self.task.predictions(scores_NK), float(written_NK[known, labels[known]].mean(dtype=np.float64))
         return self._record(split, found, self._loss(split, scores_NK), step, tokens, exact_match=exact), found
 
     def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
         scores_NK, _ = self._scored(engine, split)
-        return predictions(self.task, scores_NK), self._loss(split, scores_NK)
+        return self.task.predictions(scores_NK), self._loss(split, scores_NK)
 
     def flops_per_token(self) -> int:
         average = round(float(self.splits["train"].lengths.mean()))

@@ -214,7 +214,7 @@ def _example(tuned: FineTuned) -> str:
         example = _CHOICE if tuned.head.kind == "linear" else _ENCODER_CHOICE
         return example.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
     logits = {"single": _ONE, "pair": _PAIR}.get(tuned.task.layout, _BOTH)
-    if tuned.task.kind != "regression":
+    if not tuned.task.has_scores:
         return logits + _CLASSES
     if tuned.head.is_value:
         return logits + _VALUES

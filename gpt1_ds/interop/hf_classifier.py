@@ -24,6 +24,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import Classification, Regression
 from gpt1_ds.tasks.layouts import ROLES, fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
@@ -91,9 +92,9 @@ def read_classifier(
     names: tuple[str, ...] = () if outputs == 1 else _names(settings, outputs)
     config = _config(name, names, _dropout(settings, family, model), limit)
     spec = find_spec(config)
-    order = _order(settings, name, spec, names) if spec.kind in ("classification", "similarity") else (spec.labels,)
+    order = _order(settings, name, spec, names) if issubclass(spec.task, Classification) else (spec.labels,)
     task = fitted(task_of_spec(spec, config, order[0]), config, model)
-    if (task.kind == "choice", task.outputs) != (choice, outputs):
+    if (task.layout == "choice", task.outputs) != (choice, outputs):
         has = "choices" if choice else f"{outputs} outputs" if outputs > 1 else "a score"
         raise CheckpointError(f"{source}: its head is for {has}, --task {name} is a {task.kind}; name another task")
     dropout = config.head_dropout
@@ -161,10 +162,10 @@ def _dropout(settings: Settings, family: Family, model: ModelConfig) -> float:
 def _config(name: str, names: tuple[str, ...], dropout: float, limit: int | None) -> TaskConfig:
     """The `task` section of the checkpoint. Its path is to be named by whoever evaluates."""
     found: dict[str, Any] = {"name": name, "path": f"data/{name}", "head_dropout": dropout, "max_length": limit}
-    kind = SPECS[name].kind if name in SPECS else "classification" if names else "regression"
+    kind = SPECS[name].task if name in SPECS else Classification if names else Regression
     if name in COLUMNS:
-        found |= {"name": TABLE, "kind": kind, "columns": COLUMNS[name], "labels": list(names)}
-    if kind == "regression":
+        found |= {"name": TABLE, "kind": kind.kind, "columns": COLUMNS[name], "labels": list(names)}
+    if kind.reads_scores:
         found["regression"] = "classes" if names else "value"
     return TaskConfig(lm_coefficient=0.0, **found)
 

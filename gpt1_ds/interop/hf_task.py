@@ -32,6 +32,7 @@ from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import from_values
 from gpt1_ds.tasks.layouts import ROLES
 from gpt1_ds.tasks.registry import class_names
 
@@ -66,7 +67,7 @@ class FineTuned:
                 f"{family.classifier}; `gpt1-ds predict` runs it"
             )
         try:
-            task = Task.of(facts["task"])
+            task = from_values(facts["task"])
         except (AttributeError, KeyError, TypeError, ValueError):
             raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
         return cls(family, head, task, config.task.max_length or config.model.context)

@@ -102,7 +102,7 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     if found.head is not None:
         facts["head"] = asdict(found.head)
     if tuned is not None:
-        facts["task"] = asdict(tuned.task)
+        facts["task"] = tuned.task.values()
     infos = [names.info(parameter) for parameter in model.parameters()]  # labelled as a single rank labels them
     fragments = [Fragment(info, 0, weights[info.name].reshape(-1)) for info in infos]
     with published_folder(out) as folder:

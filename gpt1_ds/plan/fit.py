@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpt1_ds.config import Config
-from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.config.train import AUTO
 from gpt1_ds.plan.memory import peak
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
@@ -39,4 +38,4 @@ def with_micro_batch(config: Config, world: int, device: str, limit: int) -> Con
 def _group(config: Config) -> int:
     """Examples that no micro-batch may part."""
     task = config.task
-    return task.group if task is not None and task.kind == SENTENCES and task.loss == "ranking" else 1
+    return task.group if task is not None and task.makes_vectors and task.loss == "ranking" else 1

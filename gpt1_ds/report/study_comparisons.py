@@ -14,9 +14,9 @@ import numpy as np
 from gpt1_ds.report.study_results import Column, Results
 from gpt1_ds.report.study_table import Intervals
 from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
-from gpt1_ds.tasks.metrics import Numbers
-from gpt1_ds.tasks.sentences import STS
+from gpt1_ds.tasks.kinds.sentences import STS
 from gpt1_ds.tasks.submission import file_name, read_submission
 
 AVERAGE, TREND = "average", "per doubling"

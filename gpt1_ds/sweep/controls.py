@@ -15,7 +15,8 @@ from gpt1_ds.common.files import write_json
 from gpt1_ds.common.log import say
 from gpt1_ds.common.units import duration
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
-from gpt1_ds.tasks.controls import ControlAnswers, control_answers, scores_of
+from gpt1_ds.tasks.base import ControlAnswers
+from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 
 FILE = "controls.json"
@@ -37,11 +38,11 @@ def write_controls(sweep: FinetuningSweep) -> None:
             continue
         begun = time.monotonic()
         try:
-            answers = list(control_answers(data))
+            answers = list(data.task.controls(data.splits))
         except ValueError as error:
             say(f"{name}: without controls: {error}")
             continue
-        scores = [asdict(score) for score in scores_of(data.task, answers)]
+        scores = [asdict(score) for score in control_scores(data.task, answers)]
         known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
         write_json(file, known)
         say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from gpt1_ds.architecture.head import SentenceLoss
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, head_kind
+from gpt1_ds.config import ModelConfig, TaskConfig
 
 Kind = Literal["classification", "similarity", "regression", "choice", "sentences"]
 Layout = Literal["single", "pair", "both", "choice", "sentences"]
 Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
 Regression = Literal["classes", "value"]
+Numbers = NDArray[np.int64] | NDArray[np.float64]
+Splits = Mapping[str, Sequence["Example"]]
 SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
+NO_LABEL = -1
 
 
 @dataclass(frozen=True)
@@ -27,13 +35,36 @@ class Example:
     group: str = ""  # metrics are also reported per group: RACE's middle and high
     source: str = ""  # examples with an equal source belong together when a part is held out; empty: the first text
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether its right answer is known."""
+        return self.label is not None or self.score is not None
+
+
+Examples = tuple[Example, ...]
+
 
 @dataclass(frozen=True)
-class Task:
-    """What the head, the loss and the metrics need to know; plain values, so that a checkpoint can keep it."""
+class ControlAnswers:
+    """The answers of one control (controls.py) to the labelled examples of one split: `gold` and `found` are [N], `ids`
+    name the examples.
+    """
+
+    control: str
+    split: str
+    ids: tuple[str, ...]
+    gold: Numbers
+    found: Numbers
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """What the head, the loss and the metrics need to know; plain values, so that a checkpoint can keep it.
+
+    Each kind of task is a subclass (kinds/), which decides all that depends on the kind.
+    """
 
     name: str
-    kind: Kind
     layout: Layout  # single x; pair a b; both a b and b a; choice one sequence per choice; sentences one per text
     labels: tuple[str, ...]  # names by class number, or of the choices; none for a regression
     metrics: tuple[str, ...]  # the first one chooses the best epoch
@@ -44,49 +75,137 @@ class Task:
     answers: tuple[str, ...] = ()  # of a task in text: what may be written, of each class or score; else none
     fields: tuple[str, ...] = ()  # of a task in text: names of an example's texts
 
+    kind: ClassVar[Kind]
+    fitting_metrics: ClassVar[tuple[str, ...]]  # all are reported for `table`; the first one chooses the best epoch
+    reads_scores: ClassVar[bool] = False  # whether the label column holds a number
+
+    # What is read
+
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Task:
-        """The task that `dataclasses.asdict`, and then perhaps JSON, made `values` of. Raises TypeError for others."""
-        plain: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-        }
-        task = cls(**plain)
-        texts = (task.name, *task.labels, *task.metrics, *task.answers, *task.fields)
-        if not all(isinstance(text, str) and text.isprintable() for text in texts):
-            raise TypeError("names are lines of text")
-        choices = ((task.kind, Kind), (task.layout, Layout), (task.symbols, Symbols), (task.regression, Regression))
-        if not all(value in get_args(known) for value, known in choices):
-            raise TypeError("no such kind of task")
-        low, high = map(float, task.score_range)
-        if (task.loss in get_args(SentenceLoss)) != (task.kind == "sentences"):
-            raise TypeError("no such loss")
-        if not (low < high and task.metrics and (task.labels or task.has_scores)):
-            raise TypeError("not a task")
-        return task
+    def layout_of(cls, has_two_texts: bool) -> Layout:
+        """Returns how its texts stand in sequences."""
+        return "both" if has_two_texts else "single"
+
+    @classmethod
+    def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
+        """Returns the names of classes or choices: those that are `known`, else what the examples have. Raises
+        DataError naming `path` for labels that no class can be made of.
+        """
+        return known
 
     @property
     def has_scores(self) -> bool:
         """Whether an example has a score, and no label."""
-        return self.kind == "regression" or self.loss == "cosine"
+        return self.reads_scores
+
+    def gold(self, examples: Sequence[Example]) -> Numbers:
+        """[N], the right answers of labelled examples: numbers of classes or choices, or scores."""
+        number_of: dict[str | None, int] = {label: number for number, label in enumerate(self.labels)}
+        return np.array([number_of[example.label] for example in examples], dtype=np.int64)
+
+    def targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
+        """[N, outputs], what the head is to say of scores; None where labels are learned."""
+        return None
+
+    # What the head gives
 
     @property
     def outputs(self) -> int:
         """Columns of the head: classes; of a regression 6, or its value; 1 for a choice, whose softmax is over its
         sequences. In text: answers.
         """
-        if self.answers:
-            return len(self.answers)
-        if self.kind == "choice":
-            return 1
-        if self.kind == "regression":
-            return SCORE_CLASSES if self.regression == "classes" else 1
-        return max(1, len(self.labels))
+        return len(self.answers) or self._head_outputs
 
     @property
     def sequences(self) -> int:
         """C, the sequences of one example; in text its source alone."""
-        if self.answers:
-            return 1
-        if self.layout == "sentences":
-            return 3 if self.loss == "triplet" else 2
-        return {"single": 1, "pair": 1, "both": 2, "choice": len(self.labels)}[self.layout]
+        return 1 if self.answers else self._head_sequences
+
+    @property
+    def classes(self) -> int:
+        """K, what the softmax is over."""
+        return self.outputs
+
+    @property
+    def _head_outputs(self) -> int:
+        return max(1, len(self.labels))
+
+    @property
+    def _head_sequences(self) -> int:
+        return 2 if self.layout == "both" else 1
+
+    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
+        dropout, coefficient, kind = settings.head_dropout, settings.lm_coefficient, head_kind(model)
+        return HeadSpec(self.outputs, self.sequences, self.layout == "choice", dropout, coefficient, kind)
+
+    def predictions(self, scores_NK: NDArray[np.float32]) -> Numbers:
+        """Class or choice numbers, or scores, [N] from the head's scores [N, K]; in text from those of answers."""
+        numbers: NDArray[np.int64] = np.argmax(scores_NK, axis=1)
+        return numbers
+
+    def in_words(self, prediction: float) -> str:
+        """Returns a prediction as GLUE's server reads it."""
+        return self.labels[int(prediction)]
+
+    # In text
+
+    def answers_in_text(self, class_names: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns all that an answer may be."""
+        return class_names
+
+    def text_fields(self) -> tuple[str, ...]:
+        """Returns names of an example's texts, for a task whose authors gave none."""
+        return ("sentence",) if self.layout == "single" else ("sentence1", "sentence2")
+
+    def answer_number(self, example: Example) -> int:
+        """Returns which answer is right; NO_LABEL where it is not known."""
+        return NO_LABEL if example.label is None else self.labels.index(example.label)
+
+    # How good it is
+
+    @property
+    def judged(self) -> Task:
+        """What the examples of a split other than train are."""
+        return self
+
+    @abstractmethod
+    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
+        """Every control on every labelled split but train. Raises as controls.control_answers does."""
+
+    # As plain values
+
+    def values(self) -> dict[str, Any]:
+        """Returns what kinds.from_values makes this of."""
+        return {"name": self.name, "kind": self.kind, **asdict(self)}
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether this, which may have come from a file, is a task."""
+        texts = (self.name, *self.labels, *self.metrics, *self.answers, *self.fields)
+        choices = ((self.layout, Layout), (self.symbols, Symbols), (self.regression, Regression))
+        low, high = map(float, self.score_range)
+        return (
+            all(isinstance(text, str) and text.isprintable() for text in texts)
+            and all(value in get_args(known) for value, known in choices)
+            and (self.loss is None or self.loss in get_args(SentenceLoss))
+            and low < high
+            and bool(self.metrics and (self.labels or self.has_scores))
+        )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The task of this kind with these `values`, lists in the place of tuples. Raises TypeError for others."""
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        task = cls(**plain)
+        if not task.is_sound:
+            raise TypeError("not a task")
+        return task
+
+
+def probabilities(scores_NK: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64 [N, K]: the softmax of scores [N, K]."""
+    exponents = np.exp(scores_NK - scores_NK.max(axis=1, keepdims=True), dtype=np.float64)
+    shares: NDArray[np.float64] = exponents / exponents.sum(axis=1, keepdims=True)
+    return shares

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks.encoding import NO_LABEL, Encoded
+from gpt1_ds.tasks.base import NO_LABEL
+from gpt1_ds.tasks.encoding import Encoded
 
 POOL = 50  # batches that are sorted together: more pad less, and shuffle less
 MULTIPLE = 4  # a batch's length is a multiple of this many tokens: fewer shapes for little padding

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.base import Example, Examples
+from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.hub_sets import way_to
-from gpt1_ds.tasks.reading import Examples, capped
 from gpt1_ds.tasks.rows import FEW
 from gpt1_ds.tasks.tables import Row, open_table
 

@@ -18,7 +18,8 @@ from statistics import fmean, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks.metrics import Numbers, measure
+from gpt1_ds.tasks.base import Numbers
+from gpt1_ds.tasks.metrics import measure
 
 BLOCKS = 50
 LEVEL = 0.95

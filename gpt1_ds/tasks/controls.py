@@ -12,18 +12,16 @@ At most 20,000 examples of train are read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Task
-from gpt1_ds.tasks.linear import Predict, Texts, labelled, linear, right_answers, text_rows
-from gpt1_ds.tasks.metrics import Numbers, measure
-from gpt1_ds.tasks.reading import TaskData, capped
+from gpt1_ds.tasks.base import ControlAnswers, Example, Splits, Task
+from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.linear import Predict, Texts, linear, text_rows
 
 MAJORITY, WORDS, SECOND, COSINE = "majority", "bag of words", "second text alone", "TF-IDF cosine"
 CONTROLS = (MAJORITY, WORDS, SECOND)
@@ -31,74 +29,40 @@ ALL_CONTROLS = (*CONTROLS, COSINE)
 MOST = 20_000  # training examples that are fitted: a few minutes on one core
 
 
-@dataclass(frozen=True)
-class ControlScore:
-    """One metric of one split, as eval.json has it: not x 100; None: not defined."""
-
-    control: str
-    split: str
-    metric: str
-    value: float | None
-
-
-@dataclass(frozen=True)
-class ControlAnswers:
-    """What one control answers to the labelled examples of one split: `gold` and `found` are [N], `ids` name the
-    examples.
-    """
-
-    control: str
-    split: str
-    ids: tuple[str, ...]
-    gold: Numbers
-    found: Numbers
-
-
-def control_scores(data: TaskData) -> Iterator[ControlScore]:
-    """Every control on every labelled split but train. Raises as control_answers does."""
-    yield from scores_of(data.task, control_answers(data))
-
-
-def scores_of(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[ControlScore]:
-    for one in answers:
-        for metric in task.metrics:
-            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found, len(task.labels)))
-
-
-def control_answers(data: TaskData) -> Iterator[ControlAnswers]:
-    """Every control on every labelled split but train.
+def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
+    """The majority and the linear models on every labelled split but train.
 
     Raises DataError when scikit-learn is not installed, ValueError for examples of which it makes no model: texts
     without a word, or of one class.
     """
-    if data.task.kind == "sentences":
-        yield from _cosines(data)
-        return
-    task, train = data.task, labelled(data.task, capped(data.splits["train"], MOST))
-    splits = {name: labelled(task, rows) for name, rows in data.splits.items() if name != "train"}
+    train = _labelled(capped(tuple(splits["train"]), MOST))
     pairs = len(train[0].texts) > 1 or bool(train[0].choices)
     for control in CONTROLS if pairs else CONTROLS[:2]:
         predict = _majority(task, train) if control == MAJORITY else _words(task, train, control == SECOND)
-        for split, examples in splits.items():
-            if examples:
+        for split, rows in splits.items():
+            if split != "train" and (examples := _labelled(rows)):
                 ids = tuple(example.id for example in examples)
-                yield ControlAnswers(control, split, ids, right_answers(task, examples), predict(examples))
+                yield ControlAnswers(control, split, ids, task.gold(examples), predict(examples))
 
 
-def _cosines(data: TaskData) -> Iterator[ControlAnswers]:
-    """Words are weighted by how rare they are in train; no label is read."""
-    features = Features([(example.texts[0], example.texts[1]) for example in data.splits["train"]])
-    for split, examples in data.splits.items():
+def cosines(splits: Splits) -> Iterator[ControlAnswers]:
+    """The TF-IDF cosine of scored pairs. Words are weighted by how rare they are in train; no label is read."""
+    features = Features([(example.texts[0], example.texts[1]) for example in splits["train"]])
+    for split, examples in splits.items():
         scored = [example for example in examples if example.score is not None]
         if split != "train" and scored:
             gold = np.array([example.score for example in scored], dtype=np.float64)
-            cosines = features.cosines([(example.texts[0], example.texts[1]) for example in scored])
-            yield ControlAnswers(COSINE, split, tuple(example.id for example in scored), gold, cosines)
+            found = features.cosines([(example.texts[0], example.texts[1]) for example in scored])
+            yield ControlAnswers(COSINE, split, tuple(example.id for example in scored), gold, found)
+
+
+def _labelled(examples: Sequence[Example]) -> list[Example]:
+    return [example for example in examples if example.is_labelled]
 
 
 def _majority(task: Task, train: Sequence[Example]) -> Predict:
-    gold = right_answers(task, train)
-    if task.kind == "regression":
+    gold = task.gold(train)
+    if task.has_scores:
         return lambda examples: np.full(len(examples), gold.mean())
     labels, counts = np.unique(gold, return_counts=True)
     return lambda examples: np.full(len(examples), labels[counts.argmax()])

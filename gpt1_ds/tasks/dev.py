@@ -1,4 +1,4 @@
-"""Where a dev split comes from that no file gives, and how it is cut in two."""
+"""Which examples make up a split: dev that no file gives, dev in two, a few of many."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import numpy as np
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.registry import Spec
+from gpt1_ds.tasks.base import Examples
 
-Examples = tuple[Example, ...]
 HALF = "half"  # the split of dev's examples that choose nothing
 
 
-def hold_out(config: TaskConfig, spec: Spec, examples: Examples) -> tuple[Examples, Examples]:
+def hold_out(config: TaskConfig, official: tuple[int, int] | None, examples: Examples) -> tuple[Examples, Examples]:
     """(train, dev), both in the order of the file; examples with an equal source stay on one side.
+    `official` is how many the authors held out, and their seed.
 
     What is held out depends on the examples alone, never on the run's seed.
     """
-    if spec.held_out and not config.dev_fraction and len(examples) > spec.held_out[0]:
-        count, seed = spec.held_out  # as scikit-learn's train_test_split draws it
+    if official and not config.dev_fraction and len(examples) > official[0]:
+        count, seed = official  # as scikit-learn's train_test_split draws it
         held = set(np.random.RandomState(seed).permutation(len(examples))[:count].tolist())
     elif config.dev_fraction:
         sources = [example.source or example.texts[0] for example in examples]
@@ -54,3 +53,12 @@ def halved(config: TaskConfig, examples: Examples) -> tuple[Examples, Examples]:
         tuple(e for e, one in zip(examples, chooses, strict=True) if one is side) for side in (True, False)
     )
     return first, second
+
+
+def capped(examples: Examples, cap: int | None) -> Examples:
+    """`cap` of the examples, in their order and always the same ones; None: all."""
+    if cap is None or cap >= len(examples):
+        return examples
+    key = key_of("cap", len(examples), *(example.texts[0] for example in examples))
+    kept = permute(np.arange(cap), len(examples), key)
+    return tuple(examples[number] for number in sorted(kept.tolist()))

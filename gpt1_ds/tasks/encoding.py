@@ -14,11 +14,9 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.tasks.base import SCORE_CLASSES, Example, Task
+from gpt1_ds.tasks.base import NO_LABEL, Example, Task
 from gpt1_ds.tasks.layouts import Int32s, Row, count_specials, lay_out
-from gpt1_ds.tasks.text import answer_number, encode_source
-
-NO_LABEL = -1
+from gpt1_ds.tasks.text import encode_source
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,9 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
         truncated += sum(len(row.tokens) for row in laid_out) < whole
     number_of: dict[str | None, int] = {None: NO_LABEL, **{label: number for number, label in enumerate(task.labels)}}
     scores = np.array([np.nan if example.score is None else example.score for example in examples], dtype=np.float64)
-    targets = None
-    if task.has_scores:
-        known, (low, high) = np.isfinite(scores), task.score_range
-        told = np.where(known, scores, low)
-        if task.kind == "sentences":  # a cosine is to be the score
-            told = (told - low) / (high - low)
-        targets = told[:, None].astype(np.float32) if task.outputs == 1 else soft_targets(told, task.score_range)
+    known = np.isfinite(scores)
+    targets = task.targets(np.where(known, scores, task.score_range[0]))
+    if targets is not None:
         targets = np.where(known[:, None], targets, 0)
     return Encoded(
         tokens=np.concatenate([row.tokens for row in rows]) if rows else np.zeros(0, dtype=np.int32),
@@ -109,17 +103,12 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
 def _encode_sources(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
     sources = [encode_source(task, example, tokenizer, limit) for example in examples]
     lengths = np.array([len(tokens) for tokens, _ in sources], dtype=np.int64)
-    numbers = dict(zip(task.labels, range(len(task.labels)), strict=True))
-    labels = [
-        answer_number(task, example.score) if example.score is not None else numbers.get(str(example.label), NO_LABEL)
-        for example in examples
-    ]
     return Encoded(
         tokens=np.concatenate([np.zeros(0, dtype=np.int32), *(tokens for tokens, _ in sources)]),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         seconds=lengths[:, None],
         sequences=1,
-        labels=np.array(labels, dtype=np.int64),
+        labels=np.array([task.answer_number(example) for example in examples], dtype=np.int64),
         scores=np.array([np.nan if e.score is None else e.score for e in examples], dtype=np.float64),
         targets=None,
         ids=tuple(example.id for example in examples),
@@ -140,26 +129,3 @@ def encode_texts(example: Example, tokenizer: Tokenizer) -> tuple[list[Int32s], 
         follows = bool(example.choices and first)
         texts.append(tokenizer.encode_part(f" {text}", first[-1]) if follows else tokenizer.encode(text))
     return texts, [tokenizer.encode(text) for text in example.choices]
-
-
-def soft_targets(scores: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float32]:
-    """Scores as distributions over six classes (Tai et al. 2015, `stsb_label_encoding` of the authors' code).
-
-    float32 [N, 6] from scores [N]: 2.3 is 0.7 on class 2 and 0.3 on class 3; a row's mean class is its score.
-    `score_range` is laid over 0 to 5 first. Scores lie within it.
-    """
-    low, high = score_range
-    place = (np.asarray(scores, dtype=np.float64) - low) / (high - low) * (SCORE_CLASSES - 1)
-    lower = np.minimum(np.floor(place).astype(np.int64), SCORE_CLASSES - 2)
-    targets = np.zeros((len(place), SCORE_CLASSES), dtype=np.float64)
-    rows = np.arange(len(place))
-    targets[rows, lower] = 1 - (place - lower)
-    targets[rows, lower + 1] = place - lower
-    return targets.astype(np.float32)
-
-
-def read_out(probabilities: NDArray[np.floating], score_range: tuple[float, float]) -> NDArray[np.float64]:
-    """float64 [N] from probabilities [N, 6]: the mean class, sum(i * p_i), laid back over `score_range`."""
-    low, high = score_range
-    mean = np.asarray(probabilities, dtype=np.float64) @ np.arange(SCORE_CLASSES, dtype=np.float64)
-    return low + mean / (SCORE_CLASSES - 1) * (high - low)

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks import intervals
-from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.base import Example, Examples
+from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.hub_sets import way_to
-from gpt1_ds.tasks.reading import Examples, capped
 from gpt1_ds.tasks.rows import FEW
 from gpt1_ds.tasks.tables import open_table
 

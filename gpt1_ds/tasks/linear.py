@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Example, Task
-from gpt1_ds.tasks.metrics import Numbers
+from gpt1_ds.tasks.base import Example, Numbers, Task
 
 Texts = list[tuple[str, str]]  # (first text or nothing, second)
 Predict = Callable[[Sequence[Example]], Numbers]
@@ -25,16 +24,18 @@ def linear(task: Task, train: Sequence[Example], features: Callable[[Texts], Any
     hides the first texts from it. A choice is a row for each answer, whose label is whether it is right; the most
     probable one is chosen. Raises DataError when scikit-learn is not installed, ValueError for labels of one class.
     """
-    gold = right_answers(task, train)
-    if task.kind == "choice":
-        gold = np.array([choice == right for right in gold for choice in range(task.sequences)], dtype=np.int64)
+    gold, choices = task.gold(train), len(train[0].choices)
+    if choices:
+        gold = np.array([choice == right for right in gold for choice in range(choices)], dtype=np.int64)
     model = _fitted(task, features(text_rows(train, alone)), gold)
 
     def predict(examples: Sequence[Example]) -> Numbers:
         table = features(text_rows(examples, alone))
+        if choices:
+            right_NC = model.predict_proba(table)[:, 1].reshape(len(examples), choices)
+            chosen: Numbers = np.argmax(right_NC, axis=1)
+            return chosen
         found: Numbers = model.predict(table)
-        if task.kind == "choice":
-            found = np.argmax(model.predict_proba(table)[:, 1].reshape(len(examples), -1), axis=1)
         return found
 
     return predict
@@ -48,7 +49,7 @@ def _fitted(task: Task, table: Any, gold: Numbers) -> Any:
     except ImportError:
         raise DataError("linear models need scikit-learn; pip install 'gpt1-ds[finetune]'") from None
 
-    if task.kind == "regression":
+    if task.has_scores:
         return RidgeCV(1 / PENALTIES).fit(table, gold)
     model = LogisticRegression(max_iter=1000)
     smallest = int(np.unique(gold, return_counts=True)[1].min())
@@ -66,17 +67,3 @@ def text_rows(examples: Sequence[Example], alone: bool = False) -> Texts:
         told = [(" ".join(example.texts), choice) for choice in example.choices] or [(" ".join(before), last)]
         rows += [("" if alone else first, second) for first, second in told]
     return rows
-
-
-def labelled(task: Task, examples: Sequence[Example]) -> list[Example]:
-    if task.kind == "regression":
-        return [example for example in examples if example.score is not None]
-    return [example for example in examples if example.label is not None]
-
-
-def right_answers(task: Task, examples: Sequence[Example]) -> Numbers:
-    """[N]: scores, or the numbers of classes or choices."""
-    if task.kind == "regression":
-        return np.array([example.score for example in examples], dtype=np.float64)
-    number_of: dict[str | None, int] = {label: number for number, label in enumerate(task.labels)}
-    return np.array([number_of[example.label] for example in examples], dtype=np.int64)

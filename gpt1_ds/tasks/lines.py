@@ -19,6 +19,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, ColumnsConfig
 from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader
 from gpt1_ds.tasks.tables import unusable
@@ -34,7 +35,7 @@ class LineReader:
 
     def __init__(self, task: Task, config: TaskConfig, format: Format) -> None:
         spec = find_spec(config)
-        question, choices = bool(spec.text2), task.kind == "choice"
+        question, choices = bool(spec.text2), task.layout == "choice"
         self.format = format
         self.fields = ("text", *(["text2"] if question else []))
         if choices:
@@ -83,7 +84,7 @@ def read_texts(path: Path) -> list[str]:
         raise DataError(f"{path}: no such file; name one with a text a line")
     kind: Format = "jsonl" if ENDINGS.get(path.suffix.lower()) == "jsonl" else "text"
     spec = TaskConfig(name=TABLE, kind="regression", columns=ColumnsConfig(text="text"))
-    reader = LineReader(Task(TABLE, "regression", "single", (), ("spearman",)), spec, kind)
+    reader = LineReader(Regression(TABLE, "single", (), ("spearman",)), spec, kind)
     texts: list[str] = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):

@@ -9,17 +9,15 @@ is neither there nor predicted.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.encoding import NO_LABEL, Encoded
-
-Numbers = NDArray[np.int64] | NDArray[np.float64]
+from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Numbers, Task
+from gpt1_ds.tasks.encoding import Encoded
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,23 @@ def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) 
         average = "binary" if classes == 2 else "macro"
         value = float(measures.f1_score(gold, predictions, average=average, zero_division=np.nan))
         return value if np.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class ControlScore:
+    """One metric of one split, as eval.json has it: not x 100; None: not defined."""
+
+    control: str
+    split: str
+    metric: str
+    value: float | None
+
+
+def control_scores(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[ControlScore]:
+    """The task's metrics of what controls answer."""
+    for one in answers:
+        for metric in task.metrics:
+            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found, len(task.labels)))
 
 
 def _libraries() -> tuple[Any, Any]:

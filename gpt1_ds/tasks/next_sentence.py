@@ -19,8 +19,7 @@ from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.segments import Segment, SourceFile, Unit
 from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.windows import key_of, permute
-from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.reading import Examples
+from gpt1_ds.tasks.base import Example, Examples
 
 NAME = "next_sentence"
 BEFORE = 10  # sentences before a question, at most; as far from it comes no wrong candidate

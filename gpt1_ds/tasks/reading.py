@@ -8,21 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import SENTENCES, TABLE
-from gpt1_ds.data.windows import key_of, permute
+from gpt1_ds.config.task import TABLE
 from gpt1_ds.tasks import formats, sentences
-from gpt1_ds.tasks.base import Example, Layout, Task
-from gpt1_ds.tasks.dev import HALF, halved, hold_out
+from gpt1_ds.tasks.base import Examples, Task
+from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
 from gpt1_ds.tasks.hub_sets import way_to
-from gpt1_ds.tasks.registry import METRICS, Spec, find_spec
+from gpt1_ds.tasks.kinds import Sentences
+from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
 from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
 
-Examples = tuple[Example, ...]
 SCORES = (0.0, 5.0)  # of STS-B's pairs
 
 
@@ -45,18 +42,19 @@ def read_task(config: TaskConfig) -> TaskData:
     Raises ConfigError for a section that does not fit its task, DataError for files, columns or rows that cannot be
     used, for a dev split that nothing gives, and for a label of another split that never occurs in training.
     """
-    if config.kind == SENTENCES:
+    if config.makes_vectors:
         return _read_sentences(config)
     spec = find_spec(config)
     splits, notes = _read_splits(config, spec)
     if "dev" not in splits:
-        splits["train"], splits["dev"] = hold_out(config, spec, splits["train"])
+        splits["train"], splits["dev"] = hold_out(config, spec.held_out, splits["train"])
         better = f"; {spec.dev_ids[0]} beside its files would name the official ones" if spec.dev_ids else ""
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev{better}")
     splits["train"] = capped(splits["train"], config.train_examples)
     splits = _thinned(config, splits, notes)
     _check_ids(config, splits)
-    return TaskData(_task(config, spec, splits), splits, tuple(notes))
+    labels = spec.task.find_labels(spec.labels, splits, config.path)
+    return TaskData(task_of_spec(spec, config, labels), splits, tuple(notes))
 
 
 def _read_sentences(config: TaskConfig) -> TaskData:
@@ -75,10 +73,12 @@ def _read_sentences(config: TaskConfig) -> TaskData:
         for split, rows in judged.items():
             splits[split] = tuple(replace(one, score=low + scale * (one.score or 0.0)) for one in rows)
     elif "dev" not in splits:
-        splits["train"], splits["dev"] = hold_out(config, spec, splits["train"])
+        splits["train"], splits["dev"] = hold_out(config, spec.held_out, splits["train"])
         notes.append(f"{config.name}: {len(splits['dev'])} of train are held out as dev")
-    labels = _classes(config, spec, {"train": splits["train"]})
-    task = Task(config.name, SENTENCES, SENTENCES, labels, METRICS[SENTENCES], (low, high), loss=config.loss)
+    labels = spec.task.find_labels(spec.labels, {"train": splits["train"]}, config.path)
+    task = Sentences(
+        config.name, Sentences.layout_of(True), labels, Sentences.fitting_metrics, (low, high), loss=config.loss
+    )
     if config.sts:
         scored = [example for split, rows in splits.items() if split != "train" for example in rows]
         splits["train"], shared = sentences.without(splits["train"], scored)
@@ -233,15 +233,6 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
     return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
 
 
-def capped(examples: Examples, cap: int | None) -> Examples:
-    """`cap` of the examples, in their order and always the same ones; None: all."""
-    if cap is None or cap >= len(examples):
-        return examples
-    key = key_of("cap", len(examples), *(example.texts[0] for example in examples))
-    kept = permute(np.arange(cap), len(examples), key)
-    return tuple(examples[number] for number in sorted(kept.tolist()))
-
-
 def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
     """dev in two by task.halves, where no test split has labels; task.scored_examples of what is scored."""
     if config.halves and not _has_labels(splits.get("test", ())):
@@ -264,42 +255,10 @@ def _check_ids(config: TaskConfig, splits: Mapping[str, Examples]) -> None:
 
 
 def _has_labels(examples: Examples) -> bool:
-    return any(one.label is not None or one.score is not None for one in examples)
-
-
-def _task(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> Task:
-    if spec.kind == "choice":
-        labels = spec.labels or tuple(map(str, range(len(splits["train"][0].choices))))
-    else:
-        labels = _classes(config, spec, splits)
-    return task_of_spec(spec, config, labels)
+    return any(one.is_labelled for one in examples)
 
 
 def task_of_spec(spec: Spec, config: TaskConfig, labels: tuple[str, ...]) -> Task:
     """The task that `spec` describes, whose classes or choices are called `labels`."""
-    layout: Layout = "choice"
-    if spec.kind != "choice":
-        layout = "single" if not spec.text2 else "pair" if spec.kind == "classification" else "both"
     low, high = config.score_range
-    return Task(spec.name, spec.kind, layout, labels, spec.metrics, (low, high))
-
-
-def _classes(config: TaskConfig, spec: Spec, splits: Mapping[str, Examples]) -> tuple[str, ...]:
-    """The classes' names: the task's own, else those of train, numbers by size and words by letter."""
-    if spec.kind == "regression":
-        return ()
-    seen = {example.label for example in splits["train"]}
-    found = {split: {e.label for e in rows if e.label is not None} - seen for split, rows in splits.items()}
-    DataError.raise_all(
-        f"{config.path} {split}: label {', '.join(map(brief, sorted(map(str, unseen))[:5]))} never occurs in train; "
-        "leave these rows out, or train on more"
-        for split, unseen in found.items()
-        if unseen
-    )
-    names = sorted(map(str, seen))
-    if len(names) < 2:
-        raise DataError(
-            f"{config.path} train: every label is {brief(names[0])}; a classifier needs two classes or more"
-        )
-    numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    return spec.labels or tuple(sorted(names, key=int) if numbers else names)
+    return spec.task(spec.name, spec.task.layout_of(bool(spec.text2)), labels, spec.metrics, (low, high))

@@ -12,8 +12,9 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import SENTENCES, TABLE
-from gpt1_ds.tasks.base import Kind, Task
+from gpt1_ds.config.task import TABLE
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import KINDS, Choice, Classification, Regression, Sentences, Similarity
 
 Names = tuple[str, ...]
 
@@ -41,7 +42,7 @@ class Spec:
     """A task before its files are read. `files` maps a split to alternatives, each the files that make it up."""
 
     name: str
-    kind: Kind = "classification"
+    task: type[Task] = Classification
     metrics: Names = ("accuracy",)
     text: tuple[Names, ...] = (("sentence1",), ("premise",), ("text_a",))  # alternatives; several: joined by a space
     text2: Names = ("sentence2", "hypothesis", "text_b")  # alternatives; none: a single text
@@ -63,13 +64,6 @@ class Spec:
     submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
 
 
-METRICS: Mapping[Kind, Names] = {
-    "classification": ("accuracy", "f1", "matthews"),
-    "similarity": ("accuracy", "f1", "matthews"),
-    "regression": ("pearson", "spearman"),
-    "choice": ("accuracy",),
-    "sentences": ("spearman", "pearson"),
-}  # what fits a kind; all of it is reported for `table`, whose first one chooses the best epoch
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
@@ -161,7 +155,7 @@ SPECS = {
         ),
         Spec(
             name="mrpc",
-            kind="similarity",
+            task=Similarity,
             metrics=("f1", "accuracy"),
             text=(("#1 String",), ("sentence1",)),
             text2=("#2 String", "sentence2"),
@@ -177,7 +171,7 @@ SPECS = {
         ),
         Spec(
             name="qqp",
-            kind="similarity",
+            task=Similarity,
             metrics=("f1", "accuracy"),
             text=(("question1",), ("text_a",)),
             text2=("question2", "text_b"),
@@ -190,7 +184,7 @@ SPECS = {
         ),
         Spec(
             name="stsb",
-            kind="regression",
+            task=Regression,
             metrics=("pearson", "spearman"),
             text=(("sentence1",), ("sentence_A",)),
             text2=("sentence2", "sentence_B"),
@@ -202,7 +196,7 @@ SPECS = {
         ),
         Spec(
             name="race",
-            kind="choice",
+            task=Choice,
             text=(("article",),),
             text2=("question",),
             label=("answer",),
@@ -213,7 +207,7 @@ SPECS = {
         ),
         Spec(
             name="story_cloze",
-            kind="choice",
+            task=Choice,
             text=(tuple(f"InputSentence{n}" for n in range(1, 5)), tuple(f"input_sentence_{n}" for n in range(1, 5))),
             text2=(),
             label=("AnswerRightEnding", "answer_right_ending"),
@@ -232,7 +226,7 @@ SPECS = {
         ),
         Spec(
             name="cosmosqa",
-            kind="choice",
+            task=Choice,
             text=(("context",),),
             text2=("question",),
             choices=(("answer0", "answer1", "answer2", "answer3"),),
@@ -241,7 +235,7 @@ SPECS = {
         ),
         Spec(
             name="copa",
-            kind="choice",
+            task=Choice,
             text=(("premise",),),
             text2=("question",),
             choices=(("choice1", "choice2"),),
@@ -267,7 +261,7 @@ SPECS = {
 
 def first_metric(config: TaskConfig) -> str:
     """That by which the best epoch is chosen."""
-    known = METRICS[SENTENCES] if config.kind == SENTENCES else find_spec(config).metrics
+    known = Sentences.fitting_metrics if config.makes_vectors else find_spec(config).metrics
     return known[0] if config.metric == "auto" else config.metric
 
 
@@ -280,10 +274,10 @@ def find_spec(config: TaskConfig) -> Spec:
         raise ConfigError(f"task.name={config.name} is not known; choose {', '.join(SPECS)}")
     spec, columns = SPECS[config.name], config.columns
     if config.name == TABLE and config.kind != "auto":
-        rows: Kind = config.kind
-        if rows == SENTENCES:  # of pairs that have a score or a label
-            rows = "regression" if config.loss == "cosine" else "classification"
-        spec = replace(spec, kind=rows, metrics=METRICS[rows], labels=tuple(config.labels), text2=())
+        rows = KINDS[config.kind]
+        if config.makes_vectors:  # of pairs that have a score or a label
+            rows = Regression if config.loss == "cosine" else Classification
+        spec = replace(spec, task=rows, metrics=rows.fitting_metrics, labels=tuple(config.labels), text2=())
     named: dict[str, Any] = {
         key: (value,) for key in ("text2", "label", "id", "group") if (value := getattr(columns, key))
     }
@@ -293,10 +287,10 @@ def find_spec(config: TaskConfig) -> Spec:
         named["choices"] = (tuple(columns.choices),)
     spec = replace(spec, **named)
     if config.metric != "auto":
-        kind: Kind = SENTENCES if config.kind == SENTENCES else spec.kind
-        if config.metric not in METRICS[kind]:
-            fitting = ", ".join(METRICS[kind])
-            raise ConfigError(f"task.metric={config.metric} does not fit a task of kind {kind}; choose {fitting}")
+        task = Sentences if config.makes_vectors else spec.task
+        if config.metric not in task.fitting_metrics:
+            fitting = ", ".join(task.fitting_metrics)
+            raise ConfigError(f"task.metric={config.metric} does not fit a task of kind {task.kind}; choose {fitting}")
         spec = replace(spec, metrics=tuple(dict.fromkeys((config.metric, *spec.metrics))))
     return spec
 

@@ -79,7 +79,7 @@ class RowReader:
         self.left_out = 0  # rows that have no label although their file does
         self._spec = spec
         self._range = score_range
-        self._choices = len(spec.labels) if spec.kind == "choice" else 0  # per example; 0: as many as the first row has
+        self._choices = len(spec.labels) if spec.choices else 0  # per example; 0: as many as the first row has
 
     def read(self, tables: Iterable[Table], needs_label: bool) -> tuple[Example, ...]:
         """`needs_label` is false for test files. Rows without an id column are numbered."""
@@ -159,7 +159,7 @@ class RowReader:
             raise BadRowError(f"{name} is missing")
         if problem := unusable(text):
             raise BadRowError(f"{name} {problem}")
-        return (None, self._score(text, name)) if self._spec.kind == "regression" else (self._label(text, name), None)
+        return (None, self._score(text, name)) if self._spec.task.reads_scores else (self._label(text, name), None)
 
     def _score(self, text: str, name: str) -> float:
         low, high = self._range

@@ -7,27 +7,22 @@ from dataclasses import replace
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import SENTENCES, TABLE
-from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.config.task import TABLE
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.kinds import Classification, Regression
 from gpt1_ds.tasks.registry import SPECS
 
 ENTAILED, CONTRADICTED = "entailment", "contradiction"
-STS = "sts"  # what scored pairs are called in eval.json
 
 
 def check_pairs(config: TaskConfig) -> None:
     """Raise ConfigError unless the task's rows are what the loss of sentence vectors reads."""
-    kind, what = ("regression", "a score") if config.loss == "cosine" else ("classification", "a label")
-    known = [one.name for one in SPECS.values() if one.kind == kind and one.text2]
+    wanted, what = (Regression, "a score") if config.loss == "cosine" else (Classification, "a label")
+    known = [one.name for one in SPECS.values() if one.task is wanted and one.text2]
     if config.name not in (*known, TABLE):
         raise ConfigError(
             f"task.name={config.name}: task.loss={config.loss} reads two texts and {what}; use {', '.join(known)}"
         )
-
-
-def scored(task: Task) -> Task:
-    """The task of the pairs by which vectors are judged: their score against the cosine."""
-    return replace(task, name=STS, labels=(), loss="cosine") if task.kind == SENTENCES else task
 
 
 def shaped(config: TaskConfig, labels: Sequence[str], pairs: Sequence[Example]) -> tuple[Example, ...]:

@@ -45,14 +45,8 @@ def write_submission(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
     lines = ["index\tprediction"]
-    low, high = task.score_range
     for identity, prediction in zip(ids, predictions.tolist(), strict=True):
-        if task.kind == "sentences":
-            shown = f"{prediction:.6f}"
-        elif task.kind == "regression":
-            shown = f"{min(max(prediction, low), high):.3f}"
-        else:
-            shown = task.labels[prediction]
+        shown = task.in_words(prediction)
         if any(mark in identity + shown for mark in "\t\n\r"):
             raise DataError(
                 f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"

@@ -33,39 +33,19 @@ FIELDS = {  # names of the texts, in the order of an example
     "race": ("article", "question"),
     "cosmosqa": ("context", "question"),
 }
-STEPS = 25  # a score is a multiple of a 25th of its range, 0.2 of 0 to 5
 
 
 def in_text(task: Task) -> Task:
     """`task` as text, with all that an answer may be."""
-    fields = ("sentence",) if task.layout == "single" else ("sentence1", "sentence2")
-    answers = class_names(task)
-    if task.kind == "choice":
-        fields, answers = ("premise", "question"), tuple(f"choice{n}" for n in range(1, len(task.labels) + 1))
-    if task.kind == "regression":
-        answers = tuple(f"{step / 5:.1f}" for step in range(STEPS + 1))
     layout = "pair" if task.layout == "both" else task.layout  # the order of two texts says nothing
-    return replace(task, layout=layout, fields=FIELDS.get(task.name, fields), answers=answers)
+    fields = FIELDS.get(task.name, task.text_fields())
+    return replace(task, layout=layout, fields=fields, answers=task.answers_in_text(class_names(task)))
 
 
 def source(task: Task, example: Example) -> str:
     named = [*zip(task.fields, example.texts, strict=False)]
     named += [(f"choice{number}", choice) for number, choice in enumerate(example.choices, 1)]
     return " ".join([task.name, *(f"{name}: {text}" for name, text in sorted(named))])
-
-
-def answer_number(task: Task, score: float) -> int:
-    """Returns the number of the answer that is nearest to a score. A tie goes to the even one, in float32, as in the
-    authors' code.
-    """
-    low, high = task.score_range
-    return int(np.round(np.float32((score - low) / (high - low) * 5) * np.float32(5)))
-
-
-def score_of(task: Task, number: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The scores that answers stand for."""
-    low, high = task.score_range
-    return low + number * (high - low) / STEPS
 
 
 def encode_source(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[Int32s, bool]:

@@ -48,7 +48,9 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.tasks import blimp, lambada, next_sentence, winograd
-from gpt1_ds.tasks.reading import Examples, capped, read_split
+from gpt1_ds.tasks.base import Examples
+from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.reading import read_split
 from gpt1_ds.tasks.registry import SPECS
 
 Float64s = NDArray[np.float64]
@@ -92,7 +94,7 @@ def read_probe(config: ProbeConfig) -> Probe:
         split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
     else:
         task = TaskConfig(name=config.name, path=config.path)
-        alternatives = ["dev", "train"] if SPECS[config.name].kind == "choice" else ["dev"]
+        alternatives = ["dev", "train"] if SPECS[config.name].choices else ["dev"]
         split, examples = read_split(task, alternatives)
         if config.name == "cola":
             train = capped(read_split(task, ["train"])[1], config.train_limit)
@@ -102,8 +104,8 @@ def read_probe(config: ProbeConfig) -> Probe:
 def _read_template(config: ProbeConfig) -> Probe:
     """Raises ConfigError for a task without classes, and where there is no answer for each."""
     spec = SPECS.get(config.name)
-    if spec is None or not spec.labels or spec.kind == "choice":
-        known = ", ".join(name for name, one in SPECS.items() if one.labels and one.kind != "choice")
+    if spec is None or not spec.labels or spec.choices:
+        known = ", ".join(name for name, one in SPECS.items() if one.labels and not one.choices)
         raise ConfigError(f"probes: name={config.name} has no classes that a template can ask for; choose {known}")
     if len(config.answers) != len(spec.labels):
         raise ConfigError(

@@ -31,7 +31,6 @@ from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.sentences import scored
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.tracking.libraries import library_problems
 from gpt1_ds.training import beginning, resume, schedule
@@ -98,7 +97,7 @@ class Start:
         if task.answers:
             limit = source_limit(limit, encode_answers(task, self.tokenizer), config.model.stacks)
         return {
-            split: encode(task if split == "train" else scored(task), examples, self.tokenizer, limit)
+            split: encode(task if split == "train" else task.judged, examples, self.tokenizer, limit)
             for split, examples in self.task.splits.items()
         }
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried
 from gpt1_ds.config.load import named
-from gpt1_ds.config.task import SENTENCES
 from gpt1_ds.config.train import TrainConfig
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -45,7 +44,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
         raise ConfigError(f"train.tokens={config.train.tokens} is for pre-training; give train.epochs or train.steps")
     if source is not None:
         ConfigError.raise_all(transfer_problems(config, load_carried(source).model))
-    if config.model.mask == "bidirectional" or config.task.kind == SENTENCES or config.task.form == "text":
+    if config.model.mask == "bidirectional" or config.task.makes_vectors or config.task.form == "text":
         return _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     return config
 
@@ -54,7 +53,7 @@ def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
     """What a model can answer with: a head reads one token, text needs a model that writes."""
     if task.form != "text" and (model.kind == "encoder_decoder" or model.mask == "prefix"):
         key = "kind" if model.kind == "encoder_decoder" else "mask"
-        way_out = "start from one of those" if task.kind == SENTENCES else "use task.form=text"
+        way_out = "start from one of those" if task.makes_vectors else "use task.form=text"
         yield (
             f"task.form={task.form} reads states of a causal or bidirectional model, not of "
             f"model.{key}={getattr(model, key)}; {way_out}"
@@ -70,7 +69,7 @@ def _without_language_model(config: Config, coefficient: str | None) -> Config:
         why = "model.mask=bidirectional has no next token to predict"
         if config.task.form == "text":
             why = "task.form=text has one loss, of the answer"
-        if config.task.kind == SENTENCES:
+        if config.task.makes_vectors:
             why = "task.kind=sentences has its own loss only"
         raise ConfigError(f"task.lm_coefficient={coefficient}: {why}; use 0")
     return replace(config, task=replace(config.task, lm_coefficient=0.0))

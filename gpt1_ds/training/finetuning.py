@@ -94,4 +94,4 @@ class Finetuning(Workload):
 
     def facts(self) -> dict[str, Any]:
         head = self.scorer.objective.head
-        return {"task": asdict(self.task), **({} if self.task.answers else {"head": asdict(head)})}
+        return {"task": self.task.values(), **({} if self.task.answers else {"head": asdict(head)})}

@@ -21,7 +21,7 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.tasks.linear import Texts, labelled, linear, right_answers, text_rows
+from gpt1_ds.tasks.linear import Texts, linear, text_rows
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.submission import write_submission
@@ -58,13 +58,13 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 
 
 def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
-    train = labelled(data.task, data.splits["train"])
+    train = [row for row in data.splits["train"] if row.is_labelled]
     predict = linear(data.task, train, FrozenFeatures(vectors, text_rows(train)))
     for split, examples in sorted(data.splits.items()):
-        rows = labelled(data.task, examples)
+        rows = [row for row in examples if row.is_labelled]
         if split == "train" or not rows:
             continue
-        found, gold = predict(rows), right_answers(data.task, rows)
+        found, gold = predict(rows), data.task.gold(rows)
         metrics = {metric: measure(metric, gold, found, len(data.task.labels)) for metric in data.task.metrics}
         merge(run_dir.evaluation, {"task": data.task.name, "split": split, "step": 0, "metrics": metrics})
         write_submission(data.task, [row.id for row in rows], found, run_dir.path / FOLDER, split)

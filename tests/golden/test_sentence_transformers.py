@@ -21,7 +21,7 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.interop import huggingface, imported
 from gpt1_ds.interop.hf_classifier import Classifier
 from gpt1_ds.interop.imported import Imported
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import Sentences
 from tests.helpers.foreign import PROVENANCE, SMALL, random_weights
 from tests.helpers.served import SENTENCE
 
@@ -59,7 +59,7 @@ def make_sentences(out: Path, tokenizer: Path, model: ModelConfig, pooling: Any)
     """A checkpoint with random weights, as fine-tuning on labelled pairs leaves one."""
     symbols: Any = "extract" if model.mask == "causal" else "separator" if model.segments else "two_separators"
     labels, metrics = ("entailment", "neutral", "contradiction"), ("spearman",)
-    task = Task("nli", "sentences", "sentences", labels, metrics, symbols=symbols, loss="nli")
+    task = Sentences("nli", "sentences", labels, metrics, symbols=symbols, loss="nli")
     settings = TaskConfig(
         **{"name": "nli", "path": "data/nli", "kind": "sentences", "sts": "data/stsb", "pooling": pooling},
         max_length=LIMIT, lm_coefficient=0.0,

@@ -16,8 +16,9 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.tasks.base import Layout, Symbols, Task
+from gpt1_ds.tasks.base import Layout, Symbols
 from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.kinds import Choice, Classification, Regression
 from gpt1_ds.tasks.layouts import fitted, lay_out
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.words import WordTokenizer
@@ -217,7 +218,7 @@ def test_official_files_become_the_papers_sequences(name: str, tmp_path: Path) -
     encoded = encode(data.task, [example], tokenizer, 512)
     assert shown(encoded, tokenizer, 0) == case.sequences
     assert (data.task.sequences, data.task.outputs) == (len(case.sequences), case.outputs)
-    if data.task.kind == "regression":
+    if data.task.has_scores:
         assert encoded.targets is not None
         np.testing.assert_allclose(encoded.targets[0], [0, 0, 0.7, 0.3, 0, 0], atol=1e-6)
     else:
@@ -232,7 +233,7 @@ def ids(*numbers: int) -> np.ndarray:
 
 
 def cut_to(layout: Layout, texts: list[np.ndarray], choices: list[np.ndarray], limit: int) -> list[np.ndarray]:
-    task = Task("made up", "choice" if layout == "choice" else "classification", layout, ("no", "yes"), ("accuracy",))
+    task = (Choice if layout == "choice" else Classification)("made up", layout, ("no", "yes"), ("accuracy",))
     return [row.tokens for row in lay_out(task, texts, choices, SPECIALS, limit)]
 
 
@@ -293,7 +294,7 @@ def popped(first: list[int], second: list[int], capacity: int) -> tuple[list[int
 @pytest.mark.parametrize("symbols", ["separator", "two_separators"])
 def test_the_longer_text_is_cut_as_in_berts_code(symbols: Symbols) -> None:
     """Every pair of lengths up to 12, at an odd and an even limit; then the layouts of BERT and of RoBERTa."""
-    task, specials = Task("made up", "classification", "pair", ("no", "yes"), ("accuracy",), symbols=symbols), SPECIALS
+    task, specials = Classification("made up", "pair", ("no", "yes"), ("accuracy",), symbols=symbols), SPECIALS
     between = [202] if symbols == "separator" else [202, 202]
     for limit in (13, 14):
         for a, b in np.ndindex(12, 12):
@@ -306,7 +307,7 @@ def test_the_longer_text_is_cut_as_in_berts_code(symbols: Symbols) -> None:
 
 @pytest.mark.parametrize("symbols", ["separator", "two_separators"])
 def test_a_choice_of_a_bidirectional_model_keeps_its_question(symbols: Symbols) -> None:
-    task = Task("made up", "choice", "choice", ("0", "1"), ("accuracy",), symbols=symbols)
+    task = Choice("made up", "choice", ("0", "1"), ("accuracy",), symbols=symbols)
     document, question = np.arange(1, 21, dtype=np.int32), np.arange(31, 41, dtype=np.int32)
     rows = lay_out(task, [document, question], [ids(71), ids(72, 73)], SPECIALS, 17)
     between = [202] if symbols == "separator" else [202, 202]
@@ -322,7 +323,7 @@ def test_a_choice_of_a_bidirectional_model_keeps_its_question(symbols: Symbols) 
 
 @pytest.mark.parametrize("segments", [0, 2])
 def test_how_a_bidirectional_model_reads_a_task(segments: int) -> None:
-    similar = Task("made up", "regression", "both", (), ("pearson",))
+    similar = Regression("made up", "both", (), ("pearson",))
     model = ModelConfig(mask="bidirectional", segments=segments)
     task = fitted(similar, TaskConfig(), model)
     assert (task.layout, task.sequences, task.outputs, task.regression) == ("pair", 1, 1, "value")
@@ -333,6 +334,6 @@ def test_how_a_bidirectional_model_reads_a_task(segments: int) -> None:
 
 
 def test_a_tokenizer_without_the_symbols_is_refused() -> None:
-    task = Task("cola", "classification", "single", ("no", "yes"), ("accuracy",), symbols="separator")
+    task = Classification("cola", "single", ("no", "yes"), ("accuracy",), symbols="separator")
     with pytest.raises(ConfigError, match=r"^task.name=cola needs a token <cls>: the tokenizer has none; train one"):
         lay_out(task, [ids(1)], [], SpecialIds(eod=0), 16)

@@ -47,6 +47,7 @@ WALLS = {
 }
 FOR_EVERY_FAMILY = ("model", "engine", "training", "objectives", "plan")
 FAMILY = re.compile(r"bert|gpt-?2(?!\d)|(?<![a-z\d])t5(?![a-z\d])", re.IGNORECASE)
+TASKS = ("classification", "similarity", "regression", "choice", "sentences")
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy", "tokenizers")
 
 
@@ -130,6 +131,25 @@ def test_no_family_has_code_of_its_own(package: str) -> None:
     for path in (PACKAGE / package).rglob("*.py"):
         assert not FAMILY.search(path.stem), path
         assert family_names(ast.parse(path.read_text())) == [], path
+
+
+def kinds_asked(tree: ast.Module) -> list[str]:
+    """Comparisons of something called kind with the name of a kind of task."""
+    compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    return [
+        ast.unparse(node)
+        for node in compared
+        if ast.unparse(node.left).endswith("kind")
+        and any(isinstance(x, ast.Constant) and x.value in TASKS for side in node.comparators for x in ast.walk(side))
+    ]
+
+
+def test_a_kind_of_task_is_asked_for_once() -> None:
+    """What depends on it is a method of its class: a new kind is a new file."""
+    assert kinds_asked(ast.parse("x = spec.kind == 'choice' or kind in ('regression', 'other')")) != []
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[:2] != ("tasks", "kinds") and path != PACKAGE / "config" / "task.py":
+            assert kinds_asked(ast.parse(path.read_text())) == [], path
 
 
 def test_tools_do_not_import_tests() -> None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.controls import COSINE, MAJORITY, SECOND, WORDS, control_scores
+from gpt1_ds.tasks.base import Example, Kind, Layout
+from gpt1_ds.tasks.controls import COSINE, MAJORITY, SECOND, WORDS
+from gpt1_ds.tasks.kinds import KINDS, Sentences
+from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData
 
 COLOURS, THINGS = ("red", "blue", "green"), ("ball", "book", "hat", "tree", "boat", "lamp")
@@ -19,8 +21,8 @@ def scores(kind: Kind, layout: Layout, examples: list[Example], labels: tuple[st
     """Control -> the first metric on dev, which is every third example."""
     metric = "pearson" if kind == "regression" else "accuracy"
     train = tuple(example for number, example in enumerate(examples) if number % 3)
-    data = TaskData(Task("t", kind, layout, labels, (metric,)), {"train": train, "dev": tuple(examples[::3])}, ())
-    found = list(control_scores(data))
+    data = TaskData(KINDS[kind]("t", layout, labels, (metric,)), {"train": train, "dev": tuple(examples[::3])}, ())
+    found = list(control_scores(data.task, data.task.controls(data.splits)))
     assert {(score.split, score.metric) for score in found} == {("dev", metric)}
     return {score.control: score.value if score.value is not None else np.nan for score in found}
 
@@ -58,11 +60,11 @@ def test_sentences_are_compared_by_their_words() -> None:
     train = tuple(Example("", (text, text), label="entailment") for text in texts)
     pairs = [("a red ball", "a red ball", 5.0), ("a red ball", "the red boat", 2.0), ("red ball", "blue book", 0.0)]
     dev = tuple(Example("", (a, b), score=score) for a, b, score in pairs)
-    task = Task("nli", "sentences", "sentences", ("entailment",), ("spearman",), loss="nli")
-    (found,) = control_scores(TaskData(task, {"train": train, "dev": dev}, ()))
+    task = Sentences("nli", "sentences", ("entailment",), ("spearman",), loss="nli")
+    (found,) = control_scores(task, task.controls({"train": train, "dev": dev}))
     assert (found.control, found.split, found.value) == (COSINE, "dev", 1.0)
     hidden = tuple(replace(example, score=None) for example in dev)  # GLUE's test split
-    assert len(list(control_scores(TaskData(task, {"train": train, "dev": dev, "test": hidden}, ())))) == 1
+    assert len(list(task.controls({"train": train, "dev": dev, "test": hidden}))) == 1
 
 
 def test_scores_and_choices() -> None:

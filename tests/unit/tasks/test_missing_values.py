@@ -11,7 +11,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import load
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import Classification
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import class_names
 
@@ -83,7 +83,7 @@ def test_quoras_holes_stay(tmp_path: Path) -> None:
 
 def test_classes_have_names_where_files_number_them() -> None:
     def names(name: str, labels: tuple[str, ...]) -> tuple[str, ...]:
-        return class_names(Task(name, "classification", "single", labels, ("accuracy",)))
+        return class_names(Classification(name, "single", labels, ("accuracy",)))
 
     assert names("sst2", ("0", "1")) == ("negative", "positive")
     assert names("cola", ("0", "1")) == ("unacceptable", "acceptable")

@@ -11,7 +11,6 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.reading import read_scored, read_task
-from gpt1_ds.tasks.sentences import scored
 from tests.helpers.shared_data import shared_data
 from tests.helpers.tasks import read, refused, section
 from tests.helpers.words import WordTokenizer
@@ -49,7 +48,7 @@ def test_every_text_is_a_sequence_of_its_own(loss: str, rows: list[str], tmp_pat
     encoded = encode(data.task, data.splits["train"][:1], tokenizer, 512)
     borders = encoded.offsets.tolist()
     assert [tokenizer.decode(encoded.tokens[a:b]) for a, b in pairwise(borders)] == rows
-    judged = encode(scored(data.task), data.splits["dev"], tokenizer, 512)
+    judged = encode(data.task.judged, data.splits["dev"], tokenizer, 512)
     assert judged.targets is not None
     assert (judged.sequences, judged.targets.tolist()) == (2, [[1.0], [pytest.approx(0.2)]])
 

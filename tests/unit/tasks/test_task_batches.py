@@ -11,12 +11,14 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, build_batch, evaluation_batches
-from gpt1_ds.tasks.encoding import Encoded, encode, length_limit, read_out, soft_targets
+from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
+from gpt1_ds.tasks.kinds import KINDS
+from gpt1_ds.tasks.kinds.regression import read_out, soft_targets
 from tests.helpers.words import WordTokenizer
 
 
 def task(kind: Kind = "classification", layout: Layout = "single", labels: tuple[str, ...] = ("no", "yes")) -> Task:
-    return Task("made up", kind, layout, labels if kind != "regression" else (), ("accuracy",))
+    return KINDS[kind]("made up", layout, labels if kind != "regression" else (), ("accuracy",))
 
 
 def words(count: int, seed: int = 0) -> str:

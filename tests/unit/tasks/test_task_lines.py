@@ -7,13 +7,14 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import Choice, Classification
 from gpt1_ds.tasks.lines import LONGEST, LineReader, choose_format
 from gpt1_ds.tasks.rows import BadRowError
 
-SINGLE = Task("cola", "classification", "single", ("0", "1"), ("matthews",))
-PAIR = Task("rte", "classification", "pair", ("entailment", "not_entailment"), ("accuracy",))
-COPA = Task("copa", "choice", "choice", ("0", "1"), ("accuracy",))
-CLOZE = Task("story_cloze", "choice", "choice", ("1", "2"), ("accuracy",))
+SINGLE = Classification("cola", "single", ("0", "1"), ("matthews",))
+PAIR = Classification("rte", "pair", ("entailment", "not_entailment"), ("accuracy",))
+COPA = Choice("copa", "choice", ("0", "1"), ("accuracy",))
+CLOZE = Choice("story_cloze", "choice", ("1", "2"), ("accuracy",))
 
 
 def reader(task: Task, format: str) -> LineReader:

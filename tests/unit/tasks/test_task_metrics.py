@@ -11,6 +11,7 @@ import pytest
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Kind, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.kinds import KINDS, Classification
 from gpt1_ds.tasks.metrics import measure, score
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.submission import file_name, write_submission
@@ -35,8 +36,8 @@ def task(
     kind: Kind = "classification", name: str = "cola", metrics: tuple[str, ...] = ("matthews", "accuracy")
 ) -> Task:
     if kind == "regression":
-        return Task("stsb", kind, "both", (), metrics)
-    return Task(name, kind, "single", ("0", "1"), metrics)
+        return KINDS[kind]("stsb", "both", (), metrics)
+    return KINDS[kind](name, "single", ("0", "1"), metrics)
 
 
 def test_by_hand() -> None:
@@ -55,7 +56,7 @@ def test_the_tasks_classes_decide_what_f1_is() -> None:
     gold, found = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1])
     assert measure("f1", gold, found, 2) == pytest.approx(4 / 5), "of class 1"
     assert measure("f1", gold, found, 3) == pytest.approx((2 / 3 + 4 / 5) / 2), "the mean, where class 2 is not there"
-    three = Task("x", "classification", "single", ("0", "1", "2"), ("f1",))
+    three = Classification("x", "single", ("0", "1", "2"), ("f1",))
     assert score(three, made(["0", "0", "1", "1"]), found).values["f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
@@ -132,7 +133,7 @@ def test_glues_file_names() -> None:
 
 
 def test_a_submission(tmp_path: Path) -> None:
-    rte = Task("rte", "classification", "pair", ("entailment", "not_entailment"), ("accuracy",))
+    rte = Classification("rte", "pair", ("entailment", "not_entailment"), ("accuracy",))
     examples = [Example(str(number), ("a", "b")) for number in range(3)]
     path = write_submission(rte, encode(rte, examples, WordTokenizer(), 16).ids, np.array([1, 0, 1]), tmp_path)
     assert path == tmp_path / "RTE.tsv"

@@ -6,14 +6,13 @@ import json
 import sys
 import types
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.kinds import from_values
 from gpt1_ds.tasks.reading import read_task
 from tests.helpers.shared_data import shared_data
 from tests.helpers.tasks import DEV, ROWS, TABLE, read, section
@@ -224,8 +223,8 @@ def test_race_has_groups(tmp_path: Path) -> None:
 
 def test_a_task_survives_json(tmp_path: Path) -> None:
     task = read(tmp_path, *TABLE, train_csv=ROWS, dev_csv=DEV).task
-    assert Task.of(json.loads(json.dumps(asdict(task)))) == task
-    assert Task.of(asdict(task)) == task
+    assert from_values(json.loads(json.dumps(task.values()))) == task
+    assert from_values(task.values()) == task
 
 
 class FakeSplit(list[dict[str, Any]]):

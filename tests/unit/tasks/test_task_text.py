@@ -9,10 +9,11 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.kinds import Regression, from_values
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.text import answer_number, encode_answers, score_of, source, source_limit
+from gpt1_ds.tasks.text import encode_answers, source, source_limit
 
 T5 = ModelConfig(kind="encoder_decoder", norm="pre")
 
@@ -53,24 +54,26 @@ def test_sources_and_answers_are_theirs(
 def test_a_score_is_rounded_to_a_fifth() -> None:
     """`tf.as_string(tf.round(label * 5) / 5, precision=1)`: ties go to the even fifth."""
     task = in_text("stsb")
+    assert isinstance(task, Regression)
     assert source(task, Example("0", ("A.", "B."))) == "stsb sentence1: A. sentence2: B."
     assert (task.layout, len(task.answers), task.answers[0], task.answers[-1]) == ("pair", 26, "0.0", "5.0")
     for score, answer in ((3.8, "3.8"), (3.75, "3.8"), (2.5, "2.4"), (2.7, "2.8"), (0.09, "0.0"), (5.0, "5.0")):
-        assert task.answers[answer_number(task, score)] == answer
-    np.testing.assert_allclose(score_of(task, np.array([0, 19, 25])), [0, 3.8, 5])
+        assert task.answers[task.answer_number(Example("0", (), score=score))] == answer
+    np.testing.assert_allclose(task.score_of(np.array([0, 19, 25])), [0, 3.8, 5])
 
 
 def test_a_range_is_laid_over_zero_to_five() -> None:
     settings = TaskConfig(name="stsb", path="x", form="text", score_range=[1, 3])
     task = fitted(task_of_spec(SPECS["stsb"], settings, ()), settings, T5)
-    assert task.answers[answer_number(task, 2.0)] == "2.4"  # 2.5
-    np.testing.assert_allclose(score_of(task, np.array([0, 25])), [1, 3])
+    assert isinstance(task, Regression)
+    assert task.answers[task.answer_number(Example("0", (), score=2.0))] == "2.4"  # 2.5
+    np.testing.assert_allclose(task.score_of(np.array([0, 25])), [1, 3])
 
 
 def test_names_of_a_table_are_the_answers_and_survive_the_manifest() -> None:
     task = in_text("table", ("no", "perhaps not"))
     assert task.answers == ("no", "perhaps not")
-    assert Task.of(vars(task)) == task
+    assert from_values(task.values()) == task
 
 
 class Same(Tokenizer):

@@ -1,0 +1,72 @@
+"""A vector of each text, trained by pairs or triplets of texts, and judged by the cosine of scored pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.tasks.base import ControlAnswers, Layout, Numbers, Splits, Task
+from gpt1_ds.tasks.controls import cosines
+
+STS = "sts"  # what scored pairs are called in eval.json
+
+
+@dataclass(frozen=True)
+class Sentences(Task):
+    """Its labels are those of the pairs that it is trained by (task.loss)."""
+
+    kind = "sentences"
+    fitting_metrics = ("spearman", "pearson")
+
+    @classmethod
+    def layout_of(cls, has_two_texts: bool) -> Layout:
+        return "sentences"
+
+    @property
+    def has_scores(self) -> bool:
+        return self.loss == "cosine"
+
+    def targets(self, scores_N: NDArray[np.float64]) -> NDArray[np.float32] | None:
+        """Scores from 0 to 1: a cosine is to be the score."""
+        low, high = self.score_range
+        return ((scores_N - low) / (high - low))[:, None].astype(np.float32) if self.has_scores else None
+
+    @property
+    def _head_sequences(self) -> int:
+        return 3 if self.loss == "triplet" else 2
+
+    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
+        return HeadSpec(
+            self.outputs if self.loss == "nli" else 1,
+            self.sequences,
+            dropout=0.0,
+            lm_coefficient=0.0,
+            kind=settings.pooling,
+            loss=self.loss,
+            margin=settings.margin,
+            group=settings.group if self.loss == "ranking" else 1,
+        )
+
+    def predictions(self, scores_NK: NDArray[np.float32]) -> Numbers:
+        """[N], the cosine of each pair."""
+        return scores_NK[:, 0].astype(np.float64)
+
+    def in_words(self, prediction: float) -> str:
+        return f"{prediction:.6f}"
+
+    @property
+    def judged(self) -> Task:
+        """Scored pairs, whatever trains the vectors."""
+        return replace(self, name=STS, labels=(), loss="cosine")
+
+    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
+        return cosines(splits)
+
+    @property
+    def is_sound(self) -> bool:
+        return self.loss is not None and super().is_sound
