@@ -61,7 +61,8 @@ class TrainConfig:
             fits = max((n for n in candidates if self.global_batch % n == 0), default=1)
             yield (
                 f"train.global_batch={self.global_batch} is not a multiple of train.micro_batch={self.micro_batch}; "
-                f"use train.micro_batch={fits}"
+                f"use train.global_batch={-(-self.global_batch // self.micro_batch) * self.micro_batch}, or "
+                f"train.micro_batch={fits}"
             )
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
             yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"

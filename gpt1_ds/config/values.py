@@ -32,11 +32,14 @@ def meant(kind: type, key: tuple[str, ...]) -> str:
 
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:
-    """Keys of the same name in any section, else those that are spelled alike."""
+    """Keys of the same name in any section, else those of the section that have it as a word, else those that are
+    spelled alike.
+    """
     known = keys_of(kind)
     names = {name: name.rpartition(".")[2] for name in known}
     same = [full for full, name in names.items() if name == key[-1]]
-    if close := same or difflib.get_close_matches(".".join(key), known, n=2):
+    words = [full for full, name in names.items() if key[-1] in name.split("_") and full == ".".join((*key[:-1], name))]
+    if close := same or words or difflib.get_close_matches(".".join(key), known, n=2):
         return close
     near = difflib.get_close_matches(key[-1], names.values(), n=2, cutoff=0.75)
     return [full for full, name in names.items() if name in near]

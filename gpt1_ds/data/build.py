@@ -152,12 +152,20 @@ class _Build:
         say_left_out(str(self.out), sum(part.left_out for part in summaries), self.options.text_key)
         splits = self._join(summaries)
         if splits[TRAIN]["tokens"] < 2:
-            raise DataError(f"{', '.join(one.name for one in self.inputs)}: too little text to train on; add more")
+            raise self._useless("too little text to train on; add more")
         with published_folder(self.out / TOKENIZER) as folder:
             copy_tokenizer(self.tokenizer_folder, folder)
         write_json(self.out / DESCRIPTION, self._describe(units, summaries, splits))
         shutil.rmtree(self.out / PARTS)
         return Dataset(self.out)
+
+    def _useless(self, why: str) -> DataError:
+        """Remove what was made of inputs that give no dataset, and the folder where nothing else is in it."""
+        self._start_clean()
+        shutil.rmtree(self.out / PARTS)
+        with contextlib.suppress(OSError):
+            self.out.rmdir()
+        return DataError(f"{', '.join(one.name for one in self.inputs)}: {why}")
 
     def _start_clean(self) -> None:
         """Remove what an unfinished build left, except the finished parts of this one. Imported files stay.
@@ -198,10 +206,7 @@ class _Build:
     def _join(self, summaries: Sequence[PartSummary]) -> dict[str, Any]:
         documents = sum(part.documents for part in summaries)
         if documents == 0:
-            raise DataError(
-                f"{', '.join(one.name for one in self.inputs)}: no text in there; name files with text, or its key "
-                "by --text-key"
-            )
+            raise self._useless("no text in there; name files with text, or its key by --text-key")
         dtype, rule = token_dtype(self.tokenizer.vocab_size), SplitRule(self.options.validation, documents)
         train, validation = (
             SplitWriter(self.out, name, dtype, self.options.shard_tokens) for name in (TRAIN, VALIDATION)

@@ -40,10 +40,14 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
     tokens_per_step = train.global_batch * config.row.fed
     steps = total_steps(config, data_tokens)
+    passes = ""
+    if steps and data_tokens:
+        used = min(data_tokens, config.data.unique_tokens or data_tokens)
+        passes = f", {steps * tokens_per_step / used:.3g} times the {count(used)} of the data"
     yield (
         f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
         + (
-            f"{amount(steps, 'step')} = {count(steps * tokens_per_step)} tokens"
+            f"{amount(steps, 'step')} = {count(steps * tokens_per_step)} tokens{passes}"
             if steps
             else "length known once the data is there"
         )

@@ -14,7 +14,8 @@ REFUSED = [
     (["model.residual_dropout=1"], r"must be in \[0, 1\)"),
     (
         ["train.micro_batch=3"],
-        "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.micro_batch=2",
+        "train.global_batch=16 is not a multiple of train.micro_batch=3; use train.global_batch=18, or "
+        "train.micro_batch=2",
     ),
     (["train.steps=0"], "train.steps=0 must be above 0"),
     (["train.profile=5"], "train.profile=5 is not START:STOP; write 20:25 for steps 20 to 24"),

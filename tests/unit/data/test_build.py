@@ -278,7 +278,16 @@ def test_too_little_text(tmp_path: Path, tokenizer_folder: Path, texts: list[str
         (tmp_path / "in" / f"{number}.txt").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         build([tmp_path / "in"], tokenizer_folder, tmp_path / "out", workers=1)
-    assert not (tmp_path / "out" / "dataset.json").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_files_of_others_stays(tmp_path: Path, tokenizer_folder: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(DataError, match="too little text"):
+        build([tmp_path / "x.txt"], tokenizer_folder, tmp_path / "out", workers=1)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
 
 
 @pytest.mark.parametrize("values", [{"validation": 1.0}, {"validation": -0.1}, {"workers": 0}])
