@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.config import Config
-from gpt1_ds.config.data import DataSource
+from gpt1_ds.config.sections import DataSource
 from gpt1_ds.scaling.tables import COLUMNS
 from gpt1_ds.sweep.finetuning_study import Study
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy

@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.config.train import Patches
+from gpt1_ds.config.sections import Patches
 from gpt1_ds.launcher import launch
 from gpt1_ds.scaling.tables import write_table
 from tools.families import add_family, configured, family_data, open_workload

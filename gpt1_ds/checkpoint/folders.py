@@ -19,7 +19,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config.checkpoint import CheckpointConfig
+from gpt1_ds.config.sections import CheckpointConfig
 
 REPLACED = ".replaced"  # ends the name of an older checkpoint of the same step until the new one is in its place
 

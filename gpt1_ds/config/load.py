@@ -27,9 +27,8 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.files import shipped
 from gpt1_ds.config import secrets
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
-from gpt1_ds.config.schedule import WARMUP_KEYS
 from gpt1_ds.config.schema import Config
-from gpt1_ds.config.train import LENGTH_KEYS
+from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS
 from gpt1_ds.config.validate import problems
 from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, nesting_problems, refuse_resolvers
 from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping

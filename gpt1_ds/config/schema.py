@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gpt1_ds.config.checkpoint import CheckpointConfig
-from gpt1_ds.config.data import DataConfig
-from gpt1_ds.config.guard import GuardConfig
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig, RowLengths
-from gpt1_ds.config.optimizer import OptimizerConfig
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.config.probes import ProbeConfig
-from gpt1_ds.config.run import RunConfig
-from gpt1_ds.config.schedule import ScheduleConfig
+from gpt1_ds.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    GuardConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrackingConfig,
+    TrainConfig,
+)
 from gpt1_ds.config.slurm import SlurmConfig
 from gpt1_ds.config.task import TaskConfig
-from gpt1_ds.config.tracking import TrackingConfig
-from gpt1_ds.config.train import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

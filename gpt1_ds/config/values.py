@@ -12,9 +12,8 @@ from functools import cache
 from typing import Any
 
 from gpt1_ds.common.units import parse_count
-from gpt1_ds.config.data import DataSource
 from gpt1_ds.config.probes import ProbeConfig
-from gpt1_ds.config.train import AUTO
+from gpt1_ds.config.sections import AUTO, DataSource
 
 NULLS = ("null", "none", "~", "")
 NUMBERS: dict[tuple[str, ...], dict[str, int]] = {("train", "micro_batch"): {"auto": AUTO}}  # that have names

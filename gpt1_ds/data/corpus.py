@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, python_docs, remote, saved_datasets, tables
 from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit, without_secrets
 

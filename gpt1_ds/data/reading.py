@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import is_missing
 from gpt1_ds.common.units import amount
-from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, python_docs, tables
 from gpt1_ds.data.remote import opened
 from gpt1_ds.data.segments import HubShard, Segment, SourceFile, Unit

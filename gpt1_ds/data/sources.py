@@ -11,7 +11,7 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config
-from gpt1_ds.config.data import EMBEDDED
+from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import DESCRIPTION, Dataset
 from gpt1_ds.data.full_sentences import FullSentences

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.architecture.layer import Matrices
-from gpt1_ds.config.optimizer import NEWTON_SCHULZ_STEPS
+from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
 from gpt1_ds.model.names import ParameterInfo
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.engine.muon import Exchange, Part
 from gpt1_ds.model import names
 

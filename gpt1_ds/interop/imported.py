@@ -24,7 +24,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import is_taken, published_folder
 from gpt1_ds.config import Config, ModelConfig, to_carried_yaml
 from gpt1_ds.config.objective import ObjectiveConfig
-from gpt1_ds.config.run import RunConfig
+from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.master_weights import Fragment

@@ -17,7 +17,7 @@ from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.units import amount
 from gpt1_ds.config import Config
-from gpt1_ds.config.train import AUTO
+from gpt1_ds.config.sections import AUTO
 from gpt1_ds.launcher import compile_cache
 from gpt1_ds.plan.fit import with_micro_batch
 from gpt1_ds.plan.machine import expected

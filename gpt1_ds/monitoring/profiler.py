@@ -20,7 +20,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.device import held_bytes
 from gpt1_ds.monitoring import trace

@@ -23,7 +23,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_FAILURE, TrainingError
 from gpt1_ds.common.lock import identity, is_alive_here
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.config.sections import GuardConfig
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher import launch
 from gpt1_ds.monitoring import device_progress, heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpt1_ds.config import Config
-from gpt1_ds.config.train import AUTO
+from gpt1_ds.config.sections import AUTO
 from gpt1_ds.plan.memory import peak
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.plan.search import divisors

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpt1_ds.architecture.layer import Parameter
 from gpt1_ds.config import Config
-from gpt1_ds.config.optimizer import NEWTON_SCHULZ_STEPS
+from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
 from gpt1_ds.plan.machine import Link, Speeds
 from gpt1_ds.plan.stages import Stage
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried
 from gpt1_ds.config.load import named
-from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.batches import batches_per_epoch

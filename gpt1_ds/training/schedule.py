@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.data import DataConfig
 from gpt1_ds.config.objective import RowLengths
-from gpt1_ds.config.schedule import ScheduleConfig
-from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.config.sections import DataConfig, ScheduleConfig, TrainConfig
 
 DEFAULT_WARMUP_FRACTION = 0.02
 

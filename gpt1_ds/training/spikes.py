@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from gpt1_ds.config.guard import FEWEST_STEPS, GuardConfig
+from gpt1_ds.config.sections import FEWEST_STEPS, GuardConfig
 
 NORM_NOT_FINITE = "the gradients are not finite"
 LEAST = (0.02, 0.1)  # standard deviation of loss (nats) and of log gradient norm: a flat curve is no trap

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.engine.optimizer import parameter_groups
 from tools.bench.ours import LEARNING_RATE
 

@@ -17,7 +17,7 @@ import torch
 
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
-from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.plan import memory
 from tools.bench.loop import Loop
 from tools.bench.ours import Ours, Text, gpt1, tokens_per_step

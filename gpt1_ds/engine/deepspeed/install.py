@@ -17,7 +17,7 @@ import torch
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from torch.nn import Parameter
 
-from gpt1_ds.config.train import Patches
+from gpt1_ds.config.sections import Patches
 from gpt1_ds.engine.deepspeed import overlap
 from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
 from gpt1_ds.engine.deepspeed.pipeline import patch_pipeline

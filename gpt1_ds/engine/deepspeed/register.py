@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.train import Patches
+from gpt1_ds.config.sections import Patches
 
 SOURCES = Path(__file__).with_name("sources.json")
 LIBRARIES = {"deepspeed": "deepspeed", "megatron": "megatron-core"}  # module -> package; torch has a range of versions

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import Matrices, Parameter
 from gpt1_ds.config import load
-from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.engine.muon import Part, direction, orthogonal, owners
 from gpt1_ds.engine.optimizer import Muon, make_optimizer
 from gpt1_ds.engine.process_groups import connect_alone

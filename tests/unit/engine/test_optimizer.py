@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt1_ds.config.optimizer import OptimizerConfig
+from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.engine import optimizer as optimizers
 from gpt1_ds.engine.optimizer import make_optimizer, parameter_groups
 

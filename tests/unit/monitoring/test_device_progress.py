@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config.guard import GuardConfig
+from gpt1_ds.config.sections import GuardConfig
 from gpt1_ds.monitoring import device_progress, heartbeat
 from gpt1_ds.monitoring.device_progress import DeviceProgress
 from gpt1_ds.monitoring.heartbeat import Heartbeat, Presence, Progress

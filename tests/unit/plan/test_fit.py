@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load, to_yaml, world_problems
-from gpt1_ds.config.train import AUTO
+from gpt1_ds.config.sections import AUTO
 from gpt1_ds.plan.fit import MOST, with_micro_batch
 from gpt1_ds.plan.memory import peak
 

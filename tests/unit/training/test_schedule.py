@@ -4,10 +4,8 @@ from itertools import pairwise
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config.data import DataConfig
 from gpt1_ds.config.objective import RowLengths
-from gpt1_ds.config.schedule import ScheduleConfig
-from gpt1_ds.config.train import TrainConfig
+from gpt1_ds.config.sections import DataConfig, ScheduleConfig, TrainConfig
 from gpt1_ds.training.schedule import learning_rate, total_steps
 
 ROW = RowLengths(text=8, stacks=(8,), predicted=8)
