@@ -118,7 +118,7 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
     tracking = sweep.trials[0].config.tracking
     if tracking.wandb == "off":
         return
-    from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
+    from gpt1_ds.tracking.sinks import Start, WandbLogger
     from gpt1_ds.tracking.wandb_run import run_id
 
     start = Start(

@@ -1,23 +1,49 @@
-"""The W&B run of a run folder, and that of its evaluations."""
+"""The W&B run of a run folder, that of its evaluations, and that which an agent of a W&B sweep starts."""
 
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import UserError
+from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.tracking.entries import Entry, read_entries
-from gpt1_ds.tracking.sink import Ending, Table
-from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
-from gpt1_ds.tracking.wandb_sweep import trial_id
+from gpt1_ds.tracking.sinks import Ending, Start, Table, WandbLogger
+
+SWEEP, RUN = "WANDB_SWEEP_ID", "WANDB_RUN_ID"
+
+
+def trial_id() -> str | None:
+    """The W&B id that the agent of a sweep gives to this run; None outside a sweep. Raises ConfigError for one that
+    cannot name a folder.
+    """
+    found = os.environ.get(RUN, "")
+    if not os.environ.get(SWEEP) or not found:
+        return None
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
+        raise ConfigError(f"{RUN}={found!r:.80} is no id of a W&B run; start the run with `wandb agent`")
+    return found
+
+
+def as_trial(config: Config) -> Config:
+    """In a sweep every trial has a run folder of its own, `<run.name>/<W&B id>`, so that no two meet in one, and a
+    trial that the agent starts again resumes.
+    """
+    trial = trial_id()
+    if trial is None or config.run.name.rpartition("/")[2] == trial:
+        return config
+    if config.tracking.wandb == "off":
+        say(f"{SWEEP}={os.environ[SWEEP]}: the sweep sees nothing of this run; set tracking.wandb=online")
+    return replace(config, run=replace(config.run, name=f"{config.run.name}/{trial}"))
 
 
 def run_id(run_dir: RunDir) -> str:

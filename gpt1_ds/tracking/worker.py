@@ -1,4 +1,4 @@
-"""The tracker's end of a sink: a process that a run starts and feeds (tracking/process_sink.py).
+"""The tracker's end of a sink: a process that a run starts and feeds (tracking/sinks.py).
 
 Every line of standard input is [method, arguments]; every line of standard output is for people. The process exits with
 0 when it has done what it could or said why not. SIGALRM ends it when the tracker's service does not answer.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from gpt1_ds.common import stop_signals
-from gpt1_ds.tracking.sink import GONE
+from gpt1_ds.tracking.sinks import GONE
 
 FIRST_PATIENCE = 120  # seconds for the first message, with which the tracker's library is loaded
 PATIENCE = 60  # for each of the others, unless the first says

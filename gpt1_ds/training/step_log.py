@@ -15,7 +15,7 @@ from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.heap import Heap
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
-from gpt1_ds.tracking.sink import Sink
+from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record
 

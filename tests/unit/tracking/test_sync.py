@@ -149,6 +149,6 @@ def test_no_login_and_keys_that_are_refused(
 
 
 def synced(started: object):  # type: ignore[no-untyped-def]
-    from gpt1_ds.tracking.wandb_logger import WandbLogger
+    from gpt1_ds.tracking.sinks import WandbLogger
 
     return WandbLogger(started)  # type: ignore[arg-type]

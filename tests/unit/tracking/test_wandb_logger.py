@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from gpt1_ds.tracking import process_sink
-from gpt1_ds.tracking.wandb_logger import Start, WandbLogger
+from gpt1_ds.tracking import sinks
+from gpt1_ds.tracking.sinks import Start, WandbLogger
 from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
 
@@ -116,7 +116,7 @@ def test_a_frozen_service_costs_one_line(
 def test_a_frozen_service_at_the_end_is_waited_for_so_long(
     tmp_path: Path, freeze: Callable[[], None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_sink, "FINISH_SECONDS", 1.0)
+    monkeypatch.setattr(sinks, "FINISH_SECONDS", 1.0)
     logger = WandbLogger(start(tmp_path))
     logger.log(record(1))
     freeze()
