@@ -38,7 +38,7 @@ class Ours:
         from gpt1_ds.engine.process_groups import ProcessGroups
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
-        from gpt1_ds.training.finetune_config import finetune_config
+        from gpt1_ds.training.configuration import finetune_config
         from gpt1_ds.training.finetuning import Finetuning
         from gpt1_ds.training.state import TrainingState
         from tools.bench.ours import connect

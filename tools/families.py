@@ -69,7 +69,7 @@ def _make_task(folder: Path) -> list[str]:
 
 def configured(overrides: Sequence[str]) -> Config:
     """As `pretrain` or, for a task, `finetune` has it."""
-    from gpt1_ds.training.finetune_config import finetune_config
+    from gpt1_ds.training.configuration import finetune_config
 
     is_task = any(override.startswith("task.") for override in overrides)
     return finetune_config([], overrides) if is_task else load([], overrides)

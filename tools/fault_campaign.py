@@ -61,7 +61,7 @@ KILLS_PER_RUN = 3
 def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
     """Runs on every rank: the product's own life of a run, slowed down at random between the steps of its protocols."""
     from gpt1_ds.checkpoint import folders, manager, reader, restore, shard
-    from gpt1_ds.training import pretrain, pretraining
+    from gpt1_ds.training import pretraining
 
     draw = random.Random(f"{seed} {os.environ['RANK']} {time.time()}")
 
@@ -82,7 +82,7 @@ def pretrain_with_delays(config: Any, delay: float, seed: int) -> int:
         *((os, "rename"), (shutil, "rmtree"), (pretraining, "held_out_loss")),
     ):
         setattr(module, name, slow(getattr(module, name)))
-    return pretrain.pretrain(config)
+    return pretraining.pretrain(config)
 
 
 def newest_good(run_dir: RunDir) -> int:
@@ -104,7 +104,7 @@ def undisturbed_run(words: list[str], ranks: int) -> Results:
     run_dir = folder(words)
     if not run_dir.done.exists():
         shutil.rmtree(run_dir.path, ignore_errors=True)
-        assert launch.launch("gpt1_ds.training.pretrain:pretrain", (load([], [*TINY, *words]),), ranks) == 0
+        assert launch.launch("gpt1_ds.training.pretraining:pretrain", (load([], [*TINY, *words]),), ranks) == 0
     return results(run_dir)
 
 

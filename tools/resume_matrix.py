@@ -49,7 +49,7 @@ def save_on(
     words = [*RECIPE, *QUIET, *layout.overrides, f"data.path={data}", f"run.dir={folder}", f"run.name={name}"]
     words += [f"train.steps={steps}", f"train.precision={precision}"]
     config = configured([*words, *extra])
-    life = "finetune:finetune" if config.task else "pretrain:pretrain"
+    life = "finetuning:finetune" if config.task else "pretraining:pretrain"
     assert launch.launch(f"gpt1_ds.training.{life}", (config,), layout.ranks) == 0
     return find(folder / name)
 

@@ -80,7 +80,7 @@ def folder(overrides: list[str]) -> RunDir:
 
 def pretrain(overrides: list[str], ranks: int) -> int:
     """The product's own life of a run, on local ranks; its exit code."""
-    return launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(overrides),), ranks)
+    return launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(overrides),), ranks)
 
 
 def losses(run_dir: RunDir) -> dict[int, float]:

@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.tracking.wandb_run import as_trial
     from gpt1_ds.training.checks import Start
-    from gpt1_ds.training.finetune_config import check_task, finetune_config
+    from gpt1_ds.training.configuration import check_task, finetune_config
 
     if key_sweep.is_asked(options):
         return key_sweep.run(options, finetune_config, check_task)
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
         start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    code = launch.start("gpt1_ds.training.finetune:finetune", (config,), options.nproc)
+    code = launch.start("gpt1_ds.training.finetuning:finetune", (config,), options.nproc)
     update_profile(config)
     return code
 
@@ -83,8 +83,7 @@ def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
     from gpt1_ds.sweep.rehearsal import rehearsed, smaller
     from gpt1_ds.sweep.study_file import jobs_at_a_time
-    from gpt1_ds.training.finetune_config import finetune_config
-    from gpt1_ds.training.pretrain_config import pretrain_config
+    from gpt1_ds.training.configuration import finetune_config, pretrain_config
 
     study, parts = load_study(options.study), options.rehearse
     study = study if parts is None else rehearsed(study, parts)

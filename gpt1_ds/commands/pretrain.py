@@ -22,7 +22,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.tracking.wandb_run import as_trial
     from gpt1_ds.training.checks import Start
-    from gpt1_ds.training.pretrain_config import pretrain_config
+    from gpt1_ds.training.configuration import pretrain_config
 
     if key_sweep.is_asked(options):
         return _sweep(options)
@@ -42,14 +42,14 @@ def _run(options: argparse.Namespace) -> int:
         start.say_finished(step)
         return 0
     accelerator.prepare(config, options.nproc)
-    code = launch.start("gpt1_ds.training.pretrain:pretrain", (start.resolved,), options.nproc)
+    code = launch.start("gpt1_ds.training.pretraining:pretrain", (start.resolved,), options.nproc)
     update_profile(start.config)
     return code
 
 
 def _sweep(options: argparse.Namespace) -> int:
     from gpt1_ds.data.sources import needs_embedded_corpus, open_data, with_embedded_corpus
-    from gpt1_ds.training.pretrain_config import pretrain_config
+    from gpt1_ds.training.configuration import pretrain_config
 
     unmade: list[Config] = []  # of trials on the embedded corpus, before it is there
 

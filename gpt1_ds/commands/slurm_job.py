@@ -87,8 +87,7 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     from gpt1_ds.config import world_problems
     from gpt1_ds.launcher import accelerator
     from gpt1_ds.slurm import submit
-    from gpt1_ds.training.finetune_config import finetune_config
-    from gpt1_ds.training.pretrain_config import pretrain_config
+    from gpt1_ds.training.configuration import finetune_config, pretrain_config
 
     if command not in submit.COMMANDS:
         raise UserError(f"{command}: jobs are of {' or '.join(submit.COMMANDS)}")

@@ -69,7 +69,7 @@ class FinetuningSweep(Sweep):
     `curve`: (blocks taken, trial) of the layer-transfer figure; -1 takes nothing, 0 the embeddings only.
     """
 
-    target: ClassVar[str] = "gpt1_ds.training.finetune:finetune"
+    target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
     study: Study
     trials: tuple[FinetuningTrial, ...]
     curve: tuple[tuple[int, FinetuningTrial], ...]

@@ -94,11 +94,11 @@ class KeySweep(Sweep):
 
 
 class PretrainingKeys(KeySweep):
-    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
 
 
 class FinetuningKeys(KeySweep):
-    target: ClassVar[str] = "gpt1_ds.training.finetune:finetune"
+    target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
 
 
 def make_key_sweep(

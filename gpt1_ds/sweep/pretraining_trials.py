@@ -47,7 +47,7 @@ class PretrainingTrial(Trial):
 
 @dataclass(frozen=True)
 class PretrainingSweep(Sweep):
-    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
     study: Study
     trials: tuple[PretrainingTrial, ...]
 

@@ -27,7 +27,7 @@ EVALUATION_LOAD = 1.05  # time of a run beside its steps
 class ScalingSweep(Sweep):
     """`machine` is the one that the planner counts the time on."""
 
-    target: ClassVar[str] = "gpt1_ds.training.pretrain:pretrain"
+    target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
     study: ScalingStudy
     trials: tuple[ScalingTrial, ...]
     machine: Machine

@@ -1,7 +1,10 @@
-"""Fine-tuning's workload: a task's examples, scored on its dev split after every epoch."""
+"""`finetune`: a task, from a pre-trained checkpoint, on the same engine as pre-training. Its dev split is scored after
+every epoch; the best checkpoint's scores on every split and its predictions are what such a run leaves.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +13,15 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.reader import StateReader
+from gpt1_ds.checkpoint.restore import restore
 from gpt1_ds.checkpoint.transfer import has_pooler, transfer
 from gpt1_ds.common import log
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, TrainingError
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.data.windows import fingerprint
 from gpt1_ds.engine import master_weights
@@ -22,13 +29,22 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.batches import TrainBatches
-from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.tracking.entries import write_scores
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch
-from gpt1_ds.training.finetune_config import finetuning_steps
+from gpt1_ds.training.claim import run_folder
+from gpt1_ds.training.configuration import finetuning_steps
+from gpt1_ds.training.frozen import fit_frozen
+from gpt1_ds.training.outcome import Outcome
+from gpt1_ds.training.run import live
+from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.vocabulary import task_tokenizer
 from gpt1_ds.training.workload import Record, Workload
 
 DEV = "dev"
+FOLDER = "predictions"
 UNDEFINED = -2.0  # JSON has no infinity
 
 
@@ -95,3 +111,93 @@ class Finetuning(Workload):
     def facts(self) -> dict[str, Any]:
         head = self.scorer.objective.head
         return {"task": self.task.values(), **({} if self.task.answers else {"head": asdict(head)})}
+
+
+def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:
+    """Score the best checkpoint into eval.json, and write predictions/ as files that GLUE takes. All ranks call this;
+    the engine then holds the best checkpoint's weights.
+    """
+    assert isinstance(workload, Finetuning), "fine-tuning has a task"
+    scorer, groups = workload.scorer, engine.groups
+    step = state.step if state.best is None else state.best.step
+    folder = run_dir.checkpoint(step)
+    if step != state.step:
+        if not groups.on_rank_0(folder.is_dir):
+            raise TrainingError(f"{folder}: the best checkpoint is gone; put it back and run again to score it")
+        restore(engine, workload.config, folder, weights_only=True)
+    for split in sorted(scorer.splits.keys() - {"train"}):
+        if scorer.has_labels(split):
+            record, predictions = scorer.measure(engine, split, step, state.tokens)
+            if groups.rank == 0:
+                write_scores(record, run_dir.evaluation)
+                if split != DEV:  # whose score was said when the run came to this step
+                    log.say(f"step {record.step}: {record}")
+        elif scorer.settings.answer == "labelled":
+            continue
+        else:
+            predictions, _ = scorer.predict(engine, split)
+        groups.on_rank_0(
+            lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
+                scorer.task_of(split), scorer.splits[split].ids, found, run_dir.path / FOLDER, split
+            )
+        )
+    if groups.rank == 0:
+        log.say(f"{run_dir.path}: best is {folder.name}; predictions are in {run_dir.path / FOLDER}")
+
+
+def finetune(config: Config) -> int:
+    """Fine-tune on this rank until the run is done or asked to stop; the process's exit code."""
+    return run_finetuning(config).exit_code
+
+
+def run_finetuning(config: Config) -> Outcome:
+    """Fine-tune on this rank; how it ended. Raises UserError and TrainingError."""
+    if config.task is not None and config.task.form == "frozen":
+        return fit_frozen(config)
+    return live(config, open_finetuning, write_results)
+
+
+def open_finetuning(config: Config, groups: ProcessGroups, alive: Callable[[], None]) -> Finetuning:
+    """The workload on the task that the configuration names. Raises DataError and ConfigError."""
+    tokenizer = groups.on_rank_0(lambda: keep_tokenizer(config, run_folder(config)))
+
+    def open_here() -> Finetuning:
+        assert config.task is not None, "the command checks that there is a task"
+        data = read_task(config.task)
+        alive()
+        workload = Finetuning(config, data, tokenizer, groups)
+        if groups.rank == 0:
+            for note in data.notes:
+                log.say(note)
+            _describe(workload)
+        return workload
+
+    workload = groups.agree(open_here)
+    splits = {f"task.path, {split}": encoded.data_hash for split, encoded in workload.scorer.splits.items()}
+    groups.compare({"the tokenizer": workload.tokenizer_hash, **splits})
+    return workload
+
+
+def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
+    """The tokenizer in the run folder; a new run takes it from checkpoint.init_from or task.tokenizer, which it then
+    does without.
+    """
+    kept = run_dir.path / "tokenizer"
+    if not kept.is_dir() or not steps_in(run_dir.checkpoints):
+        temporary = run_dir.path / ".tokenizer.tmp"
+        for left in (temporary, kept):  # by a run that was killed here, or before its first checkpoint
+            shutil.rmtree(left, ignore_errors=True)
+        copy_tokenizer(task_tokenizer(config), temporary)
+        temporary.rename(kept)
+    return kept
+
+
+def _describe(workload: Finetuning) -> None:
+    train = workload.train
+    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in workload.scorer.splits.items())
+    cut = f"; {train.truncated} are longer than {train.limit} tokens and cut" if train.truncated else ""
+    log.say(
+        f"{workload.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "
+        f"{workload.batches.per_epoch} batches an epoch, {workload.batches.padding_share():.0%} of them padding"
+    )
+    log.say(f"{workload.task.name}: loss = {workload.scorer.settings.loss_in_words}")

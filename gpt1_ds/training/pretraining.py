@@ -1,4 +1,4 @@
-"""Pre-training's workload: the next token of windows of text."""
+"""`pretrain`: the next token, or what else the objective asks for, of windows of text."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
+from gpt1_ds.training.outcome import Outcome
+from gpt1_ds.training.run import live
 from gpt1_ds.training.workload import Record, Workload
 
 
@@ -80,3 +82,13 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
         part = shared_disk.reading_part(groups, files_of(streams), run_folder(config).path)
         groups.agree(lambda: verify_share(streams, part, alive))
     return Pretraining(config, data, groups)
+
+
+def pretrain(config: Config) -> int:
+    """Train on this rank until the run is done or asked to stop; the process's exit code."""
+    return run_pretraining(config).exit_code
+
+
+def run_pretraining(config: Config) -> Outcome:
+    """Train on this rank; how it ended. Raises UserError and TrainingError."""
+    return live(config, open_pretraining)

@@ -20,9 +20,8 @@ from gpt1_ds.config.overrides import as_overrides
 from gpt1_ds.launcher import accelerator, launch, libraries
 from gpt1_ds.tracking.wandb_run import as_trial
 from gpt1_ds.training.checks import Start
-from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.configuration import finetune_config, pretrain_config
 from gpt1_ds.training.outcome import DONE, Outcome
-from gpt1_ds.training.pretrain_config import pretrain_config
 
 Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
 _RUNNING = threading.Lock()
@@ -115,8 +114,8 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
 
 def _run(config: Config) -> Outcome:
     libraries.load()
-    from gpt1_ds.training.finetune import run_finetuning
-    from gpt1_ds.training.pretrain import run_pretraining
+    from gpt1_ds.training.finetuning import run_finetuning
+    from gpt1_ds.training.pretraining import run_pretraining
 
     return (run_pretraining if config.task is None else run_finetuning)(config)
 

@@ -35,8 +35,7 @@ def start(layout: str, words: list[str], how: str) -> int:
 def pretrain_with(config: Any, how: str) -> int:
     """Runs on every rank. `nan`: the last row of batch 7 has a loss that is not finite. `without`: batch 7 is passed
     over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens."""
-    from gpt1_ds.training import pretrain
-    from gpt1_ds.training.pretraining import Pretraining
+    from gpt1_ds.training.pretraining import Pretraining, pretrain
     from gpt1_ds.training.state import TrainingState
 
     read, number_of = Pretraining.batch, TrainingState.batch_number
@@ -56,7 +55,7 @@ def pretrain_with(config: Any, how: str) -> int:
     if how == "without":
         TrainingState.batch_number = lambda state, step: step + (step >= BAD)  # type: ignore[method-assign]
     try:
-        return pretrain.pretrain(config)
+        return pretrain(config)
     finally:
         Pretraining.batch, TrainingState.batch_number = read, number_of  # type: ignore[method-assign]
 

@@ -88,7 +88,7 @@ def test_a_shard_that_is_cut_while_it_is_read_ends_the_run_with_its_name(tiny_da
 
 def on_a_node_of_its_own(words: list[str], place: str, damaged: int) -> int:
     """Runs on every rank: a node that has copied the data to its own disk, where on one of them a bit flips."""
-    from gpt1_ds.training.pretrain import pretrain
+    from gpt1_ds.training.pretraining import pretrain
 
     config, rank = runs.configuration(words), os.environ["RANK"]
     os.environ.update({staging.VARIABLE: f"{place}/node{rank}", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})

@@ -49,7 +49,7 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
     import torch
 
     from gpt1_ds.engine import master_weights
-    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.pretraining import pretrain
     from gpt1_ds.training.trainer import Trainer
 
     finish_step = Trainer.finish_step
@@ -62,7 +62,7 @@ def pretrain_with_a_flip(config: Any, name: str, master: bool, step: int) -> int
 
     Trainer.finish_step = flipped  # type: ignore[method-assign]
     try:
-        return pretrain.pretrain(config)
+        return pretrain(config)
     finally:
         Trainer.finish_step = finish_step  # type: ignore[method-assign]
 
@@ -85,7 +85,7 @@ def test_what_reads_back_otherwise_is_not_published(tiny_data: Path, tmp_path: P
 def pretrain_on_a_bad_disk(config: Any) -> int:
     """Runs on every rank: a byte of what rank 1 writes at step 10 is another one on the disk."""
     from gpt1_ds.checkpoint import shard
-    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.pretraining import pretrain
 
     write = shard.write_tensors
 
@@ -99,6 +99,6 @@ def pretrain_on_a_bad_disk(config: Any) -> int:
 
     shard.write_tensors = written_badly
     try:
-        return pretrain.pretrain(config)
+        return pretrain(config)
     finally:
         shard.write_tensors = write

@@ -58,7 +58,7 @@ def test_requests_and_heartbeats_that_cannot_be_removed(tiny_data: Path, tmp_pat
 
 def slowly(words: list[str]) -> int:
     """A run for whose rank every look at its request files takes as long as on an overloaded file server."""
-    from gpt1_ds.training.pretrain import pretrain
+    from gpt1_ds.training.pretraining import pretrain
 
     config = runs.configuration(words)
     folder, stat = str(Path(config.run.dir).resolve()), os.stat

@@ -85,8 +85,7 @@ def test_a_rank_that_hangs_by_itself_is_named(tiny_data: Path, tmp_path: Path) -
 
 
 def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
-    from gpt1_ds.training import pretrain
-    from gpt1_ds.training.pretraining import Pretraining
+    from gpt1_ds.training.pretraining import Pretraining, pretrain
 
     read = Pretraining.batch
 
@@ -96,7 +95,7 @@ def hang_in_step_7(config) -> int:  # type: ignore[no-untyped-def]
         return read(self, number, step)
 
     Pretraining.batch = stuck  # type: ignore[method-assign]
-    return pretrain.pretrain(config)
+    return pretrain(config)
 
 
 PHASES = {
@@ -123,7 +122,7 @@ def stop_in(config, place: str, name: str) -> int:  # type: ignore[no-untyped-de
     """Runs on every rank: rank 0 stops itself the moment it calls the function."""
     import importlib
 
-    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.pretraining import pretrain
 
     module, _, attribute = place.rpartition(".")
     owner = (
@@ -141,7 +140,7 @@ def stop_in(config, place: str, name: str) -> int:  # type: ignore[no-untyped-de
         return real(*arguments, **keywords)
 
     setattr(owner, name, stopped)
-    return pretrain.pretrain(config)
+    return pretrain(config)
 
 
 def test_a_slow_save_has_the_time_of_a_save(tiny_data: Path, tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ def test_a_slow_save_has_the_time_of_a_save(tiny_data: Path, tmp_path: Path) -> 
 
 def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
     from gpt1_ds.checkpoint import manager
-    from gpt1_ds.training import pretrain
+    from gpt1_ds.training.pretraining import pretrain
 
     write = manager.write_shard
 
@@ -162,7 +161,7 @@ def save_slowly(config) -> int:  # type: ignore[no-untyped-def]
         return write(*arguments)
 
     manager.write_shard = slow
-    return pretrain.pretrain(config)
+    return pretrain(config)
 
 
 def test_a_run_that_was_asleep_continues(tiny_data: Path, tmp_path: Path) -> None:

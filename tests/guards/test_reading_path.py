@@ -20,7 +20,7 @@ FILES, LINES, SHARE = 15, 2430, 0.55
 
 def traced(words: list[str]) -> dict[str, set[int]]:
     """Runs on the rank: the lines of the package that the steps execute, by file; not what comes before them."""
-    from gpt1_ds.training.pretrain import pretrain
+    from gpt1_ds.training.pretraining import pretrain
     from gpt1_ds.training.trainer import Trainer
 
     steps = Trainer.train

@@ -16,7 +16,7 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import launch
-from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.configuration import finetune_config
 
 TEXT = "the module returns a list of names when an object is called with two arguments and raises no error"
 WORDS = TEXT.split()
@@ -102,19 +102,19 @@ def configuration(words: list[str]) -> Config:
 def finetune(words: list[str], ranks: int = 1) -> int:
     """The product's own life of a run, on local ranks; its exit code."""
     config = configuration(words)
-    own = "tests.helpers.finetuning:cut_sequences" if config.parallel.sequence else "gpt1_ds.training.finetune:finetune"
-    return launch.launch(own, (config,), ranks)
+    whole, cut = "gpt1_ds.training.finetuning:finetune", "tests.helpers.finetuning:cut_sequences"
+    return launch.launch(cut if config.parallel.sequence else whole, (config,), ranks)
 
 
 def cut_sequences(config: Config) -> int:
     """Runs on every rank: fine-tuning with parallel.sequence, which the program refuses without CUDA."""
     from gpt1_ds.engine import session
-    from gpt1_ds.training import finetune
+    from gpt1_ds.training.finetuning import finetune
     from tools.layouts import sequence_parallel_on_cpu
 
     session.device_problems = lambda *_: iter(())
     with sequence_parallel_on_cpu():
-        return finetune.finetune(config)
+        return finetune(config)
 
 
 def folder(words: list[str]) -> RunDir:
@@ -147,9 +147,9 @@ def end_at(config: Config, moment: str, step: int) -> int:
     `naming`: the best checkpoint is published but not yet named. `evaluation`: a stop is asked for and its checkpoint
     is there, the scores are not.
     """
-    from gpt1_ds.training import finetune
     from gpt1_ds.training.batches import Batches
     from gpt1_ds.training.evaluator import Evaluator
+    from gpt1_ds.training.finetuning import finetune
     from gpt1_ds.training.saver import Saver
 
     place: Any = {"naming": Saver, "evaluation": Evaluator}[moment]
@@ -168,7 +168,7 @@ def end_at(config: Config, moment: str, step: int) -> int:
 
     setattr(place, name, ended)
     Batches.next = asked  # type: ignore[method-assign]
-    return finetune.finetune(config)
+    return finetune(config)
 
 
 def assert_alike(one: Path, other: Path, steps: int, scores_apart: float) -> None:

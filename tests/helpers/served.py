@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from gpt1_ds.launcher import launch
-from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.configuration import finetune_config
 from tests.helpers.finetuning import COLUMNS, KIND
 
 SENTENCE = "a list of names is returned when the module has no object with <unk> two arguments or an error"
@@ -49,7 +49,7 @@ def fine_tune(shape: str, tokenizer: Path, folder: Path, *words: str) -> Path:
     task = ["task.name=table", f"task.path={folder}", f"task.kind={KIND.get(shape, shape)}"]
     place = [f"task.tokenizer={tokenizer}", f"run.dir={folder / 'runs'}", "run.name=r"]
     config = finetune_config([], [*task, f"task.columns={COLUMNS[shape]}", *place, *SETTINGS, *words])
-    assert launch.launch("gpt1_ds.training.finetune:finetune", (config,), 1) == 0
+    assert launch.launch("gpt1_ds.training.finetuning:finetune", (config,), 1) == 0
     return folder / "runs" / "r"
 
 

@@ -119,8 +119,8 @@ def test_a_window_that_a_stop_cuts_and_a_resume_ends(undisturbed, tiny_data: Pat
 
 def stop_in_step_4(config) -> int:  # type: ignore[no-untyped-def]
     """Runs on every rank: a stop is asked for as step 4 begins."""
-    from gpt1_ds.training import pretrain
     from gpt1_ds.training.batches import Batches
+    from gpt1_ds.training.pretraining import pretrain
 
     following = Batches.next
 
@@ -130,7 +130,7 @@ def stop_in_step_4(config) -> int:  # type: ignore[no-untyped-def]
         return following(self, state)
 
     Batches.next = asked  # type: ignore[method-assign]
-    return pretrain.pretrain(config)
+    return pretrain(config)
 
 
 def test_a_window_behind_the_last_step_is_said(tiny_data: Path, tmp_path: Path) -> None:

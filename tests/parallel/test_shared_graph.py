@@ -44,10 +44,10 @@ def counted() -> Iterator[dict[str, int]]:
 
 def count_here(config: Config) -> dict[str, int]:
     """Runs on every rank: fine-tuning."""
-    from gpt1_ds.training import finetune
+    from gpt1_ds.training.finetuning import finetune
 
     with counted() as found:
-        assert finetune.finetune(config) == 0
+        assert finetune(config) == 0
     return found
 
 

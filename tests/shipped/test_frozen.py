@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.evaluation.embed import Embedder
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.launcher import launch
-from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.configuration import finetune_config
 from gpt1_ds.training.frozen import FrozenFeatures
 from tests.helpers.foreign import SMALL, make_checkpoint
 
@@ -43,7 +43,7 @@ def words(folder: Path, name: str) -> list[str]:
 def test_one_rank_and_two_say_the_same(folder: Path) -> None:
     for name, ranks in (("one", 1), ("two", 2)):
         config = finetune_config(["finetune/table"], words(folder, name))
-        assert launch.start("gpt1_ds.training.finetune:finetune", (config,), ranks) == 0
+        assert launch.start("gpt1_ds.training.finetuning:finetune", (config,), ranks) == 0
     told = [(folder / "runs" / name / "eval.json").read_text() for name in ("one", "two")]
     assert told[0] == told[1]
     (entry,) = json.loads(told[0])

@@ -20,7 +20,7 @@ def finished(tiny_data: Path, sentence_data: Path, tmp_path_factory: pytest.Temp
     """A run saved at 5, 10 and 12, a masked model, and task files."""
     folder = tmp_path_factory.mktemp("harness")
     words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
-    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
     make_checkpoint(folder / "bert", sentence_data.parent / "tokenizer", BERT)
     for form in ("blimp", "lambada", "rolling", "generation"):
         write_task(folder, form)

@@ -26,7 +26,7 @@ def finished(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 6 steps with its held-out loss in eval.json."""
     folder = tmp_path_factory.mktemp("published")
     words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=6", "train.log_every=1"]
-    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
     assert main(["evaluate", str(folder / "r"), "--nproc", "1"]) == 0
     return folder / "r"
 

@@ -28,7 +28,7 @@ def run(sentence_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "train.steps=2",
         *FAMILIES["bert"],
     ]
-    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
     return folder / "r"
 
 

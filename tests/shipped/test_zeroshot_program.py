@@ -32,7 +32,7 @@ def finished(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files of two tasks and a run of 12 steps, saved at 5, 10 and 12."""
     folder = tmp_path_factory.mktemp("zeroshot")
     words = [f"data.path={tiny_data}", f"run.dir={folder}", "run.name=r", "train.steps=12"]
-    assert launch.launch("gpt1_ds.training.pretrain:pretrain", (configuration(words),), 1) == 0
+    assert launch.launch("gpt1_ds.training.pretraining:pretrain", (configuration(words),), 1) == 0
     rows = "".join(f"x\t{n % 2}\t\t{'the text is good' if n % 2 else 'text the the is'} {n}\n" for n in range(30))
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text(rows)

@@ -30,7 +30,7 @@ from tools.gpu.runner import run
 BUDGET = 600.0  # seconds
 GRACE = 10  # seconds after the budget in which the contact must have ended by itself
 LATE = (  # what phases import, and a fork then has
-    *("torch._dynamo", "torch._inductor.compile_fx", "gpt1_ds.engine.plain", "gpt1_ds.training.pretrain"),
+    *("torch._dynamo", "torch._inductor.compile_fx", "gpt1_ds.engine.plain", "gpt1_ds.training.pretraining"),
     *("gpt1_ds.diagnostics.self_proof", "tools.bench.ours", "tools.bench.peers"),
     *("transformers.models.openai.modeling_openai", "transformers.models.gpt2.modeling_gpt2"),
 )

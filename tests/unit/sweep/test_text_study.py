@@ -11,7 +11,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.sweep.finetuning_study import load_study
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, make_sweep
-from gpt1_ds.training.finetune_config import finetune_config
+from gpt1_ds.training.configuration import finetune_config
 from tests.helpers.finetuning import make_task
 from tests.helpers.foreign import make_checkpoint
 

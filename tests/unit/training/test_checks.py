@@ -18,7 +18,7 @@ from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.launcher import launch
 from gpt1_ds.training import checks, claim, vocabulary
 from gpt1_ds.training.checks import CHECKS, Start
-from gpt1_ds.training.pretrain_config import pretrain_config
+from gpt1_ds.training.configuration import pretrain_config
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 from tools.runs import TINY

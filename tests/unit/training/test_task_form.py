@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.training.finetune_config import check_task, finetune_config
+from gpt1_ds.training.configuration import check_task, finetune_config
 from tests.helpers.finetuning import make_task
 
 TWO = ["model.kind=encoder_decoder", "model.norm=pre"]

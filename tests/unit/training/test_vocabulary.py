@@ -10,8 +10,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.config import ModelConfig, to_yaml
 from gpt1_ds.config.load import is_published
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.finetune_config import finetune_config
-from gpt1_ds.training.pretrain_config import pretrain_config
+from gpt1_ds.training.configuration import finetune_config, pretrain_config
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
 

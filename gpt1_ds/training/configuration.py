@@ -1,4 +1,4 @@
-"""The configuration of a fine-tuning run and its task, checked before any rank starts. Never imports torch."""
+"""The configuration of a training run and its task, checked before any rank starts. Never imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,20 @@ from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.training.beginning import model_of
 from gpt1_ds.training.vocabulary import task_tokenizer, trained_config
 
-EPOCHS = 3  # "for most tasks" (section 4.1 of the paper)
+EPOCHS = 3  # of fine-tuning, "for most tasks" (section 4.1 of the paper)
+
+
+def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
+    """The configuration of a pre-training run; its model is that of the checkpoint which it begins with, if any, but
+    for keys that `files` or `overrides` name.
+
+    Raises ConfigError, also for one that names a task, and CheckpointError when there is no such checkpoint.
+    """
+    source = model_of(files, overrides)
+    config = load(files, overrides, source)
+    if config.task is not None:
+        raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
+    return trained_config(config, files, overrides, source)
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
