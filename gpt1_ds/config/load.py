@@ -30,7 +30,15 @@ from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.schema import Config
 from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS
 from gpt1_ds.config.validate import problems
-from gpt1_ds.config.values import NULLS, interpolation_problems, leaves_of, meant, nesting_problems, refuse_resolvers
+from gpt1_ds.config.values import (
+    NULLS,
+    interpolation_problems,
+    leaves_of,
+    meant,
+    nesting_problems,
+    refuse_resolvers,
+    with_word,
+)
 from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping
 
 SHIPPED = shipped("configs")
@@ -295,6 +303,8 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
             config = _on_top(config, [(key, value)])
         except _WRONG as error:
             said = first_line(error)
+            if len(with_word(Config, key)) > 1:  # of which the library names one
+                said = said.partition(". Did you mean")[0]
             unknown = "not in" in said and "Did you mean" not in said
             found.append(f"{layer.origin}: {'.'.join(key)}: {said}{meant(Config, key) if unknown else ''}")
     return config

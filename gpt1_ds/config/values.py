@@ -31,17 +31,23 @@ def meant(kind: type, key: tuple[str, ...]) -> str:
 
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:
-    """Keys of the same name in any section, else those of the section that have it as a word, else those that are
+    """Keys of the same name in any section, else those of its section that have it as a word, else those that are
     spelled alike.
     """
     known = keys_of(kind)
     names = {name: name.rpartition(".")[2] for name in known}
     same = [full for full, name in names.items() if name == key[-1]]
-    words = [full for full, name in names.items() if key[-1] in name.split("_") and full == ".".join((*key[:-1], name))]
-    if close := same or words or difflib.get_close_matches(".".join(key), known, n=2):
+    if close := same or with_word(kind, key) or difflib.get_close_matches(".".join(key), known, n=2):
         return close
     near = difflib.get_close_matches(key[-1], names.values(), n=2, cutoff=0.75)
     return [full for full, name in names.items() if name in near]
+
+
+def with_word(kind: type, key: tuple[str, ...]) -> list[str]:
+    """Keys of the same section that have this name as a word: global_batch and micro_batch of batch."""
+    section, word = ".".join(key[:-1]), key[-1]
+    split = [full.rpartition(".") for full in keys_of(kind)]
+    return [f"{there}.{name}" for there, _, name in split if there == section and word in name.split("_")]
 
 
 @cache

@@ -77,6 +77,7 @@ class Task(ABC):
 
     kind: ClassVar[Kind]
     fitting_metrics: ClassVar[tuple[str, ...]]  # all are reported for `table`; the first one chooses the best epoch
+    losses: ClassVar[tuple[SentenceLoss | None, ...]] = (None,)
     reads_scores: ClassVar[bool] = False  # whether the label column holds a number
 
     # What is read
@@ -187,7 +188,7 @@ class Task(ABC):
         return (
             all(isinstance(text, str) and text.isprintable() for text in texts)
             and all(value in get_args(known) for value, known in choices)
-            and (self.loss is None or self.loss in get_args(SentenceLoss))
+            and self.loss in self.losses
             and low < high
             and bool(self.metrics and (self.labels or self.has_scores))
         )

@@ -13,6 +13,8 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.registry import SPECS
 
+FOLDER = "predictions"  # of a run folder
+
 
 def file_name(task: str, split: str) -> str:
     """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for."""

@@ -30,7 +30,7 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.tasks.submission import FOLDER, write_submission
 from gpt1_ds.tracking.entries import write_scores
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch
@@ -44,7 +44,6 @@ from gpt1_ds.training.vocabulary import task_tokenizer
 from gpt1_ds.training.workload import Record, Workload
 
 DEV = "dev"
-FOLDER = "predictions"
 UNDEFINED = -2.0  # JSON has no infinity
 
 

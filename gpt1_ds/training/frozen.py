@@ -24,10 +24,9 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.tasks.linear import Texts, linear, text_rows
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tasks.submission import write_submission
+from gpt1_ds.tasks.submission import FOLDER, write_submission
 from gpt1_ds.tracking.entries import merge
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.finetuning import FOLDER
 from gpt1_ds.training.outcome import DONE, Outcome
 from gpt1_ds.training.run_folder import locked_run_dir
 

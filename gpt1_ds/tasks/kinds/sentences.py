@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.architecture.head import HeadSpec, SentenceLoss
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.tasks.base import ControlAnswers, Layout, Numbers, Splits, Task
 from gpt1_ds.tasks.controls import cosines
@@ -22,6 +23,7 @@ class Sentences(Task):
 
     kind = "sentences"
     fitting_metrics = ("spearman", "pearson")
+    losses = get_args(SentenceLoss)
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
@@ -66,7 +68,3 @@ class Sentences(Task):
 
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
         return cosines(splits)
-
-    @property
-    def is_sound(self) -> bool:
-        return self.loss is not None and super().is_sound

@@ -18,7 +18,9 @@ from tests.helpers.words import WordTokenizer
 
 
 def task(kind: Kind = "classification", layout: Layout = "single", labels: tuple[str, ...] = ("no", "yes")) -> Task:
-    return KINDS[kind]("made up", layout, labels if kind != "regression" else (), ("accuracy",))
+    return KINDS["choice" if layout == "choice" else kind](
+        "made up", layout, labels if kind != "regression" else (), ("accuracy",)
+    )
 
 
 def words(count: int, seed: int = 0) -> str:
