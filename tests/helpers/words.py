@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,10 @@ class WordTokenizer(Tokenizer):
             if word not in self._words[5:]:
                 self._words.append(word)
         return np.array([self._words.index(word, 5) for word in text.split()], dtype=np.int32)
+
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        places = [word.span() for word in re.finditer(r"\S+", text)]
+        return self.encode(text), np.array(places, dtype=np.int64).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         return " ".join(self._words[number] for number in self.checked(ids))

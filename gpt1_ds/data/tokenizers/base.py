@@ -196,6 +196,28 @@ class Tokenizer(ABC):
         """
 
     @abstractmethod
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """int32 [tokens], int64 [tokens, 2]: the ids of `encode`, and the characters [first, stop) of `text` that each
+        one stands for. A place may hold blanks, and those of two ids the same characters.
+        """
+
+    def encode_with_offsets(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The same with places that neither begin nor end with a blank; of blanks alone they are empty. So the text
+        from one token to another is `text[offsets[first, 0] : offsets[last, 1]]`, as its author wrote it.
+        """
+        import numpy as np
+
+        ids, places = self.encode_with_places(text)
+        shown = np.flatnonzero([not letter.isspace() for letter in text])
+        first, stop = places.T
+        after, until = np.searchsorted(shown, first), np.searchsorted(shown, stop)  # those shown before each border
+        here = until > after
+        offsets = places.copy()
+        offsets[here] = np.stack([shown[after[here]], shown[until[here] - 1] + 1], 1)
+        offsets[~here, 1] = offsets[~here, 0]
+        return ids, offsets
+
+    @abstractmethod
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text that `ids` stand for; control symbols stand for none. Raises ValueError for an id out of range."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,44 @@ class OpenAIBpe(Tokenizer):
                 pending = False
         return np.frombuffer(bytearray().join(ids), dtype=np.int32)
 
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Where a step before the merges changes how many letters a word or a line has, each of its ids stands for all
+        of it. An id of a line end stands for the blanks before its line.
+        """
+        ids: list[int] = []
+        places: list[tuple[int, int]] = []
+        start, pending = 0, False
+        for line, fixed in _fixed_lines(text):
+            for one in fixed.split("\n"):
+                if words := one.split():
+                    if pending and ids:
+                        ids.append(self.pieces[NEWLINE])
+                        places.append((start, start))
+                    for pieces, first, stop in self._cut_line(line, one, words):
+                        ids += [self.pieces.get(piece, self.unknown_id) for piece in pieces]
+                        places += ((start + a, start + b) for a, b in _placed(pieces, line[first:stop], first))
+                    pending = False
+                pending = True
+            start += len(line) + 1
+        return np.array(ids, dtype=np.int32), np.array(places, dtype=np.int64).reshape(-1, 2)
+
+    def _cut_line(self, line: str, fixed: str, words: list[str]) -> Iterator[tuple[list[str], int, int]]:
+        """Yields the pieces of each word of the line `fixed`, and the characters of `line` that the word stands at."""
+        found = list(re.finditer(r"\S+", line))
+        if joined := _joined(fixed):
+            yield self._pieces(joined), 0, len(line)
+        elif len(found) != len(words):
+            yield [piece for word in words for piece in self._pieces_of_word(word)], 0, len(line)
+        else:
+            for word, place in zip(words, found, strict=True):
+                yield self._pieces_of_word(word), *place.span()
+
+    def _pieces_of_word(self, word: str) -> list[str]:
+        return [piece for part in _spaced(word) for piece in self._pieces(part)]
+
+    def _pieces(self, part: str) -> list[str]:
+        return [piece for token in self._spacy()(part) for piece in merge(token.text.lower(), self.ranks)]
+
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         return "".join(map(self._texts.__getitem__, self.checked(ids)))
 
@@ -105,6 +143,20 @@ class OpenAIBpe(Tokenizer):
             self._split, self._split_words = English().tokenizer, 0
         self._split_words += 1
         return self._split
+
+
+def _placed(pieces: list[str], text: str, start: int) -> Iterator[tuple[int, int]]:
+    """The characters that each piece of `text`, which begins at `start`, stands for."""
+    lengths = [len(piece.removesuffix(END)) for piece in pieces]
+    letters = [len("".join(_spaced(letter)).lower()) for letter in text]
+    if sum(lengths) != sum(letters):
+        yield from [(start, start + len(text))] * len(pieces)
+        return
+    letter_of = np.repeat(np.arange(start, start + len(text)), letters).tolist()
+    stop = 0
+    for length in lengths:
+        first, stop = stop, stop + length
+        yield letter_of[first], letter_of[stop - 1] + 1
 
 
 def _spaced(text: str) -> list[str]:
@@ -153,20 +205,30 @@ def _fix(text: str) -> str:
     """ftfy.fix_text(text), calling it only for lines that it might change."""
     if text.isascii() and not _FTFY_ASCII.search(text):
         return text
+    return "\n".join(fixed for _, fixed in _fixed_lines(text))
+
+
+def _fixed_lines(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each line of a text, and what ftfy makes of it."""
+    unescape: Any = "auto"  # until a `<` is met, `&amp;` is taken for `&`
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        fixed = line
+        if not line.isascii() or _FTFY_ASCII.search(line):
+            end = "\n" if number < len(lines) - 1 else ""
+            fixed = _ftfy()(line + end, unescape_html=unescape).removesuffix(end)
+        yield line, fixed
+        if "<" in line:
+            unescape = False
+
+
+def _ftfy() -> Callable[..., str]:
     try:
         import ftfy
     except ImportError:
         raise DataError(_MISSING) from None
     fix: Callable[..., str] = ftfy.fix_text
-    unescape: Any = "auto"  # until a `<` is met, `&amp;` is taken for `&`
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if not line.isascii() or _FTFY_ASCII.search(line):
-            end = "\n" if number < len(lines) - 1 else ""
-            lines[number] = fix(line + end, unescape_html=unescape).removesuffix(end)
-        if "<" in line:
-            unescape = False
-    return "\n".join(lines)
+    return fix
 
 
 def read_vocabulary(path: Path, content: bytes) -> dict[str, int]:

@@ -75,6 +75,14 @@ class SentencePieceBpe(PieceTokenizer):
         ids.pop()  # the last line has no line end
         return np.frombuffer(bytearray().join(ids), dtype=np.int32)
 
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The pieces are the bytes of the text; a piece that is a part of a character's bytes stands for all of it."""
+        ids = self.encode(text)
+        letter_of_byte = np.repeat(np.arange(len(text)), [len(letter.encode()) for letter in text])
+        stops = np.cumsum([len(self.pieces[number]) for number in ids.tolist()], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), stops])[:-1]
+        return ids, np.stack([letter_of_byte[starts], letter_of_byte[stops - 1] + 1], 1).reshape(-1, 2)
+
     @property
     def merged_pieces(self) -> list[str]:
         """The text of every piece after the byte ids, by id: what comes earlier is merged first."""

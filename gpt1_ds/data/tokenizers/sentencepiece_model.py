@@ -45,10 +45,9 @@ class SentencePieceModel(WholeDocumentTokenizer):
     def encode(self, text: str) -> NDArray[np.int32]:
         return np.array(self._model.EncodeAsIds(text), dtype=np.int32)
 
-    def encode_with_ends(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         found = self._model.EncodeAsOffsetMapping(text)
-        ends = np.array(found["offsets"], dtype=np.int64).reshape(-1, 2)[:, 1]
-        return np.array(found["ids"], dtype=np.int32), ends
+        return np.array(found["ids"], dtype=np.int32), np.array(found["offsets"], dtype=np.int64).reshape(-1, 2)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         kept = [number for number in self.checked(ids) if number < self._size and self.pieces[number]]

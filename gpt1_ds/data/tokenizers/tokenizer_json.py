@@ -94,11 +94,10 @@ class TokenizerJson(WholeDocumentTokenizer):
             return self._words.encode_part(text, previous, continues)
         return super().encode_part(text, previous, continues)
 
-    def encode_with_ends(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_with_places(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         with self._errors():
             encoding = self.backend.encode(text, add_special_tokens=False)
-        ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
-        return np.array(encoding.ids, dtype=np.int32), ends
+        return np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
 
     def _errors(self) -> AbstractContextManager[None]:
         """What the library cannot encode is one line. The search for a pattern of the file's own may take too long."""

@@ -19,10 +19,6 @@ class WholeDocumentTokenizer(PieceTokenizer):
     whole_documents = True
 
     @abstractmethod
-    def encode_with_ends(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """int32 [tokens], int64 [tokens]: ids, and the character of `text` after which each one ends."""
-
-    @abstractmethod
     def encode(self, text: str) -> NDArray[np.int32]:
         """int32 [tokens]."""
 
@@ -30,13 +26,13 @@ class WholeDocumentTokenizer(PieceTokenizer):
         """The ids that `text` gets after `previous`."""
         if not previous:
             return self.encode(text)
-        ids, ends = self.encode_with_ends(previous + text)
-        return ids[ends > len(previous)]
+        ids, places = self.encode_with_places(previous + text)
+        return ids[places[:, 1] > len(previous)]
 
     def encode_sentences(self, sentences: Sequence[str]) -> tuple[NDArray[np.int32], list[int]]:
         """The ids of the text that the sentences make together, and the token that each sentence with tokens begins
         at."""
-        ids, ends = self.encode_with_ends("".join(sentences))
+        ids, places = self.encode_with_places("".join(sentences))
         borders = np.cumsum([0, *map(len, sentences)])
-        starts = np.searchsorted(ends, borders[:-1], side="right")
+        starts = np.searchsorted(places[:, 1], borders[:-1], side="right")
         return ids, np.unique(starts[starts < len(ids)]).tolist()

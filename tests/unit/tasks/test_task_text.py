@@ -85,6 +85,9 @@ class Same(Tokenizer):
     def encode_part(self, text: str, previous: str, continues: bool = False) -> np.ndarray:
         return np.array([7], dtype=np.int32)
 
+    def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        raise NotImplementedError
+
     def decode(self, ids: object) -> str:
         raise NotImplementedError
 
