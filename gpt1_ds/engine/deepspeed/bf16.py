@@ -121,33 +121,41 @@ def _clear_lp_grads(optimizer: Any, set_to_none: bool = True) -> None:
 
 
 def _gradients_for_norm(optimizer: Any, for_clipping: bool = False) -> Any:
-    """DeepSpeed asks twice in a step: for the norm's gradients, and for those that it then multiplies to clip them. The
-    first time one number is given, their norm. The second time none are: the fused update divides by `grad_scale` as it
-    reads them.
-
-    Where `reads_partition` says so a rank reads its own partition alone for the norm.
+    """DeepSpeed asks twice in a step: for the gradients whose norm it takes, and for those that it multiplies to clip
+    them. The first answer is one number, their norm, whose norm is itself. The second is that there are none: the fused
+    update divides by `grad_scale` as it reads the gradients.
     """
-    if not for_clipping:
-        for group, gradients in enumerate(optimizer.fp32_groups_gradients):
-            for index, gradient in enumerate(gradients):
-                if not optimizer.fp32_groups_has_gradients[group][index]:
-                    gradient.zero_()  # nothing flowed here in this step: what is left is of an earlier one
-        found, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
-        if not found:  # a pipeline stage that holds the tied head alone owns none
-            return [torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)], experts
-        if reads_partition(found[0].device):
-            fragments = _in_partition(optimizer, found)
-            square = square_sum(fragments) if fragments else torch.zeros((), device=found[0].device)
-            if optimizer.dp_process_group.size() > 1:
-                dist.all_reduce(square, group=optimizer.dp_process_group)
-        else:
-            square = square_sum(found)
-        norm, summed = square.sqrt(), optimizer.summed_ranks
-        return [norm if summed == 1 else norm / summed], experts
-    norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
-    scale = divisor(norm, optimizer.clip_grad, optimizer.summed_ranks)
-    optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)
-    return []
+    if for_clipping:
+        norm = torch.as_tensor(optimizer._global_grad_norm, dtype=torch.float32)
+        scale = divisor(norm, optimizer.clip_grad, optimizer.summed_ranks)
+        optimizer.optimizer.grad_scale = scale.to(optimizer.fp32_groups_flat_partition[0].device)
+        return []
+    _zero_what_is_old(optimizer)
+    gradients, experts = BF16_Optimizer.get_grads_for_norm(optimizer)
+    return [_norm(optimizer, gradients)], experts
+
+
+def _zero_what_is_old(optimizer: Any) -> None:
+    """Where nothing flowed in this step, the buffer still holds the gradient of an earlier one."""
+    for group, gradients in enumerate(optimizer.fp32_groups_gradients):
+        for index, gradient in enumerate(gradients):
+            if not optimizer.fp32_groups_has_gradients[group][index]:
+                gradient.zero_()
+
+
+def _norm(optimizer: Any, gradients: list[Tensor]) -> Tensor:
+    """The norm of the averaged `gradients`; a rank reads its own partition alone where `reads_partition` says so."""
+    if not gradients:  # a pipeline stage that holds the tied head alone owns none
+        return torch.zeros((), device=optimizer.fp32_groups_gradients_flat[0].device)
+    if reads_partition(gradients[0].device):
+        fragments = _in_partition(optimizer, gradients)
+        square = square_sum(fragments) if fragments else torch.zeros((), device=gradients[0].device)
+        if optimizer.dp_process_group.size() > 1:
+            dist.all_reduce(square, group=optimizer.dp_process_group)
+    else:
+        square = square_sum(gradients)
+    norm, summed = square.sqrt(), optimizer.summed_ranks
+    return norm if summed == 1 else norm / summed
 
 
 def _in_partition(optimizer: Any, gradients: list[Tensor]) -> list[Tensor]:
