@@ -29,6 +29,7 @@ FAMILIES: dict[str, list[str]] = {
     "bert": [*_ENCODER, *_PAIRS, "model.norm_eps=1e-12"],
     "t5": [*_T5, *_TWO_STACKS, "objective.kind=spans"],
     "t5_shared": [*_T5, *_TWO_STACKS, "objective.kind=spans", "model.shared=true"],
+    "t5_relu": [*_T5, *_TWO_STACKS, "objective.kind=spans", "model.activation=relu"],  # 1.0
     "prefix": [*_T5, "model.mask=prefix", "objective.kind=prefix"],
     "roberta": [*_ENCODER, "objective.whole_words=true", "data.text=full_sentences"],
 }
