@@ -50,6 +50,11 @@ def test_internal_steps_are_not_shown(gpt1) -> None:  # type: ignore[no-untyped-
     assert "verdict" not in refused.err
 
 
+def test_import_names_every_family(gpt1) -> None:  # type: ignore[no-untyped-def]
+    text = gpt1("checkpoint", "import", "--help").out
+    assert [name for name in ("GPT-1", "GPT-2", "BERT", "RoBERTa", "T5") if name not in text] == []
+
+
 @pytest.mark.parametrize("parser", COMMANDS, ids=lambda parser: parser.prog)
 def test_every_option_has_help_and_its_default(parser: argparse.ArgumentParser) -> None:
     assert parser.description

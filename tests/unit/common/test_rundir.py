@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -13,6 +14,17 @@ def test_private_by_default(tmp_path: Path) -> None:
     run.add_event("started", step=0)
     assert stat.S_IMODE(run.path.stat().st_mode) == 0o700
     assert stat.S_IMODE(run.events.stat().st_mode) == 0o600
+
+
+def test_a_group_may_read_and_write_where_that_is_asked_for(tmp_path: Path) -> None:
+    run, before = RunDir(tmp_path / "a"), os.umask(0o077)
+    try:
+        run.create("group")
+        run.add_event("started", step=0)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(run.path.stat().st_mode) == 0o770
+    assert stat.S_IMODE(run.events.stat().st_mode) == 0o660
 
 
 def test_a_folder_that_everybody_may_write_is_refused(tmp_path: Path) -> None:

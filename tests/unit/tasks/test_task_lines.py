@@ -69,6 +69,8 @@ def test_json_lines_name_them() -> None:
         (COPA, "jsonl", b'{"text": "a", "text2": "b", "choices": ["c"]}', "1 choices where 2"),
         (COPA, "jsonl", b'{"text": "a", "text2": "b"}', "choices is no list"),
         (PAIR, "jsonl", b'{"text": "a"}', "text2 is missing"),
+        (PAIR, "jsonl", b'{"text": "a", "text2": null}', "text2 is missing"),
+        (PAIR, "jsonl", b'{"text": NaN, "text2": "b"}', "text is missing"),
         (PAIR, "jsonl", b'{"text": "a", "text2": "\\ud800"}', "text2 holds"),
         (PAIR, "jsonl", b'["a", "b"]', "not a JSON object"),
         (PAIR, "jsonl", b"a\tb", "not JSON"),
