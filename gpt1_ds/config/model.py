@@ -124,6 +124,7 @@ class ModelConfig:
             )
         if self.head == "masked" and (self.norm_kind, self.biases, self.tied) != ("layer", True, True):
             yield (
-                "model.head=masked has LayerNorm, biases and a tied matrix; leave out model.norm_kind, model.biases "
-                "and model.tied, or use model.head=plain"
+                f"model.head=masked has LayerNorm, biases and a tied matrix, not model.norm_kind={self.norm_kind}, "
+                f"model.biases={str(self.biases).lower()}, model.tied={str(self.tied).lower()}; leave these keys out, "
+                "or use model.head=plain"
             )

@@ -174,6 +174,11 @@ class ScheduleConfig:
             value = getattr(self, key)
             if value is not None and not 0 <= value <= 1:
                 yield f"schedule.{key}={value} must be in [0, 1]"
+        if self.kind == "wsd" and (self.warmup_fraction or 0.0) + self.decay_fraction > 1:
+            yield (
+                f"schedule.warmup_fraction={self.warmup_fraction} and schedule.decay_fraction={self.decay_fraction} "
+                "are more than the whole run: it would fall while it rises; make one smaller"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,11 @@
 tokens.weight [V, D]   positions.weight [S, D]
 blocks.I.attention.{qkv,out}.{weight,bias}   blocks.I.{attention_norm,mlp_norm}.{weight,bias}
 blocks.I.mlp.{up,down}.{weight,bias}
-head.weight [O, D]   head.bias [O]          of a fine-tuned model
+segments.weight [2, D]   relative.weight   {embedding,final,encoder,decoder}_norm.{weight,bias}
+encoder.I... and decoder.I... in the place of blocks.I...
+decoder.I.cross.{q,kv,out}.{weight,bias}   decoder.I.cross_norm.{weight,bias}
+masked.{dense,norm}.{weight,bias}   masked.bias [V]   of a masked language model
+head.weight [O, D]   head.bias [O]   pooler.dense.{weight,bias}          of a fine-tuned model
 lstm.cell.{weight,bias}_{ih,hh}_l0   lstm.out.{weight,bias}
 """
 

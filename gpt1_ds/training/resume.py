@@ -7,6 +7,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
+from gpt1_ds.config.sections import LENGTH_KEYS
 
 MAY_CHANGE = (
     "run.name",
@@ -60,6 +61,15 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
         "run.name, or begin anew with checkpoint.resume=never"
         for key, (old, new) in wrong.items()
     )
+
+
+def length_note(changed: dict[str, tuple[Any, Any]]) -> str | None:
+    """What a run of another length has to know: its schedule is a function of the whole length, so a part that is a
+    fraction of it moves, a warm-up that was over as well.
+    """
+    keys = (f"train.{key}" for key in LENGTH_KEYS)
+    shown = [f"{key} {changed[key][0]} -> {changed[key][1]}" for key in keys if key in changed]
+    return f"{', '.join(shown)}: rates are now those of a run that had this length from its start" if shown else None
 
 
 def forbidden(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

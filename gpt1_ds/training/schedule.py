@@ -14,9 +14,10 @@ DEFAULT_WARMUP_FRACTION = 0.02
 def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: int) -> float:
     """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape.
 
-    The highest rate is that of update `warmup`. A falling shape gets to its end at update `steps` + 1, which is never
-    made, so that no update is wasted at a rate of 0. `rsqrt` falls with the root of the step, however long the run is
-    (Raffel et al. 2020, section 3.1.2, has 1 / sqrt(max(step, warm-up)): constant where this one warms up).
+    The highest rate is that of update `warmup`, or of the first one without a warm-up. A falling shape gets to its end
+    at update `steps` + 1, which is never made, so that no update is wasted at a rate of 0. `rsqrt` falls with the root
+    of the step, however long the run is (Raffel et al. 2020, section 3.1.2, has 1 / sqrt(max(step, warm-up)): constant
+    where this one warms up). A run that is made longer has other rates from there on: those of the new length.
     """
     warmup = warmup_steps(schedule, steps)
     if step < warmup:
@@ -34,7 +35,7 @@ def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: in
     elif schedule.kind == "rsqrt":
         share = max(final, math.sqrt(max(1, warmup) / step))
     else:
-        share = 1.0
+        share = 1.0  # constant
     return highest * share
 
 

@@ -21,7 +21,7 @@ Sources = Callable[[int, Sequence[int]], list[dict[str, Any]]]  # (batch number,
 
 
 class SpikePolicy:
-    """guard.on_spike. All ranks call `must_roll_back` together."""
+    """guard.on_spike. All ranks call `answer` together."""
 
     def __init__(self, config: Config, engine: Engine, run_dir: RunDir, shape: BatchShape, sources: Sources) -> None:
         self.settings, self.precision = config.guard, config.train.precision
@@ -30,7 +30,7 @@ class SpikePolicy:
         self._spike: str | None = None  # why the present step's update was left out
         self._in_a_row = 0  # bad steps
         self._furthest = 0  # step that a rollback came back from
-        if self.settings.on_spike == "skip" and self.settings.z:
+        if self.settings.on_spike == "skip":  # also of a loss that is not finite where the gradients are
             engine.filter_updates(self._rejects)
 
     def begin_step(self, state: TrainingState) -> None:
@@ -46,9 +46,9 @@ class SpikePolicy:
         if step > self._furthest:
             self._in_a_row = 0
 
-    def must_roll_back(self, step: int, problem: str | None) -> bool:
-        """Record a step that some rank does not trust; whether to go back before it. Raises TrainingError where it ends
-        the run.
+    def answer(self, step: int, problem: str | None) -> bool:
+        """Record a step that some rank does not trust, and count it. Returns whether to go back before it. Raises
+        TrainingError where it ends the run.
         """
         # the first that any rank sees: ranks that went on with reasons of their own would not meet below
         problem = next(filter(None, self.engine.groups.gather(problem)), "a rank found a spike")

@@ -163,11 +163,11 @@ class StepLog:
             sink.log(asdict(record))
 
     def _say(self, record: TrainRecord) -> None:
-        norm = f"{record.grad_norm:.3f}" if record.applied else "not finite, update skipped"
+        update = f"grad {record.grad_norm:.3f}" if record.applied else "update skipped"
         speed, seconds = f"{count(record.tokens_per_second)} tokens/s", self._left.seconds(record.step)
         left = f"  {duration(seconds)} left" if seconds else ""
         log.say(
-            f"step {record.step}/{self.steps}  loss {record.loss:.4f}  lr {record.learning_rate:.2e}  grad {norm}  "
+            f"step {record.step}/{self.steps}  loss {record.loss:.4f}  lr {record.learning_rate:.2e}  {update}  "
             f"{speed}{left}"
         )
         self._show(record.step, f"loss {record.loss:.4f}  {speed}")

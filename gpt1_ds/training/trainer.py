@@ -63,7 +63,7 @@ class Trainer:
         problem = self.spike_policy.problem(result)
         self.beat("agreement")
         decision = self.requests.agree(batch.fingerprint, self.saver.is_written, problem is not None)
-        if decision.bad and self.spike_policy.must_roll_back(step, problem):
+        if decision.bad and self.spike_policy.answer(step, problem):
             self.roll_back(step)
             return None
         self.finish_step(step, batch, result, decision)

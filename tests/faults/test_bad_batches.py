@@ -34,11 +34,14 @@ def start(layout: str, words: list[str], how: str) -> int:
 
 def pretrain_with(config: Any, how: str) -> int:
     """Runs on every rank. `nan`: the last row of batch 7 has a loss that is not finite. `without`: batch 7 is passed
-    over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens."""
+    over from the beginning. `shuffled`: the labels of batches 40 to 42 are other tokens. `loss`: the loss of batch 7 is
+    not finite, its gradients are.
+    """
+    from gpt1_ds.engine.plain import DenseEngine
     from gpt1_ds.training.pretraining import Pretraining, pretrain
     from gpt1_ds.training.state import TrainingState
 
-    read, number_of = Pretraining.batch, TrainingState.batch_number
+    read, number_of, total_loss = Pretraining.batch, TrainingState.batch_number, DenseEngine._total_loss
 
     def poisoned(self: Pretraining, number: int, step: int) -> Any:
         batch = read(self, number, step)
@@ -51,13 +54,20 @@ def pretrain_with(config: Any, how: str) -> int:
             batch.micro_batches[-1].labels[1][0, 0] = float("nan")
         return batch
 
+    def overflown(self: DenseEngine) -> Any:
+        total, parts = total_loss(self)
+        return (total * float("nan"), parts) if self.deepspeed.global_steps == BAD - 1 else (total, parts)
+
     Pretraining.batch = poisoned  # type: ignore[method-assign]
+    if how == "loss":
+        DenseEngine._total_loss = overflown  # type: ignore[method-assign]
     if how == "without":
         TrainingState.batch_number = lambda state, step: step + (step >= BAD)  # type: ignore[method-assign]
     try:
         return pretrain(config)
     finally:
         Pretraining.batch, TrainingState.batch_number = read, number_of  # type: ignore[method-assign]
+        DenseEngine._total_loss = total_loss  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -85,6 +95,14 @@ def test_skip(layout: str, tiny_data: Path, tmp_path: Path) -> None:
     assert [line["step"] for line in lines if not line["applied"]] == [BAD]
     assert all(line["loss"] is not None for line in lines if line["step"] > BAD)
     assert len(runs.events(runs.folder(words), "spike")) == 1
+
+
+def test_a_loss_that_is_not_finite_is_skipped_where_the_gradients_are_finite(tiny_data: Path, tmp_path: Path) -> None:
+    words = words_for("one", tiny_data, tmp_path, "skip")
+    assert start("one", words, "loss") == 0
+    lines = [line for line in read_jsonl(runs.folder(words).metrics) if line["kind"] == "train"]
+    assert [line["step"] for line in lines if not line["applied"]] == [BAD]
+    assert [line["step"] for line in lines if line["loss"] is None] == [BAD]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

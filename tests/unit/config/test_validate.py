@@ -18,6 +18,12 @@ REFUSED = [
         "train.micro_batch=2",
     ),
     (["train.steps=0"], "train.steps=0 must be above 0"),
+    (["schedule.kind=wsd", "schedule.warmup_fraction=0.9"], r"schedule.decay_fraction=0.2 are more than the whole run"),
+    (
+        [*MASKED, "model.head=masked", "model.norm_kind=rms"],
+        "model.head=masked has LayerNorm, biases and a tied matrix, not model.norm_kind=rms, model.biases=true, "
+        "model.tied=true; leave these keys out, or use model.head=plain",
+    ),
     (["train.profile=5"], "train.profile=5 is not START:STOP; write 20:25 for steps 20 to 24"),
     (["train.profile=a:b"], "train.profile=a:b is not START:STOP"),
     (["train.profile=5:-1"], "is not START:STOP"),

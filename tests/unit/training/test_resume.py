@@ -42,3 +42,12 @@ def test_what_may_change_and_what_not() -> None:
     (line,) = caught.value.problems
     assert line.startswith("runs/x belongs to another configuration: 6 keys have other values (data.path, ")
     assert line.endswith("; choose another run.name, or begin anew with checkpoint.resume=never")
+
+
+def test_another_length_is_said_with_what_follows() -> None:
+    before, now = load([], ["train.steps=100"]), load([], ["train.tokens=1M", "train.log_every=3"])
+    assert resume.length_note(resume.changes(before, now)) == (
+        "train.steps 100 -> None, train.tokens None -> 1000000: rates are now those of a run that had this length from "
+        "its start"
+    )
+    assert resume.length_note(resume.changes(before, load([], ["train.steps=100", "train.log_every=3"]))) is None
