@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.engine.outcome import Outcome, Rejects
+from gpt1_ds.engine.outcome import StepOutcome, Rejects
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender
 from gpt1_ds.model.losses import Loss
@@ -143,8 +143,8 @@ class Engine(ABC):
         return batches if sent else self.send(batches)()
 
     @cached_property
-    def outcome(self) -> Outcome:
-        return Outcome(self._total_loss, self.loss_scale)
+    def outcome(self) -> StepOutcome:
+        return StepOutcome(self._total_loss, self.loss_scale)
 
     @cached_property
     def sender(self) -> Sender:

@@ -17,7 +17,7 @@ Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping
 TotalLoss = Callable[[], tuple[Tensor, int]]  # what to divide by what for the mean loss of the step, on every rank
 
 
-class Outcome:
+class StepOutcome:
     """The loss and the norm of one step after another. All ranks call its methods together."""
 
     def __init__(self, total_loss: TotalLoss, loss_scale: Callable[[], float]) -> None:

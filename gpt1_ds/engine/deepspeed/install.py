@@ -25,14 +25,19 @@ from gpt1_ds.engine.deepspeed.process import mask_norms_on_device
 from gpt1_ds.engine.deepspeed.updates import reads_norm
 from gpt1_ds.engine.deepspeed.zero import spare_stage_3_reads
 from gpt1_ds.engine.gradient_norm import decides_on_device
-from gpt1_ds.engine.outcome import Outcome
+from gpt1_ds.engine.outcome import StepOutcome
 from gpt1_ds.engine.process_groups import ProcessGroups
 
 Trace = Callable[[str], None]  # is called with the phase that begins
 
 
 def install(
-    engine: Any, level: Patches, groups: ProcessGroups, outcome: Outcome, trace: Trace, tied: Collection[Parameter] = ()
+    engine: Any,
+    level: Patches,
+    groups: ProcessGroups,
+    outcome: StepOutcome,
+    trace: Trace,
+    tied: Collection[Parameter] = (),
 ) -> overlap.Reduction | None:
     """Patches this DeepSpeed engine alone. Returns what wants to know when the last micro-batch of a step begins; None
     where nothing does. `tied`: weights whose gradients pipeline stages sum first.
@@ -63,7 +68,7 @@ def _traced(trace: Trace, reduce: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _spare_reads(optimizer: Any, outcome: Outcome) -> None:
+def _spare_reads(optimizer: Any, outcome: StepOutcome) -> None:
     """Each read of the host waits for the device. Where DeepSpeed reads the norm before an update, the loss is read
     with it, once; BF16_Optimizer and ZeRO 0 need no read (bf16.py, gradient_norm.py).
     """
