@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.engine.outcome import StepOutcome, Rejects
+from gpt1_ds.engine.outcome import Rejects, StepOutcome
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender
 from gpt1_ds.model.losses import Loss
