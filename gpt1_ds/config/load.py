@@ -36,10 +36,11 @@ from gpt1_ds.config.values import (
     leaves_of,
     meant,
     nesting_problems,
+    plain,
     refuse_resolvers,
     with_word,
 )
-from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping
+from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping, written
 
 SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
@@ -193,17 +194,16 @@ def _default_texts() -> Mapping[str, Any]:
 
 def to_carried_yaml(config: Config) -> str:
     """`to_yaml` of what a checkpoint carries."""
-    return OmegaConf.to_yaml(carried(_values(config), {})[0])
+    return written(carried(_values(config), {})[0])
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that `load` reads back to an equal Config; no empty `task` or `probes`."""
-    return OmegaConf.to_yaml(_values(config))
+    return written(_values(config))
 
 
 def _values(config: Config) -> dict[Any, Any]:
-    values = OmegaConf.to_container(OmegaConf.structured(config))
-    assert isinstance(values, dict), "sections are mappings"
+    values: dict[Any, Any] = plain(Config, config)
     if config.task is None:
         del values["task"]
     if not config.probes:

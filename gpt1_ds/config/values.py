@@ -77,6 +77,22 @@ def leaves_of(kind: Any, values: Any, prefix: tuple[str, ...] = ()) -> Iterator[
     yield prefix, _typed(kind, NUMBERS.get(prefix, {}).get(values, values) if isinstance(values, str) else values)
 
 
+def plain(kind: Any, value: Any) -> Any:
+    """Dataclasses as mappings and tuples as lists, whole numbers in the place of others as these: what OmegaConf makes
+    of a value of type `kind`.
+    """
+    if dataclasses.is_dataclass(value):
+        hints = _hints(typing.cast(type, type(value)))
+        return {name: plain(hint, getattr(value, name)) for name, hint in hints.items()}
+    if isinstance(value, (list, tuple)):
+        (item,) = typing.get_args(kind)[:1] or (Any,)
+        return [plain(item, one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: plain(Any, one) for key, one in value.items()}
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    return float(value) if float in options and type(value) is int else value
+
+
 @cache
 def _hints(section: type) -> dict[str, Any]:
     return typing.get_type_hints(section)

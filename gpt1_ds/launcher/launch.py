@@ -35,6 +35,9 @@ from gpt1_ds.launcher import scratch
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
 _PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
 _STARTED: list[Any] = []  # ranks that this process started, from any thread, and has not seen end
+# What nearly every rank imports: the fork server does it once, where each rank took a second of its core. By name,
+# because nothing here may depend on them.
+_PRELOADED = ["gpt1_ds.launcher.preload", "gpt1_ds.training.pretraining", "gpt1_ds.training.finetuning"]
 GRACE_SECONDS = 3.0  # between asking surviving ranks to end and ending them
 _PEER_LOST = (
     "Connection closed by peer",
@@ -139,7 +142,7 @@ def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
 def server() -> multiprocessing.context.ForkServerContext:
     """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gpt1_ds.launcher.preload"])
+    context.set_forkserver_preload(_PRELOADED)
     scratch.folder()  # in which it listens
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
         for start in (multiprocessing.resource_tracker.ensure_running, multiprocessing.forkserver.ensure_running):
