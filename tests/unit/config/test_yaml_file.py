@@ -65,13 +65,12 @@ def test_odd_texts() -> None:
 
 def test_whole_numbers_where_others_are_meant_free_mappings_and_sources() -> None:
     words = [
-        *(
-            "data.path=[{path: a, weight: 2}, {path: b}]",
-            "slurm.environment={A: '1', B: 'x y'}",
-            "probes=[{name: cola, path: x}]",
-        ),
-        *("parallel.deepspeed={wall_clock_breakdown: true}", "train.epochs=2"),
-        *("tracking.tags=[a, '1e5']"),
+        "data.path=[{path: a, weight: 2}, {path: b}]",
+        "slurm.environment={A: '1', B: 'x y'}",
+        "probes=[{name: cola, path: x}]",
+        "parallel.deepspeed={wall_clock_breakdown: true}",
+        "train.epochs=2",
+        "tracking.tags=[a, '1e5']",
     ]
     config = load([], words)
     assert to_yaml(config) == theirs(config)
