@@ -7,12 +7,22 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from gpt1_ds.common import stop_signals
 
 STAYS = "import os, signal; os.kill(os.getpid(), signal.SIGTERM); print('alive')"
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Python's own, also where these tests run in the background, with signals that their shell ignores."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in stop_signals.NUMBERS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    stop_signals.restore(before)
 
 
 @pytest.mark.parametrize("threads", [0, 1])
