@@ -131,7 +131,7 @@ def load_libraries(device: str) -> None:
 
     accelerator.prepare(load(["pretrain/gpt1_117m"], [f"train.device={device}"]))
     libraries.load()
-    for name in ("pretrain", "finetune", "run"):
+    for name in ("pretraining", "finetuning", "run"):
         __import__(f"gpt1_ds.training.{name}")
 
 
