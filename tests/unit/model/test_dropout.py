@@ -68,3 +68,12 @@ def test_the_form_for_compilers_is_the_same_mask(
     eager = dropout.dropout(ones, keys, 6, 0.3, first)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert torch.equal(dropout.dropout(ones, keys, 6, 0.3, first), eager)
+
+
+def test_each_head_has_a_mask_of_its_own_wherever_it_lies() -> None:
+    rows = torch.arange(5, dtype=torch.int64)
+    whole = dropout.site_keys(rows, 3, 0, 4)
+    for keys_BN in whole:
+        assert len(torch.unique(keys_BN)) == keys_BN.numel(), "no two rows or heads alike"
+    for all_heads, half in zip(whole, dropout.site_keys(rows, 3, 2, 2), strict=True):
+        assert torch.equal(all_heads[:, 2:], half)
