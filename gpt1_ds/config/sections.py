@@ -21,7 +21,7 @@ LONGEST = 1e8  # seconds: three years
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where a run lives and what it is called."""
+    """Names a run and the folder that it lives in."""
 
     name: str = ""  # the run folder is <dir>/<name>; empty: the last config file's stem, else "run"
     dir: str = "runs"  # folder that holds the runs
@@ -45,7 +45,7 @@ class DataSource:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is read, and how often."""
+    """Chooses what is read, and how often."""
 
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
     text: Literal["windows", "full_sentences", "pairs"] = "windows"  # of a row: tokens, whole sentences, two texts
@@ -74,7 +74,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How long, how much at once, how precisely."""
+    """Says how long a run is, how much it computes at once, and how precisely."""
 
     steps: int | None = None  # optimizer steps; of steps, tokens and epochs the last one named counts
     tokens: int | None = None  # training tokens, rounded up to whole steps
@@ -133,7 +133,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update rule."""
+    """Chooses the update rule."""
 
     name: Literal["adamw", "adam2018", "muon"] = "adamw"  # adam2018: GPT-1's published code; muon: see momentum
     lr: float = 1e-3  # the schedule's highest learning rate
@@ -159,7 +159,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """The learning rate as a function of the step."""
+    """Gives the learning rate as a function of the step."""
 
     kind: Literal["cosine", "linear", "wsd", "constant", "rsqrt"] = "cosine"  # after the warm-up; rsqrt: 1 / sqrt(step)
     warmup_steps: int | None = None  # optimizer steps of linear warm-up from 0
@@ -183,7 +183,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """What a run does when something is wrong."""
+    """Says what a run does when something is wrong."""
 
     on_spike: Literal["raise", "skip", "rollback"] = "raise"  # end the run; leave the update out; go back and pass over
     z: float = 0.0  # robust standard deviations of loss or gradient norm that are a spike; 0: only what is not finite
@@ -211,7 +211,7 @@ class GuardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When the state is saved, how much is kept, and where a run begins."""
+    """Says when the state is saved, how much of it is kept, and where a run begins."""
 
     every: int = 100  # optimizer steps between saves; 0: only at the end and on request
     keep: int = 3  # newest checkpoints kept; none is deleted before a newer one was read back
@@ -233,7 +233,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where metrics are copied to; metrics.jsonl in the run folder is always the truth."""
+    """Says where metrics are copied to; metrics.jsonl in the run folder is always the truth."""
 
     wandb: Literal["off", "offline", "online"] = "off"  # offline: written to the run folder, uploaded later
     tensorboard: bool = False  # event files in <run>/tensorboard, for `tensorboard --logdir`

@@ -59,7 +59,7 @@ class ControlAnswers:
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """What the head, the loss and the metrics need to know; plain values, so that a checkpoint can keep it.
+    """Holds what the head, the loss and the metrics need to know; plain values, so that a checkpoint can keep it.
 
     Each kind of task is a subclass (kinds/), which decides all that depends on the kind.
     """
@@ -166,7 +166,7 @@ class Task(ABC):
 
     @property
     def judged(self) -> Task:
-        """What the examples of a split other than train are."""
+        """Returns what the examples of a split other than train are."""
         return self
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which examples make up a split: dev that no file gives, dev in two, a few of many."""
+"""Chooses the examples of a split: dev that no file gives, dev in two, a few of many."""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ SEED = 0  # of the folds
 
 
 def linear(task: Task, train: Sequence[Example], features: Callable[[Texts], Any], alone: bool = False) -> Predict:
-    """What is fitted on `train` says of other examples. `features` makes a table of pairs of texts, a row each; `alone`
-    hides the first texts from it. A choice is a row for each answer, whose label is whether it is right; the most
-    probable one is chosen. Raises DataError when scikit-learn is not installed, ValueError for labels of one class.
+    """Returns the predictions, for other examples, of a model that is fitted on `train`. `features` makes a table of
+    pairs of texts, a row each; `alone` hides the first texts from it. A choice is a row for each answer, whose label is
+    whether it is right; the most probable one is chosen. Raises DataError when scikit-learn is not installed,
+    ValueError for labels of one class.
     """
     gold, choices = task.gold(train), len(train[0].choices)
     if choices:

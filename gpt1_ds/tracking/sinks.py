@@ -1,4 +1,4 @@
-"""Where the records of a run are copied to, beside metrics.jsonl: W&B, TensorBoard, trackio. Rank 0 only.
+"""Sinks copy the records of a run to W&B, TensorBoard and trackio, beside metrics.jsonl. Rank 0 alone has them.
 
 Each tracker lives in a process of its own (tracking/worker.py) that is fed through a pipe, so nothing that happens to
 it or to its service can stop, slow or crash a run: at worst one warning, and the run continues without. What is in the
@@ -32,7 +32,7 @@ Table = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a checkpoint lies; its files stay there."""
+    """Says where a checkpoint lies; its files stay there."""
 
     name: str
     folder: Path
@@ -42,7 +42,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """What is known at the end of a segment. A sink shows of it what its tracker can show."""
+    """Holds what is known at the end of a segment. A sink shows of it what its tracker can show."""
 
     summary: dict[str, Any]
     tables: dict[str, Table] = field(default_factory=dict)
@@ -205,7 +205,7 @@ class TrackioSink(CurveSink):
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How a segment begins. `config` is shown beside the run."""
+    """Says how a segment begins. `config` is shown beside the run."""
 
     mode: str  # offline or online
     id: str

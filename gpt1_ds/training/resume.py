@@ -64,7 +64,7 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
 
 
 def length_note(changed: dict[str, tuple[Any, Any]]) -> str | None:
-    """What a run of another length has to know: its schedule is a function of the whole length, so a part that is a
+    """Returns what a run of another length has to know: its schedule is a function of the whole length, so a part that is a
     fraction of it moves, a warm-up that was over as well.
     """
     keys = (f"train.{key}" for key in LENGTH_KEYS)

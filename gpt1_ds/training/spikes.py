@@ -19,7 +19,7 @@ Window = tuple[tuple[float, float], ...]  # (loss, log gradient norm) of good st
 
 
 def spike(settings: GuardConfig, window: Window, loss: float, norm: float) -> str | None:
-    """What is wrong with a step of this loss and gradient norm, or None."""
+    """Returns what is wrong with a step of this loss and gradient norm, or None."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
         return "the loss is not finite" if not math.isfinite(loss) else NORM_NOT_FINITE
     if not settings.z or len(window) < FEWEST_STEPS:

@@ -1,4 +1,4 @@
-"""What is logged of a run: metrics.jsonl, and what people see: lines, a progress bar below them, and trackers."""
+"""Logs a run: in metrics.jsonl, in lines and a progress bar for people, and in trackers."""
 
 from __future__ import annotations
 
