@@ -64,8 +64,8 @@ def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
 
 
 def length_note(changed: dict[str, tuple[Any, Any]]) -> str | None:
-    """Returns what a run of another length has to know: its schedule is a function of the whole length, so a part that is a
-    fraction of it moves, a warm-up that was over as well.
+    """Returns what a run of another length has to know: its schedule is a function of the whole length, so a part that
+    is a fraction of it moves, a warm-up that was over as well.
     """
     keys = (f"train.{key}" for key in LENGTH_KEYS)
     shown = [f"{key} {changed[key][0]} -> {changed[key][1]}" for key in keys if key in changed]
