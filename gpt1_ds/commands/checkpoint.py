@@ -18,7 +18,7 @@ def inspect(options: argparse.Namespace) -> int:
     """Print what a checkpoint holds and where it came from; without torch, as `verify`."""
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find
-    from gpt1_ds.common.units import byte_size, count
+    from gpt1_ds.common.text import byte_size, count
 
     folder = find(Path(options.checkpoint))
     facts = manifest.read(folder)

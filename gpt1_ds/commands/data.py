@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import UserError
-from gpt1_ds.common.units import amount, byte_size
+from gpt1_ds.common.text import amount, byte_size
 from gpt1_ds.tasks.hub_sets import OUT, SETS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import Counter
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import scaling_fit
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 
 
 def _study_options(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.common.units import count, parse_count
+from gpt1_ds.common.text import count, parse_count
 
 SHOWN = ("alpha", "beta", "E", "R_D", "R_N", "a", "b")  # A and B are nearly unidentified: in fit.json alone
 LEFT = {"a": "N_opt ~ C^a", "b": "D_opt ~ C^b", "E": "nats per token"}

@@ -42,7 +42,7 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
-    from gpt1_ds.common.units import count
+    from gpt1_ds.common.text import count
     from gpt1_ds.data.tokenizers.train import train
 
     settings = {"model": options.model, "masks": options.masks, "cased": options.cased}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from gpt1_ds.common.units import parse_count
+from gpt1_ds.common.text import parse_count
 from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.sections import AUTO, DataSource
 

@@ -26,7 +26,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, write_json
 from gpt1_ds.common.log import say
 from gpt1_ds.common.progress import Show, show_nothing
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data

@@ -13,8 +13,7 @@ from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.log import say
-from gpt1_ds.common.text import is_missing
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount, is_missing
 from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data import hub_datasets, python_docs, tables
 from gpt1_ds.data.remote import opened

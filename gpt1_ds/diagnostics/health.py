@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common.files import write_json
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.diagnostics import collectives
 from gpt1_ds.launcher import accelerator
 from gpt1_ds.launcher.network import choose_interface

@@ -10,8 +10,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import EXIT_USAGE, DataError
 from gpt1_ds.common.files import parse_json, write_json
-from gpt1_ds.common.text import shown
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount, shown
 
 FORMAT = 1
 NAME = "gpu-check"  # how file names begin

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.evaluation.answer import answer
 from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, nearest
 from gpt1_ds.evaluation.fill import Filling, fill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.architecture.count import parameters
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import OPENAI, Tokenizer
 from gpt1_ds.interop.families.family import Family

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 
 T = TypeVar("T")
 _PART = r"[\w](?:[\w.-]{0,94}[\w])?"

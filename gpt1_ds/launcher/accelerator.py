@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.sections import AUTO
 from gpt1_ds.launcher import compile_cache

@@ -11,7 +11,7 @@ import yaml
 
 from gpt1_ds.architecture.count import parameters, training_flops_per_token
 from gpt1_ds.architecture.head import pretraining_head
-from gpt1_ds.common.units import amount, byte_size, count, duration
+from gpt1_ds.common.text import amount, byte_size, count, duration
 from gpt1_ds.config import Config
 from gpt1_ds.plan.cost import Cost
 from gpt1_ds.plan.machine import Machine

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 from gpt1_ds.config import Config, policy, world_problems
 from gpt1_ds.config.validate import problems
 from gpt1_ds.plan.cost import Cost, cost

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import naming
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.points import groups
 

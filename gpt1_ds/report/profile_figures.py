@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 from gpt1_ds.report import figures
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 from gpt1_ds.config import Config
 from gpt1_ds.report import figures, profile_figures
 from gpt1_ds.report.template import render

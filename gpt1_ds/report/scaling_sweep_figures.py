@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.report import plots
 from gpt1_ds.report.plots import LINES, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_loss_figures import once

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from gpt1_ds.common.units import duration
+from gpt1_ds.common.text import duration
 from gpt1_ds.report import paper
 from gpt1_ds.report.study_results import Column, Results
 

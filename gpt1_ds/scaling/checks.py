@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.scaling.forms import FORMS
 from gpt1_ds.scaling.identification import FAR_OFF, USUAL
 from gpt1_ds.scaling.points import Point, Points, column, distinct

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt1_ds.common.errors import LaunchError
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read
 
 if TYPE_CHECKING:

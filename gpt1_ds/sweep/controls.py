@@ -13,7 +13,7 @@ from typing import Any
 
 from gpt1_ds.common.files import write_json
 from gpt1_ds.common.log import say
-from gpt1_ds.common.units import duration
+from gpt1_ds.common.text import duration
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
 from gpt1_ds.tasks.base import ControlAnswers
 from gpt1_ds.tasks.metrics import control_scores

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last

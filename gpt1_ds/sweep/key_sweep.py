@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings

@@ -17,7 +17,7 @@ from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, User
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.common.units import amount, duration
+from gpt1_ds.common.text import amount, duration
 from gpt1_ds.config import Config
 from gpt1_ds.launcher import accelerator, launch
 from gpt1_ds.sweep.trial import Sweep, Trial

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.units import amount, count, duration
+from gpt1_ds.common.text import amount, count, duration
 from gpt1_ds.data.sources import found_data, open_data, with_embedded_corpus
 from gpt1_ds.plan.cost import cost
 from gpt1_ds.plan.machine import Machine, expected

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpt1_ds.architecture.count import counts, training_flops_per_token
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.validate import problems
 from gpt1_ds.launcher.accelerator import fitted

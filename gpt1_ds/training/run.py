@@ -18,7 +18,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, TrainingError
 from gpt1_ds.common.files import read_json, write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.units import amount, byte_size, duration
+from gpt1_ds.common.text import amount, byte_size, duration
 from gpt1_ds.config import Config, load_recorded, to_yaml
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import batch_shape, build_engine

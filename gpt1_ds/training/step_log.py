@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.units import count, duration
+from gpt1_ds.common.text import count, duration
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.heap import Heap

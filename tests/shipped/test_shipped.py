@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.architecture.count import parameters
-from gpt1_ds.common.units import amount
+from gpt1_ds.common.text import amount
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.launcher.accelerator import fitted
 from gpt1_ds.plan.machine import PRESETS as MACHINES

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 from tests.helpers.terminal import BAR, program
 
 DRAW = """
 import time
 from gpt1_ds.common import log, progress
-from gpt1_ds.common.units import byte_size
+from gpt1_ds.common.text import byte_size
 with progress.bar(4 << 20, unit=byte_size) as show:
     log.say("begins")
     show(1 << 20, "[red] 12 tokens")

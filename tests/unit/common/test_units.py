@@ -1,6 +1,6 @@
 import pytest
 
-from gpt1_ds.common.units import byte_size, count, duration, parse_count
+from gpt1_ds.common.text import byte_size, count, duration, parse_count
 
 
 @pytest.mark.parametrize(

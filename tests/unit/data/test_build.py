@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.units import count
+from gpt1_ds.common.text import count
 from gpt1_ds.data import build as build_module
 from gpt1_ds.data import split
 from gpt1_ds.data.build import build
