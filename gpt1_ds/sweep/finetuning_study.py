@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt1_ds.config.overrides import as_overrides
+from gpt1_ds.config.values import as_overrides
 from gpt1_ds.sweep.study_file import StudySettings, read_study
 from gpt1_ds.tasks.controls import ALL_CONTROLS
 

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpt1_ds.config.overrides import as_overrides
-from gpt1_ds.config.values import count_or_text
+from gpt1_ds.config.values import as_overrides, count_or_text
 from gpt1_ds.sweep.study_file import StudySettings, read_study
 
 OWN_KEYS = (  # the study sets them for every cell

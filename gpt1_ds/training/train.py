@@ -16,7 +16,7 @@ from gpt1_ds.common.files import explain
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.config.load import names_task
-from gpt1_ds.config.overrides import as_overrides
+from gpt1_ds.config.values import as_overrides
 from gpt1_ds.launcher import accelerator, launch, libraries
 from gpt1_ds.tracking.wandb_run import as_trial
 from gpt1_ds.training.checks import Start
