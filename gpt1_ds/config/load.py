@@ -27,8 +27,7 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.files import shipped
 from gpt1_ds.config import secrets
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
-from gpt1_ds.config.schema import Config
-from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS
+from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS, Config
 from gpt1_ds.config.validate import problems
 from gpt1_ds.config.values import (
     NULLS,

@@ -4,7 +4,7 @@ does it, and the planner counts on it.
 
 from __future__ import annotations
 
-from gpt1_ds.config.schema import Config
+from gpt1_ds.config.sections import Config
 
 
 def is_compiled(config: Config) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpt1_ds.config import probes
 from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
-from gpt1_ds.config.schema import Config
+from gpt1_ds.config.sections import Config
 from gpt1_ds.config.task import TaskConfig
 
 SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
