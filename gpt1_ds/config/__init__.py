@@ -2,9 +2,8 @@
 
 from gpt1_ds.config.load import find_file, load, load_carried, load_recorded, to_carried_yaml, to_yaml
 from gpt1_ds.config.model import ModelConfig
-from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.sections import Config, with_vocabulary
-from gpt1_ds.config.task import ColumnsConfig, TaskConfig
+from gpt1_ds.config.task import ColumnsConfig, ProbeConfig, TaskConfig
 from gpt1_ds.config.validate import world_problems
 
 __all__ = [

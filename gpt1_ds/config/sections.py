@@ -11,9 +11,8 @@ from typing import Literal
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig, RowLengths
 from gpt1_ds.config.parallel import ParallelConfig
-from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.slurm import SlurmConfig
-from gpt1_ds.config.task import TaskConfig
+from gpt1_ds.config.task import ProbeConfig, TaskConfig
 
 _NAME = "letters, digits, '.', '_', '-' and '/' only, no '..'"
 EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gpt1_ds.config import probes
+from gpt1_ds.config import task
 from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
 from gpt1_ds.config.sections import Config
@@ -27,7 +27,7 @@ def problems(config: Config) -> Iterator[str]:
     for section in vars(config).values():
         if hasattr(section, "problems"):
             yield from section.problems()
-    yield from probes.problems(config.probes)
+    yield from task.problems(config.probes)
     model, train, parallel = config.model, config.train, config.parallel
     if parallel.tensor > 0 and model.heads % parallel.tensor:
         yield (

@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from gpt1_ds.common.text import parse_count
-from gpt1_ds.config.probes import ProbeConfig
 from gpt1_ds.config.sections import AUTO, DataSource
+from gpt1_ds.config.task import ProbeConfig
 
 NULLS = ("null", "none", "~", "")
 NUMBERS: dict[tuple[str, ...], dict[str, int]] = {("train", "micro_batch"): {"auto": AUTO}}  # that have names

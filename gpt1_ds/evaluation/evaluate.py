@@ -12,7 +12,7 @@ from gpt1_ds.checkpoint.verify import check_size
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
-from gpt1_ds.config.probes import PREFIX
+from gpt1_ds.config.task import PREFIX
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.engine.build import batch_shape, build_engine

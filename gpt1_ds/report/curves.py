@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt1_ds.config.probes import SCALES
+from gpt1_ds.config.task import SCALES
 from gpt1_ds.report.runs import Records, RunStory
 
 AXES = ("step", "tokens", "hours")

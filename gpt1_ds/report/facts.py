@@ -12,7 +12,7 @@ from typing import Any
 from gpt1_ds.architecture.count import training_flops_per_token
 from gpt1_ds.common.text import amount, count, decimals, duration
 from gpt1_ds.config import load
-from gpt1_ds.config.probes import SCALES
+from gpt1_ds.config.task import SCALES
 from gpt1_ds.report.curves import GRAMS, hours
 from gpt1_ds.report.runs import RunStory
 

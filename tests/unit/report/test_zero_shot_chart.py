@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpt1_ds.config.probes import SCALES
+from gpt1_ds.config.task import SCALES
 from gpt1_ds.report import curves, figures
 from gpt1_ds.report.curves import about_probes, normalised
 from gpt1_ds.report.page import write_report
