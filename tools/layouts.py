@@ -200,7 +200,7 @@ def whole_weights(ranks: list[list[tuple[Any, Any, np.ndarray]]]) -> dict[str, n
     """Every parameter at its full size, from all ranks' pieces (parameter info, slice, values)."""
     import torch
 
-    from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
+    from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble
 
     pieces: dict[str, list[tuple[Any, np.ndarray]]] = {}
     shapes = {}

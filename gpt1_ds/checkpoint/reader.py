@@ -14,8 +14,7 @@ from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.external import TensorFacts, safetensors_header
-from gpt1_ds.checkpoint.shard import INDEX, Index, StoredParameter
-from gpt1_ds.checkpoint.slices import Slice, assemble
+from gpt1_ds.checkpoint.shard import INDEX, Index, Slice, StoredParameter, assemble
 from gpt1_ds.checkpoint.verify import is_inside
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.model.names import ParameterInfo

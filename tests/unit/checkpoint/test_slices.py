@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt1_ds.checkpoint.shard import partial_hash
-from gpt1_ds.checkpoint.slices import Geometry, Slice, assemble
+from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, partial_hash
 
 
 def cut(geometry: Geometry, tensor_ranks: int, data_ranks: int) -> list[Slice]:
