@@ -15,8 +15,7 @@ import numpy as np
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.restore import restore
-from gpt1_ds.checkpoint.transfer import has_pooler, transfer
+from gpt1_ds.checkpoint.restore import has_pooler, restore, transfer
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, TrainingError
 from gpt1_ds.common.rundir import RunDir

@@ -18,7 +18,7 @@ from gpt1_ds.architecture.head import NEXT_SENTENCE, HeadSpec
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.transfer import has_pooler
+from gpt1_ds.checkpoint.restore import has_pooler
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model.init import initial_value
