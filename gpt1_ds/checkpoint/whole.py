@@ -1,4 +1,5 @@
-"""A model in one process from parameters at their full shape."""
+"""A model in one process from parameters at their full shape, and what an imported model of sentence-transformers has
+besides its encoder."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.checkpoint import external
+from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.process_groups import connect_alone
@@ -17,6 +20,33 @@ from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.sentence_vector import SentenceVector
+
+KEY = "sentence"  # of the manifest
+WEIGHTS = "sentence.safetensors"
+
+
+def write(folder: Path, vector: SentenceVector) -> dict[str, Any]:
+    """Put the weights into a checkpoint that is being written; the value of KEY for its manifest."""
+    if vector.weights:
+        write_tensors(folder / WEIGHTS, vector.weights)
+    return vector.values
+
+
+def read(folder: Path, facts: dict[str, Any], width: int) -> SentenceVector | None:
+    """What the manifest `facts` of a verified checkpoint describes, if it does. Raises CheckpointError."""
+    if KEY not in facts:
+        return None
+    weights: dict[str, Tensor] = {}
+    if WEIGHTS in facts["files"]:
+        path = external.inside(folder, WEIGHTS)
+        weights = dict(external.read_weights(path, external.safetensors_header(path)))
+    try:
+        vector = SentenceVector.of(facts[KEY], weights)
+        vector.size(width)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{folder}: damaged: its sentence vector is not known here ({error!s:.120})") from None
+    return vector
 
 
 def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:

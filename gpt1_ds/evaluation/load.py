@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpt1_ds.checkpoint import manifest, sentence_vector
+from gpt1_ds.checkpoint import manifest, whole
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_size, verify_files
@@ -53,7 +53,7 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
         raise CheckpointError(f"{folder}: its tokenizer has {tokenizer.vocab_size} ids, its model fewer")
     model = whole_model(config, lambda info: reader.whole("master", info), head)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    task, sentence = task_of(folder, facts), sentence_vector.read(folder, facts, config.model.width)
+    task, sentence = task_of(folder, facts), whole.read(folder, facts, config.model.width)
     return Loaded(model.to(device), tokenizer, config, int(facts["step"]), folder, task, sentence)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint import external, manifest, sentence_vector
+from gpt1_ds.checkpoint import external, manifest, whole
 from gpt1_ds.checkpoint.external import TensorFacts
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
@@ -69,7 +69,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
     check_size(source, facts, model, head)
-    vector = sentence_vector.read(source, facts, model.width) if tuned is None else None
+    vector = whole.read(source, facts, model.width) if tuned is None else None
     if tuned is not None and tuned.head.loss is not None:
         vector = sentence_folder.vector_of(tuned)
     continues = model.kind != "encoder_decoder" and model.mask == "causal" and vector is None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint import sentence_vector
+from gpt1_ds.checkpoint import whole
 from gpt1_ds.checkpoint.manager import Contents, complete
 from gpt1_ds.checkpoint.probe import probe_batch
 from gpt1_ds.checkpoint.shard import write_shard
@@ -108,7 +108,7 @@ def publish(found: Imported, tokenizer_folder: Path, out: Path, provenance: dict
     with published_folder(out) as folder:
         (folder / "state").mkdir()
         if found.sentence is not None:
-            facts[sentence_vector.KEY] = sentence_vector.write(folder, found.sentence)
+            facts[whole.KEY] = whole.write(folder, found.sentence)
         contents = Contents(0, facts, to_carried_yaml(config), tokenizer_folder)
         complete(folder, contents, [write_shard(folder, TENSORS, fragments)])
     return [*found.remarks, *remarks]
