@@ -93,7 +93,7 @@ def make_data(folder: Path, masks: bool = False, sentinels: int = 0) -> Path:
     symbols, and sentence borders; with `sentinels` those that stand for spans.
     """
     from gpt1_ds.data.build import build
-    from gpt1_ds.data.python_docs import documents
+    from gpt1_ds.data.corpus import documents
     from gpt1_ds.data.tokenizers.train import Model, train
 
     if not (folder / "data" / "dataset.json").exists():

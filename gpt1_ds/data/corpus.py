@@ -1,4 +1,7 @@
-"""Where text comes from, and how it is cut into units of work.
+"""Where text comes from, and how it is cut into units of work: files, and the corpus inside every Python.
+
+The language reference's topics and the docstrings of the standard library, read from the source files without running
+them. A few megabytes, the same for one version of Python, no network needed.
 
 An input is a .txt file (one document), a .jsonl file (one document a line), either of them compressed as .gz or .zst,
 a .parquet file (one document a row), a folder of such files, one that `datasets` saved, a dataset on the hub
@@ -9,15 +12,69 @@ a unit, compressed files are read whole.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import hashlib
+import inspect
+import platform
 import re
+import sysconfig
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.sections import EMBEDDED
-from gpt1_ds.data import hub_datasets, python_docs, remote, saved_datasets, tables
+from gpt1_ds.data import hub_datasets, remote, saved_datasets, tables
 from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit, without_secrets
+
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
+SHORTEST = 60  # characters; shorter docstrings say little more than their name
+MOST_CODE = 0.4  # share of lines that are interactive examples; docstrings above it are not prose
+
+
+def documents() -> Iterator[str]:
+    """One text per topic of the language reference, then one per module that has docstrings worth reading."""
+    with contextlib.suppress(ImportError):  # some distributions leave it out
+        from pydoc_data.topics import topics
+
+        yield from (topics[name].strip() + "\n" for name in sorted(topics))
+    for path in source_files():
+        if text := "\n\n".join(_docstrings(path)):
+            yield text + "\n"
+
+
+def identity() -> str:
+    """Names this corpus: the version of Python and the sizes of the files it is read from."""
+    sizes = [(path.name, path.stat().st_size) for path in source_files()]
+    return f"{platform.python_version()}-{hashlib.sha256(repr(sizes).encode()).hexdigest()[:16]}"
+
+
+def source_files() -> list[Path]:
+    """The standard library's modules in the order of their paths, without its tests."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = [path for path in root.rglob("*.py") if not SKIPPED_FOLDERS & set(path.relative_to(root).parts[:-1])]
+    return sorted(found, key=lambda path: path.relative_to(root).parts)
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Docstrings of a file in the order of its lines, cleaned of their indentation."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # a file for another version of Python
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        code = sum(line.startswith((">>>", "...")) for line in lines)
+        if len(text) >= SHORTEST and code <= MOST_CODE * len(lines):
+            yield text
+
 
 UNIT_BYTES = 16 << 20
 WINDOW_BYTES = 1 << 20  # how far a cut looks for a line end before it settles for a space
@@ -48,7 +105,7 @@ def find_inputs(words: Sequence[str | Path], text_key: str = TEXT_KEY) -> list[I
 def _find(word: str, text_key: str) -> Input:
     _check_name(word)
     if word == EMBEDDED:
-        return Input(word, (SourceFile(word, python_docs.identity(), EMBEDDED, "", 0, 0),))
+        return Input(word, (SourceFile(word, identity(), EMBEDDED, "", 0, 0),))
     if word.startswith(hub_datasets.PREFIX):
         return hub_datasets.find(word, text_key)
     if "://" in word:

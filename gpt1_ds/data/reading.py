@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import amount, is_missing
 from gpt1_ds.config.sections import EMBEDDED
-from gpt1_ds.data import hub_datasets, python_docs, tables
+from gpt1_ds.data import corpus, hub_datasets, tables
 from gpt1_ds.data.remote import opened
 from gpt1_ds.data.segments import HubShard, Segment, SourceFile, Unit
 from gpt1_ds.data.unwrap import unwrap, wrap_width
@@ -67,7 +67,7 @@ def say_left_out(what: str, rows: int, text_key: str) -> None:
 def _documents(segment: Segment) -> Iterator[str | None]:
     """The whole documents of a segment of any other kind than .txt; None for a row whose value is missing."""
     if segment.file.format == EMBEDDED:
-        return python_docs.documents()
+        return corpus.documents()
     if isinstance(segment.file, HubShard):
         return hub_datasets.read(segment.file)
     return (_read_jsonl if segment.file.format == ".jsonl" else tables.read_table)(segment)
