@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config.sections import EMBEDDED
-from gpt1_ds.data import hub_datasets, remote, saved_datasets, tables
+from gpt1_ds.data import hub_datasets, remote, tables
 from gpt1_ds.data.segments import TEXT_KEY, Input, Segment, SourceFile, Unit, without_secrets
 
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
@@ -111,8 +111,8 @@ def _find(word: str, text_key: str) -> Input:
     if "://" in word:
         return _find_remote(word, text_key)
     path = Path(word)
-    if path.is_dir() and saved_datasets.is_saved(path):
-        return saved_datasets.find(path, text_key)
+    if path.is_dir() and tables.is_saved(path):
+        return tables.find(path, text_key)
     if path.is_dir():
         below = sorted(child.relative_to(path) for child in path.rglob("*") if _kind(child.name) and child.is_file())
         seen = [name for name in below if not any(part.startswith(".") for part in name.parts)]

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from gpt1_ds.common import deadline
 from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.data.remote import limit_hub_clients
-from gpt1_ds.data.saved_datasets import DEFAULT_SPLIT, arrow_file
 from gpt1_ds.data.segments import HubShard, Input
+from gpt1_ds.data.tables import DEFAULT_SPLIT, arrow_file
 
 T = TypeVar("T")
 PREFIX, FORMAT = "hf:", "hf"
