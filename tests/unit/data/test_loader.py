@@ -8,8 +8,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import load
 from gpt1_ds.data.dataset import Dataset
-from gpt1_ds.data.held_out import HeldOutData
-from gpt1_ds.data.loader import BatchShape, TrainingData
+from gpt1_ds.data.loader import BatchShape, HeldOutData, TrainingData
 from gpt1_ds.data.rows import count_windows
 from gpt1_ds.data.sources import open_data
 

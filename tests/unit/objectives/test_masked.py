@@ -10,8 +10,7 @@ import pytest
 
 from gpt1_ds.architecture.head import NEXT_SENTENCE
 from gpt1_ds.config.objective import ObjectiveConfig
-from gpt1_ds.data.held_out import HeldOutData
-from gpt1_ds.data.loader import BatchShape
+from gpt1_ds.data.loader import BatchShape, HeldOutData
 from gpt1_ds.data.rows import TextRows
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.masked import Masked, MaskedText
