@@ -23,9 +23,8 @@ from gpt1_ds.data.reading import Piece, read_unit
 from gpt1_ds.data.segments import Unit
 from gpt1_ds.data.shards import Int64s, token_dtype
 from gpt1_ds.data.splitter import sentences
-from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.data.tokenizers.base import MOST_LETTERS, Tokenizer, WholeDocumentTokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.whole_document import MOST_LETTERS, WholeDocumentTokenizer
 
 TOKENS, DOCUMENTS, SENTENCES, SUMMARY = "tokens.bin", "documents.bin", "sentences.bin", "part.json"
 FLUSH_TOKENS = 1 << 20

@@ -1,4 +1,5 @@
-"""What every tokenizer can do, and the folder that one lives in.
+"""What every tokenizer can do, the folder that one lives in, and what two kinds have in common: ids that are pieces of
+text, and texts that are read whole.
 
 A tokenizer folder holds the model files and `gpt1_tokenizer.json`: their kind, vocabulary size, special ids and sha256.
 """
@@ -14,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import naming, parse_json, write_atomic
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 METADATA = "gpt1_tokenizer.json"
 FORMAT = 2  # 1: the two kinds and five roles of the first versions; written wherever it can say what there is
@@ -313,3 +318,46 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     target.mkdir(exist_ok=True)
     for name in (METADATA, *read_metadata(source).files):
         write_atomic(target / name, (source / name).read_bytes())
+
+
+class PieceTokenizer(Tokenizer):
+    """`pieces` are the UTF-8 bytes of each id's text, empty for control symbols. A piece holds the space before it."""
+
+    pieces: list[bytes]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """Bytes that are not UTF-8, which only a model can produce, become U+FFFD."""
+        return b"".join(map(self.pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
+
+    def token_bytes(self) -> NDArray[np.int32]:
+        return np.array([len(piece) for piece in self.pieces], dtype=np.int32)
+
+    def begins_word(self) -> NDArray[np.bool_]:
+        """White space and signs begin a word, too; control symbols do."""
+        return np.array([not (piece[:1].isalnum() or piece[:1] >= b"\x80") for piece in self.pieces])
+
+
+MOST_LETTERS = 16 << 20  # of a document
+
+
+class WholeDocumentTokenizer(PieceTokenizer):
+    whole_documents = True
+
+    @abstractmethod
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """int32 [tokens]."""
+
+    def encode_part(self, text: str, previous: str, continues: bool = False) -> NDArray[np.int32]:
+        """The ids that `text` gets after `previous`."""
+        if not previous:
+            return self.encode(text)
+        ids, places = self.encode_with_places(previous + text)
+        return ids[places[:, 1] > len(previous)]
+
+    def encode_sentences(self, sentences: Sequence[str]) -> tuple[NDArray[np.int32], list[int]]:
+        """The ids of the text that the sentences make together, and the token that each sentence with tokens begins
+        at."""
+        ids, places = self.encode_with_places("".join(sentences))
+        borders = np.cumsum([0, *map(len, sentences)])
+        starts = np.searchsorted(places[:, 1], borders[:-1], side="right")
+        return ids, np.unique(starts[starts < len(ids)]).tolist()

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WordCache, ids_as_bytes
-from gpt1_ds.data.tokenizers.pieces import PieceTokenizer
+from gpt1_ds.data.tokenizers.base import Metadata, PieceTokenizer, SpecialIds, WordCache, ids_as_bytes
 
 MODEL = "tokenizer.model"
 CONTROL_SYMBOLS = {"eod": "<eod>", "start": "<start>", "delimiter": "<delimiter>", "extract": "<extract>"}

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import roles, sentencepiece_file
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.whole_document import WholeDocumentTokenizer
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
 
 FILE = "sentencepiece.model"
 _SPACE = "\u2581"

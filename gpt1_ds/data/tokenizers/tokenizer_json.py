@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import native_errors, roles
-from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
+from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
 from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
 from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
-from gpt1_ds.data.tokenizers.whole_document import WholeDocumentTokenizer
 from gpt1_ds.data.tokenizers.word_cutting import words_of
 
 FILE = "tokenizer.json"
