@@ -26,7 +26,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, ModelConfig
-from gpt1_ds.data.tokenizers import library_format, tokenizer_json
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
@@ -153,7 +153,7 @@ def lay_out_vector(files: dict[str, Any], tokenizer: Tokenizer, vector: Sentence
     first, last = ([(names[number], 0) for number in ids] for ids in (vector.first, vector.last))
     symbols = {name: number for number, name in names.items()}
     single = [*first, ("A", 0), *last]
-    contents["post_processor"] = library_format.template(single, [*single, ("B", 0), *last], symbols)
+    contents["post_processor"] = tokenizer_json.template(single, [*single, ("B", 0), *last], symbols)
 
 
 def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> None:
@@ -168,7 +168,7 @@ def lay_out_inputs(files: dict[str, Any], tokenizer: Tokenizer, task: Task) -> N
     first, between, last = ROLES[task.symbols]
     segment = int(task.symbols == "separator")  # of the second text
     begin, middle, end = [(symbol(first), 0), ("A", 0)], [(symbol(role), 0) for role in between], symbol(last)
-    contents["post_processor"] = library_format.template(
+    contents["post_processor"] = tokenizer_json.template(
         [*begin, (end, 0)], [*begin, *middle, ("B", segment), (end, segment)], {name: n for n, name in names.items()}
     )
     settings["padding_side"] = "right"

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import (
     GPT2,
     OPENAI,
@@ -111,8 +111,8 @@ def sentencepiece_json(tokenizer: Tokenizer) -> dict[str, Any]:
     merges = [pair for piece in pieces for pair in _splits(piece) if known.issuperset(pair)]
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
-    return library_format.whole(
-        special, None, split, decoder, library_format.bpe(vocabulary, merges, unk_token=UNKNOWN, byte_fallback=True)
+    return tokenizer_json.whole(
+        special, None, split, decoder, tokenizer_json.bpe(vocabulary, merges, unk_token=UNKNOWN, byte_fallback=True)
     )
 
 
@@ -125,7 +125,7 @@ def unigram_json(tokenizer: Tokenizer) -> dict[str, Any]:
     split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
     decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     model = {"type": "Unigram", "unk_id": tokenizer.unknown_id, "vocab": tokenizer.scored, "byte_fallback": True}
-    return library_format.whole(special, None, split, decoder, model, library_format.ended(special, tokenizer.eod_id))
+    return tokenizer_json.whole(special, None, split, decoder, model, tokenizer_json.ended(special, tokenizer.eod_id))
 
 
 def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -143,12 +143,12 @@ def openai_json(tokenizer: Tokenizer) -> dict[str, Any]:
     cuts = ((r"\n", "Isolated"), (r"[^\S\n]+", "Removed"), (_PUNCTUATION, "Isolated"), (_WORDS, "Isolated"))
     splits = [{"type": "Split", "pattern": {"Regex": cut}, "behavior": how, "invert": False} for cut, how in cuts]
     vocabulary, merges = {**tokenizer.pieces, **special}, list(tokenizer.ranks)
-    return library_format.whole(
+    return tokenizer_json.whole(
         special,
         {"type": "Sequence", "normalizers": normalizers},
         {"type": "Sequence", "pretokenizers": splits},
         {"type": "BPEDecoder", "suffix": END},
-        library_format.bpe(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END),
+        tokenizer_json.bpe(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END),
     )
 
 
@@ -162,7 +162,7 @@ def library_json(tokenizer: Tokenizer) -> dict[str, Any]:
         token["special"] = token["special"] or token["id"] in control
     return {
         **tokenizer.contents,
-        "added_tokens": [*added, *library_format.whole(missing, None, None, None, None)["added_tokens"]],
+        "added_tokens": [*added, *tokenizer_json.whole(missing, None, None, None, None)["added_tokens"]],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.data.tokenizers.gpt2_bpe import ENDOFTEXT, MASK_SYMBOLS, MERGES, TASK_SYMBOLS, VOCABULARY, special_ids
-from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
 
 FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
 

@@ -13,10 +13,9 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
-from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
+from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, TokenizerJson
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -55,13 +54,13 @@ def contents(vocabulary: Mapping[str, int], merges: list[tuple[str, str]], speci
         symbol_of = {number: symbol for symbol, number in symbols.items()}
         first, second = (symbol_of[special_ids.require(role, "the layout")] for role in ("cls", "separator"))
         single = [(first, 0), ("A", 0), (second, 0)]
-        around = library_format.template(single, [*single, (second, 0), ("B", 0), (second, 0)], symbols)
-    return library_format.whole(
+        around = tokenizer_json.template(single, [*single, (second, 0), ("B", 0), (second, 0)], symbols)
+    return tokenizer_json.whole(
         dict(sorted(symbols.items(), key=lambda item: item[1])),
         None,
-        library_format.byte_level(add_prefix_space=False),
-        library_format.byte_level(add_prefix_space=True),
-        library_format.bpe(vocabulary, merges),
+        tokenizer_json.byte_level(add_prefix_space=False),
+        tokenizer_json.byte_level(add_prefix_space=True),
+        tokenizer_json.bpe(vocabulary, merges),
         around,
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import naming, parse_json
-from gpt1_ds.data.tokenizers import native_errors, roles, sentencepiece_model, t5_unigram, tokenizer_json
+from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
 from gpt1_ds.data.tokenizers.tokenizer_json import FILE
 
 CONFIG, MODEL_CONFIG = "tokenizer_config.json", "config.json"
@@ -65,7 +65,7 @@ def convert(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         if model_type:
             _write(copies / MODEL_CONFIG, {"model_type": model_type})
         way_out = f"look at its {CONFIG}, or download it again"
-        with native_errors.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", way_out):
+        with tokenizer_json.quiet_as_line(f"{folder}: transformers cannot read its tokenizer", way_out):
             theirs = transformers.AutoTokenizer.from_pretrained(scratch, trust_remote_code=False, local_files_only=True)
             backend = getattr(theirs, "backend_tokenizer", None)
             symbols = {key: str(value) for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}

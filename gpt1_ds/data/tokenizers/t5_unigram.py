@@ -17,7 +17,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import library_format, sentencepiece_file
+from gpt1_ds.data.tokenizers import sentencepiece_file, tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.sentencepiece_file import CONTROL, NORMAL, UNIGRAM, UNKNOWN
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
@@ -67,7 +67,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
     symbols = dict(sorted((model.symbols | added).items(), key=lambda item: item[1]))
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
     charsmap = base64.b64encode(model.charsmap).decode()
-    return library_format.whole(
+    return tokenizer_json.whole(
         symbols,
         {"type": "Precompiled", "precompiled_charsmap": charsmap} if charsmap else None,
         {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]},
@@ -78,7 +78,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
             "vocab": [*model.pieces, *((symbol, 0.0) for symbol in added)],
             "byte_fallback": False,
         },
-        library_format.ended(symbols, model.symbols[SYMBOLS["eod"]]),
+        tokenizer_json.ended(symbols, model.symbols[SYMBOLS["eod"]]),
     )
 
 

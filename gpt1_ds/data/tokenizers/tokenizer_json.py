@@ -13,9 +13,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+import sys
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +28,121 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import native_errors, roles
+from gpt1_ds.data.tokenizers import roles
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
-from gpt1_ds.data.tokenizers.library_format import BYTE_LETTERS
 from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
 from gpt1_ds.data.tokenizers.word_cutting import words_of
+
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+Placed = Sequence[tuple[str, int]]  # symbols, and texts by the names A and B, each with its segment
+
+
+def _letters_of_bytes() -> dict[int, str]:
+    """Byte -> the character that stands for it (`bytes_to_unicode` of GPT-2's encoder.py)."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {byte: chr(byte) for byte in visible} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+
+
+BYTE_LETTERS = _letters_of_bytes()
+
+
+def whole(
+    special: Mapping[str, int], normalizer: Any, pre_tokenizer: Any, decoder: Any, model: Any, around: Any = None
+) -> dict[str, Any]:
+    """The file's contents. `special` maps each control symbol to its id, `around` is the template of a text."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, "content": symbol, **FLAGS} for symbol, number in special.items()],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": around,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def bpe(vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], **settings: Any) -> dict[str, Any]:
+    """A byte-pair encoding; `settings` are those that differ from the library's own."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        **settings,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
+
+
+def byte_level(add_prefix_space: bool) -> dict[str, Any]:
+    """GPT-2's way to cut a text into words and to write their bytes; as a decoder the way back."""
+    return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": True}
+
+
+def template(single: Placed, pair: Placed, symbols: Mapping[str, int]) -> dict[str, Any]:
+    """The symbols around one text, A, and around two, A and B; each with its segment."""
+
+    def part(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
+
+    used = {name for name, _ in pair if name in symbols}
+    return {
+        "type": "TemplateProcessing",
+        "single": [part(*item) for item in single],
+        "pair": [part(*item) for item in pair],
+        "special_tokens": {name: {"id": name, "ids": [symbols[name]], "tokens": [name]} for name in sorted(used)},
+    }
+
+
+def ended(symbols: Mapping[str, int], eod: int) -> dict[str, Any]:
+    """The template of tokenizers that end every text with the end of a document."""
+    end = next(symbol for symbol, number in symbols.items() if number == eod)
+    return template([("A", 0), (end, 0)], [("A", 0), (end, 0), ("B", 0), (end, 0)], symbols)
+
+
+_STDERR = 2
+_ONE_AT_A_TIME = threading.Lock()  # the standard error belongs to the whole process
+
+
+@contextmanager
+def as_line(what: str, way_out: str) -> Iterator[None]:
+    """Raises DataError, `what` and `way_out` around the first words of it, for whatever the library raises in here."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError, DataError):
+        raise
+    except BaseException as error:
+        raise DataError(f"{what} ({' '.join(str(error).split())[:200]}); {way_out}") from None
+
+
+@contextmanager
+def quiet_as_line(what: str, way_out: str) -> Iterator[None]:
+    """The same for what may panic. What is written to the standard error meanwhile comes after it, unless it fails."""
+    with _ONE_AT_A_TIME, tempfile.TemporaryFile() as held:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+        kept = os.dup(_STDERR)
+        os.dup2(held.fileno(), _STDERR)
+        try:
+            with as_line(what, way_out):
+                yield
+        except DataError:
+            held.truncate(0)
+            raise
+        finally:
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            if held.seek(0, os.SEEK_END):
+                held.seek(0)
+                os.write(_STDERR, held.read())
+
 
 FILE = "tokenizer.json"
 MAX_BYTES = 128 << 20  # of the file; those of 250,000 pieces have 20 MB
@@ -100,7 +214,7 @@ class TokenizerJson(WholeDocumentTokenizer):
 
     def _errors(self) -> AbstractContextManager[None]:
         """What the library cannot encode is one line. The search for a pattern of the file's own may take too long."""
-        guard = native_errors.quiet_as_line if self._may_panic else native_errors.as_line
+        guard = quiet_as_line if self._may_panic else as_line
         return guard(
             f"{self.path}: the library tokenizers cannot encode a text", "leave the text out, or change the file"
         )
@@ -165,7 +279,7 @@ def around(path: Path, contents: Mapping[str, Any]) -> tuple[tuple[int, ...], tu
     """The ids that the library puts before a text and after it. Raises DataError for a file that it cannot read."""
     import tokenizers
 
-    with native_errors.quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
+    with quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
         encoding = tokenizers.Tokenizer.from_str(json.dumps(contents)).encode("a")
         ids, added = encoding.ids, encoding.special_tokens_mask
     first = added.index(0) if 0 in added else len(ids)
@@ -223,7 +337,7 @@ def backend(path: Path, contents: Mapping[str, Any], special_ids: SpecialIds) ->
     """The library's tokenizer, which finds no control symbol in a text and adds none to it."""
     import tokenizers
 
-    with native_errors.quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
+    with quiet_as_line(f"{path}: the library tokenizers cannot read it", _AGAIN):
         made = tokenizers.Tokenizer.from_str(json.dumps(_hidden(contents, special_ids)))
         made.encode_special_tokens = True
         for token in made.encode("A text.", add_special_tokens=False).ids:

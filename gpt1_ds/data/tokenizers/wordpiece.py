@@ -15,7 +15,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import library_format
+from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
@@ -48,13 +48,13 @@ def contents(vocabulary: Mapping[str, int], lower_case: bool) -> dict[str, Any]:
         "max_input_chars_per_word": LONGEST_WORD,
         "vocab": vocabulary,
     }
-    return library_format.whole(
+    return tokenizer_json.whole(
         dict(sorted(symbols.items(), key=lambda item: item[1])),
         normalizer(lower_case),
         {"type": "BertPreTokenizer"},
         {"type": "WordPiece", "prefix": CONTINUES, "cleanup": True},
         model,
-        library_format.template(single, [*single, ("B", 1), ("[SEP]", 1)], symbols),
+        tokenizer_json.template(single, [*single, ("B", 1), ("[SEP]", 1)], symbols),
     )
 
 
