@@ -10,9 +10,9 @@ from pathlib import Path
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.formats import Row, open_table
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
-from gpt1_ds.tasks.tables import Row, open_table
 
 PHENOMENON = {"s-selection": "argument_structure"}  # the paper's tables count its two paradigms there
 KEYS = ("UID", "linguistics_term", "sentence_good", "sentence_bad")

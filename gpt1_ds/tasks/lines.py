@@ -19,10 +19,10 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE, ColumnsConfig
 from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.formats import unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
 from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader
-from gpt1_ds.tasks.tables import unusable
 
 Format = Literal["text", "tsv", "jsonl"]
 ENDINGS: Mapping[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}

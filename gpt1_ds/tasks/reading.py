@@ -14,11 +14,11 @@ from gpt1_ds.config.task import TABLE
 from gpt1_ds.tasks import formats, sentences
 from gpt1_ds.tasks.base import Examples, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
+from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.kinds import Sentences
 from gpt1_ds.tasks.registry import Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, RowReader, naming
-from gpt1_ds.tasks.tables import Table, brief, divided, open_table, open_text
 
 SCORES = (0.0, 5.0)  # of STS-B's pairs
 

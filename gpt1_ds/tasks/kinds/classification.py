@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import ControlAnswers, Kind, Layout, Splits, Task
 from gpt1_ds.tasks.controls import fitted_rules
-from gpt1_ds.tasks.tables import brief
+from gpt1_ds.tasks.formats import brief
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.formats import copa_xml, race_folder
-from gpt1_ds.tasks.tables import Table, open_table
+from gpt1_ds.tasks.formats import Table, copa_xml, open_table, race_folder
 
 
 def table(path: Path, content: str | bytes, **options: str) -> Table:
