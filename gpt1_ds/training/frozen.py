@@ -21,7 +21,7 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.tasks.linear import Texts, linear, text_rows
+from gpt1_ds.tasks.controls import Texts, linear, text_rows
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.submission import FOLDER, write_submission

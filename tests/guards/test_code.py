@@ -37,7 +37,7 @@ WALLS = {
     "wandb": ("tracking/wandb.py",),
     "tensorboard": ("tracking/tensorboard.py",),
     "trackio": ("tracking/trackio.py",),
-    "sklearn": ("tasks/metrics.py", "tasks/controls.py", "tasks/linear.py"),
+    "sklearn": ("tasks/metrics.py", "tasks/controls.py", "tasks/controls.py"),
     "datasets": ("tasks/formats.py", "data/hub_datasets.py"),
     "torch": (
         *("model/", "engine/", "launcher/", "checkpoint/", "interop/", "monitoring/", "evaluation/"),
