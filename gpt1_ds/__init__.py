@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt1_ds.evaluation.language_model import load as load
-    from gpt1_ds.tracking.frame import read_metrics as read_metrics
+    from gpt1_ds.tracking.record import read_metrics as read_metrics
     from gpt1_ds.training.train import train as train
 
 __version__ = "0.2.0"
@@ -16,7 +16,7 @@ __version__ = "0.2.0"
 _PUBLIC = {
     "load": "gpt1_ds.evaluation.language_model",
     "train": "gpt1_ds.training.train",
-    "read_metrics": "gpt1_ds.tracking.frame",
+    "read_metrics": "gpt1_ds.tracking.record",
 }
 __all__ = ["__version__", "load", "read_metrics", "train"]
 

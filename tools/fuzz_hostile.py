@@ -65,8 +65,13 @@ from gpt1_ds.plan.report import describe  # noqa: E402
 from gpt1_ds.report.page import write_report  # noqa: E402
 from gpt1_ds.slurm import status as job_status  # noqa: E402
 from gpt1_ds.tracking.entries import merge  # noqa: E402
-from gpt1_ds.tracking.frame import read_metrics  # noqa: E402
-from gpt1_ds.tracking.record import EvalRecord, MetricsFile, TaskRecord, TrainRecord  # noqa: E402
+from gpt1_ds.tracking.record import (  # noqa: E402
+    EvalRecord,
+    MetricsFile,
+    TaskRecord,
+    TrainRecord,
+    read_metrics,
+)
 from tools import hostile_inputs as hostile  # noqa: E402
 from tools.families import FAMILIES  # noqa: E402
 from tools.memory import memory_now, memory_peak, reserved  # noqa: E402

@@ -1,16 +1,23 @@
-"""metrics.jsonl: the truth of a run. One JSON object a line, units in the keys, floats never rounded."""
+"""metrics.jsonl and eval.json: the truth of a run. One JSON object a line, units in the keys, floats never rounded; as
+a table for notebooks."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.files import append, write_atomic
 from gpt1_ds.common.log import say
-from gpt1_ds.common.rundir import check_types, read_jsonl
+from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
+
+if TYPE_CHECKING:
+    import pandas
+
 
 OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy")  # not there where they are null
 
@@ -142,3 +149,23 @@ def _line(record: dict[str, Any]) -> str:
         if key not in OPTIONAL or value is not None
     }
     return json.dumps({"kind": finite.pop("kind"), **finite}) + "\n"
+
+
+def read_metrics(run: str | os.PathLike[str]) -> pandas.DataFrame:
+    """A row per line of the run folder's metrics.jsonl, in the order of its writing. `kind` is train, eval or task;
+    a task's scores are columns by their names; what a kind does not have is NaN. Units are those of the file.
+
+    Raises DataError for a folder that is no run folder, UserError where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise UserError("pandas is not installed: pip install 'gpt1-ds[notebooks]'") from None
+    run_dir = RunDir(Path(run))
+    if not run_dir.config.is_file():
+        raise DataError(f"{run}: no such run folder; name one that `gpt1-ds pretrain` or gpt1_ds.train made")
+    rows = []
+    for line in read_records(run_dir.metrics):
+        scores = line.pop("metrics", {})
+        rows.append({**line, **scores})
+    return pandas.DataFrame(rows, columns=None if rows else ["kind", "step"])
