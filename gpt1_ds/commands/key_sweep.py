@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, configure: Configure, check: Callable[[Conf
 def _fitted(config: Config, world: int) -> Config:
     from gpt1_ds.config import world_problems
     from gpt1_ds.launcher import accelerator
-    from gpt1_ds.tracking.libraries import library_problems
+    from gpt1_ds.tracking.sinks import library_problems
 
     config = accelerator.fitted(config, world)
     ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])

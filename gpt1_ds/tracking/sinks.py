@@ -9,19 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import gpt1_ds
 from gpt1_ds.common import log
+from gpt1_ds.config import Config
+
+EXTRA = "'gpt1-ds[tracking]'"
+
+
+def library_problems(config: Config) -> Iterator[str]:
+    """One line per tracker that is asked for and not installed."""
+    tracking = config.tracking
+    asked = (("wandb", tracking.wandb, "wandb"), ("tensorboard", tracking.tensorboard, EXTRA))
+    for name, value, package in (*asked, ("trackio", tracking.trackio, EXTRA)):
+        if value not in ("off", False) and importlib.util.find_spec(name) is None:
+            said = f"tracking.{name}={str(value).lower()}"
+            yield f"{said}: {name} is not installed: pip install {package}, or leave the key out"
+
 
 GONE = "{} is off for the rest of this run ({}); metrics.jsonl has everything"  # (tracker, why)
 MESSAGES_KEPT = 10_000  # that the tracker has not taken yet; with more than that it is given up

@@ -32,7 +32,7 @@ from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.text import encode_answers, source_limit
-from gpt1_ds.tracking.libraries import library_problems
+from gpt1_ds.tracking.sinks import library_problems
 from gpt1_ds.training import beginning, resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
 from gpt1_ds.training.configuration import check_task, finetuning_steps

@@ -11,8 +11,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.tracking.libraries import library_problems
-from gpt1_ds.tracking.sinks import values_of
+from gpt1_ds.tracking.sinks import library_problems, values_of
 from gpt1_ds.tracking.wandb_run import as_trial, run_id, start
 
 
