@@ -11,7 +11,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.tracking.record import EvalRecord
 from gpt1_ds.training.batches import ends_alone
 from gpt1_ds.training.saver import Saver
-from gpt1_ds.training.spikes import divergence
+from gpt1_ds.training.spike_policy import divergence
 from gpt1_ds.training.state import Best, TrainingState
 from gpt1_ds.training.workload import Record, Workload
 

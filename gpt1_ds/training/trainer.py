@@ -12,7 +12,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import SET_UP
-from gpt1_ds.training import schedule, spikes
+from gpt1_ds.training import schedule, spike_policy
 from gpt1_ds.training.batches import Batches, StepBatch
 from gpt1_ds.training.evaluator import Evaluator
 from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
@@ -75,7 +75,7 @@ class Trainer:
         """Count the step, and log and compare when it is time."""
         self.state = replace(self.state, step=step, tokens=self.state.tokens + batch.tokens)
         if not decision.bad:
-            window = spikes.extended(self.config.guard, self.state.window, result.loss, result.grad_norm)
+            window = spike_policy.extended(self.config.guard, self.state.window, result.loss, result.grad_norm)
             self.state = replace(self.state, window=window)
             self.spike_policy.accept(step)
         self.log.count(step, batch.tokens)

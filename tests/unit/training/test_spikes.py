@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from gpt1_ds.config.sections import GuardConfig
-from gpt1_ds.training.spikes import Window, divergence, extended, spike
+from gpt1_ds.training.spike_policy import Window, divergence, extended, spike
 from gpt1_ds.training.state import TrainingState
 
 
