@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.data.sources import found_data
     from gpt1_ds.plan import machine
     from gpt1_ds.plan.planning import Planning, usable_bytes
-    from gpt1_ds.training.vocabulary import trained_config
+    from gpt1_ds.training.configuration import trained_config
 
     config = trained_config(load(options.config, options.overrides), options.config, options.overrides)
     _check(options)

@@ -27,7 +27,7 @@ from gpt1_ds.sweep import outcome
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy, load_scaling
 from gpt1_ds.sweep.trial import Trial
 from gpt1_ds.training import resume
-from gpt1_ds.training.vocabulary import trained_config
+from gpt1_ds.training.configuration import trained_config
 
 TRUNK_SAVES = 0.02  # of a trunk's steps: about how much a branch repeats at most
 EVALUATIONS = 10  # of the held-out data in a run

@@ -35,8 +35,7 @@ from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.tracking.sinks import library_problems
 from gpt1_ds.training import beginning, resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
-from gpt1_ds.training.configuration import check_task, finetuning_steps
-from gpt1_ds.training.vocabulary import resolved, task_tokenizer
+from gpt1_ds.training.configuration import check_task, finetuning_steps, resolved, task_tokenizer
 
 
 class Start:

@@ -16,7 +16,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.training import claim
-from gpt1_ds.training.vocabulary import resolved
+from gpt1_ds.training.configuration import resolved
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.config import ModelConfig, load, to_yaml
 from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.launcher import launch
-from gpt1_ds.training import checks, claim, vocabulary
+from gpt1_ds.training import checks, claim, configuration
 from gpt1_ds.training.checks import CHECKS, Start
 from gpt1_ds.training.configuration import pretrain_config
 from tests.helpers import finetuning
@@ -42,7 +42,7 @@ def world(tiny_data: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def saved_run(world: dict[str, Path], *words: str, step: int = 4, data: str = "") -> Path:
     """A run folder with one checkpoint, as if a run with these words had saved it at `step`."""
-    config = vocabulary.resolved(pretrain_config([], [*SHORT, f"data.path={world['data']}", *words]))
+    config = configuration.resolved(pretrain_config([], [*SHORT, f"data.path={world['data']}", *words]))
     run_dir = claim.run_folder(config)
     run_dir.create()
     run_dir.config.write_text(to_yaml(config))
@@ -244,4 +244,4 @@ def test_a_job_of_a_run_that_is_done_leaves_its_outcome(
 def test_a_configuration_is_resolved_as_its_run_saves_it(world: dict[str, Path]) -> None:
     config = load([], [*SHORT, f"data.path={world['data']}"])
     assert config.model.vocab_size is None
-    assert vocabulary.resolved(config).model.vocab_size == 500
+    assert configuration.resolved(config).model.vocab_size == 500
