@@ -1,4 +1,4 @@
-"""Requests to stop or save, and how all ranks come to the same answer at the same step.
+"""How a run ends: requests to stop or save, how all ranks come to the same answer at the same step, and the exit code.
 
 A signal only sets a flag. Files in the run folder are looked at by rank 0. At every step boundary one small reduction
 over all ranks decides, so no rank saves or leaves alone.
@@ -18,11 +18,28 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common import log, stop_signals
-from gpt1_ds.common.errors import TrainingError
+from gpt1_ds.common.errors import EXIT_CONTINUE, TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.training.outcome import HANDOVER, USER
+from gpt1_ds.launcher.launch import STORE_VARIABLE
+
+DONE, USER, HANDOVER = "done", "user", "handover"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `done`, `user` (STOP file) or `handover` (saved, to be continued), after `step` steps."""
+
+    reason: str
+    step: int
+
+    @property
+    def exit_code(self) -> int:
+        """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
+        under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
+        return EXIT_CONTINUE if self.reason == HANDOVER and not under_launcher else 0
+
 
 UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
 
