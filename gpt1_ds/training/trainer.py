@@ -14,9 +14,8 @@ from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import SET_UP
 from gpt1_ds.training import schedule, spike_policy
 from gpt1_ds.training.batches import Batches, StepBatch
-from gpt1_ds.training.evaluator import Evaluator
 from gpt1_ds.training.restorer import Restorer
-from gpt1_ds.training.saver import Saver
+from gpt1_ds.training.saver import Evaluator, Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.step_log import StepLog

@@ -148,9 +148,8 @@ def end_at(config: Config, moment: str, step: int) -> int:
     is there, the scores are not.
     """
     from gpt1_ds.training.batches import Batches
-    from gpt1_ds.training.evaluator import Evaluator
     from gpt1_ds.training.finetuning import finetune
-    from gpt1_ds.training.saver import Saver
+    from gpt1_ds.training.saver import Evaluator, Saver
 
     place: Any = {"naming": Saver, "evaluation": Evaluator}[moment]
     name = {"naming": "_name_best", "evaluation": "evaluate"}[moment]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.training.evaluator import Evaluator
+from gpt1_ds.training.saver import Evaluator
 from gpt1_ds.training.state import Best, TrainingState
 
 
