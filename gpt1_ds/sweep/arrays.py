@@ -12,8 +12,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import write_atomic, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import to_yaml
-from gpt1_ds.slurm.request import sbatch_options
-from gpt1_ds.slurm.submit import call, next_place, require_sbatch, scripts
+from gpt1_ds.slurm.submit import call, next_place, require_sbatch, sbatch_options, scripts
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep
 from gpt1_ds.sweep.scaling_trials import ScalingTrial
 

@@ -14,8 +14,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import shipped
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, load
-from gpt1_ds.slurm.request import job_settings, sbatch_options
-from gpt1_ds.slurm.submit import layout_problems
+from gpt1_ds.slurm.submit import job_settings, layout_problems, sbatch_options
 
 PIECES = [
     "$(touch pwned)",
