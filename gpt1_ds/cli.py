@@ -48,7 +48,7 @@ from gpt1_ds.common.errors import (
 from gpt1_ds.common.files import explain
 from gpt1_ds.common.log import say
 from gpt1_ds.common.text import shown
-from gpt1_ds.slurm import faults
+from gpt1_ds.slurm import tries
 
 ABOUT = """Pre-train GPT-1, GPT-2, BERT, RoBERTa or T5 on raw text, fine-tune it on tasks, and use it: the same commands
 on two CPU cores and on a GPU cluster, and the same losses however the model is split over processes."""
@@ -190,7 +190,7 @@ def parser() -> Parser:
 
 
 def _explain(error: UserError | TrainingError, code: int) -> int:
-    faults.leave_word(error)
+    tries.leave_word(error)
     with contextlib.suppress(OSError):  # a job's output may lie on the very disk that is full
         for problem in error.problems if isinstance(error, UserError) else [str(error)]:
             print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)

@@ -17,8 +17,8 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import check as health_check
 from gpt1_ds.slurm import tries
-from gpt1_ds.slurm.faults import Fault, fault_of
-from gpt1_ds.slurm.faults import write as write_fault
+from gpt1_ds.slurm.tries import Fault, fault_of
+from gpt1_ds.slurm.tries import write as write_fault
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config

@@ -11,8 +11,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import decimals
-from gpt1_ds.slurm.faults import read_note
-from gpt1_ds.slurm.tries import newest_step
+from gpt1_ds.slurm.tries import newest_step, read_note
 
 EVENTS = 5  # of the run's latest that are shown
 

@@ -1,4 +1,8 @@
-"""From one job of a run to the next: what was tried, how it ended, and whether it is worth another job.
+"""From one job of a run to the next: what was tried, how it ended, whether it is worth another job, and which faults of
+the world are.
+
+A process leaves word in `slurm/fault-<job>-<task>.json`. One that could not, because the run folder itself is in
+trouble, is spoken for by whoever tries to write there.
 
 `slurm/try-<job>-<restart>.json` is written before a job's ranks start, `slurm/outcome-<job>.json` by rank 0 when they
 stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault of the world (faults.py).
@@ -6,6 +10,8 @@ stop in an orderly way. What ended without an outcome was killed, crashed, or me
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from collections.abc import Iterable
@@ -16,11 +22,72 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint.manifest import step_of
-from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE
-from gpt1_ds.common.files import discard, write_json
-from gpt1_ds.common.rundir import RunDir, read_jsonl
-from gpt1_ds.slurm import faults
-from gpt1_ds.slurm.faults import Fault, read_note
+from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, EXIT_USAGE, NodeError, TrainingError, UserError
+from gpt1_ds.common.files import discard, explain, write_atomic, write_json
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir, read_jsonl
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was in the way, and the nodes that may be the only ones to have it."""
+
+    reason: str
+    hosts: tuple[str, ...] = ()
+
+
+def fault_of(error: UserError | TrainingError | OSError) -> Fault | None:
+    """The fault that an error tells of, or None when it was judged wrong and stays so."""
+    told = explain(error) if isinstance(error, OSError) else error
+    if told is None or not told.passes:
+        return None
+    return Fault(str(told), (told.host,) if isinstance(told, NodeError) else ())
+
+
+def leave_word(error: UserError | TrainingError) -> None:
+    """Write down a fault that ends this process of a job; nothing outside a job, or for other errors."""
+    folder, fault = os.environ.get(RUN_VARIABLE), fault_of(error)
+    if not folder or fault is None:
+        return
+    write(RunDir(Path(folder)), os.environ.get("SLURM_PROCID", "0"), fault)
+
+
+def write(run_dir: RunDir, task: str, fault: Fault) -> None:
+    with contextlib.suppress(OSError):  # `find` will meet the same
+        write_json(
+            run_dir.fault(os.environ.get("SLURM_JOB_ID", ""), task), {"reason": fault.reason, "hosts": fault.hosts}
+        )
+
+
+def forget(run_dir: RunDir, job: str) -> None:
+    """Remove what an earlier try of this job said."""
+    for path in run_dir.slurm.glob(run_dir.fault(job, "*").name):
+        path.unlink(missing_ok=True)
+
+
+def find(run_dir: RunDir, job: str) -> Fault | None:
+    """The fault that ended a job: what its processes said, or what this process meets in the run folder."""
+    notes = [read_note(path) for path in sorted(run_dir.slurm.glob(run_dir.fault(job, "*").name))]
+    said = [note for note in notes if "reason" in note]
+    if said:
+        hosts = dict.fromkeys(str(host) for note in said for host in note.get("hosts", ()))
+        return Fault(str(said[0]["reason"]), tuple(hosts))
+    attempt = run_dir.slurm / "attempt"
+    try:
+        write_atomic(attempt, bytes(4096))
+        attempt.unlink()
+    except OSError as error:
+        return fault_of(error)
+    return None
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a job's process wrote down; nothing where the file is missing or torn."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
 
 LONGEST_PAUSE = 3600  # seconds
 
@@ -59,7 +126,7 @@ def begin(run_dir: RunDir, job: str, restart: str) -> None:
     """Note that a job begins, and at which step. What there is under its number is of an earlier try."""
     run_dir.outcome(job).unlink(missing_ok=True)
     discard(run_dir.job_stop(job))
-    faults.forget(run_dir, job)
+    forget(run_dir, job)
     note = {"job": job, "restart": int(restart or 0), "step": newest_step(run_dir), "host": os.uname().nodename}
     write_json(run_dir.slurm / f"try-{job}-{restart or 0}.json", {**note, "time": round(time.time())})
 
@@ -71,7 +138,7 @@ def end(run_dir: RunDir, job: str, restart: str, status: int, chain: Chain) -> V
     began = note.get("step", 0)
     outcome = read_note(run_dir.outcome(job))
     step = newest_step(run_dir)
-    fault = None if outcome else faults.find(run_dir, job)
+    fault = None if outcome else find(run_dir, job)
     made = len(list(run_dir.slurm.glob("try-*.json")))
     if fault is not None:
         return after_fault(fault, chain if step <= began else replace(chain, faults=0, avoid=()), made)

@@ -13,9 +13,8 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, LockedError, NodeError, UnsavedError, UserError, WorldError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.slurm import faults, tries
-from gpt1_ds.slurm.faults import Fault
-from gpt1_ds.slurm.tries import Chain
+from gpt1_ds.slurm import tries
+from gpt1_ds.slurm.tries import Chain, Fault
 
 
 @pytest.fixture
@@ -105,9 +104,9 @@ def test_a_longer_pause_than_the_longest_is_the_user_s() -> None:
 def test_a_word_of_a_process_is_another_try(
     run_dir: RunDir, error: UserError, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(faults.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv(tries.RUN_VARIABLE, str(run_dir.path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    faults.leave_word(error)
+    tries.leave_word(error)
     verdict = finish(run_dir, 0, None)
     assert (verdict.code, verdict.go_on, verdict.avoid) == (75, True, hosts)
     assert str(error) in verdict.reason
@@ -116,9 +115,9 @@ def test_a_word_of_a_process_is_another_try(
 
 
 def test_what_was_judged_wrong_leaves_no_word(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(faults.RUN_VARIABLE, str(run_dir.path))
+    monkeypatch.setenv(tries.RUN_VARIABLE, str(run_dir.path))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    faults.leave_word(ConfigError("model.layers=0 is too small"))
+    tries.leave_word(ConfigError("model.layers=0 is too small"))
     assert not finish(run_dir, 0, None).go_on
 
 
