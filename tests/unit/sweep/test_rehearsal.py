@@ -6,8 +6,7 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load
-from gpt1_ds.sweep.finetuning_study import STEP, load_study, named_last
-from gpt1_ds.sweep.rehearsal import rehearsed, smaller
+from gpt1_ds.sweep.finetuning_study import STEP, load_study, named_last, rehearsed, smaller
 
 
 def test_the_same_table_of_one_seed() -> None:
