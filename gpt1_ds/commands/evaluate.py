@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
         return launch.start(target, (config, folders, out, tasks, options.limit, options.every), options.nproc)
     if options.sts or options.pooling:
         pairs = _scored_pairs(options, config)
-        target = "gpt1_ds.evaluation.evaluate_sts:evaluate_sts"
+        target = "gpt1_ds.evaluation.embed:evaluate_sts"
         return launch.start(target, (config, folders, out, pairs, options.pooling, options.every), options.nproc)
     if config.task is not None and not config.probes:
         target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"

@@ -78,21 +78,21 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     config = load_carried(checkpoint / "config.yaml", [], [])
     assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [checkpoint], own), 1) == 0
     arguments = (config, [checkpoint], pairs, config.task.sts, None)  # type: ignore[union-attr]
-    assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 2) == 0
+    assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 2) == 0
     for file in (own, pairs):
         (entry,) = of_models(json.loads(file.read_text()))
         assert (entry["task"], entry["split"], entry["step"]) == ("sts", "dev", trained["step"])
         for metric in ("spearman", "pearson"):
             assert entry["metrics"][metric] == pytest.approx(trained["metrics"][metric], abs=1e-3)
     arguments = (config, [checkpoint], pairs, config.task.sts, "words")  # type: ignore[union-attr]
-    assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 1) == 0
     entries = json.loads(pairs.read_text())
     assert [entry["task"] for entry in entries] == ["sts", "sts-words"]
     entries[1]["metrics"]["spearman"] = 2.0
     pairs.write_text(json.dumps(entries))
     for missing, kept in ((True, 2.0), (False, None)):
         arguments = (config, [checkpoint], pairs, config.task.sts, "words", missing)  # type: ignore[union-attr]
-        assert launch.launch("gpt1_ds.evaluation.evaluate_sts:evaluate_sts", arguments, 1) == 0
+        assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 1) == 0
         assert (json.loads(pairs.read_text())[1]["metrics"]["spearman"] == 2.0) == (kept == 2.0)
     entries = json.loads(own.read_text())
     entries[0]["metrics"]["spearman"] = 2.0
