@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else default
     if options.lm_eval is not None or options.limit is not None:
         tasks = _harness_tasks(options)
-        target = "gpt1_ds.evaluation.evaluate_harness:evaluate_harness"
+        target = "gpt1_ds.evaluation.continuations:evaluate_harness"
         return launch.start(target, (config, folders, out, tasks, options.limit, options.every), options.nproc)
     if options.sts or options.pooling:
         pairs = _scored_pairs(options, config)
