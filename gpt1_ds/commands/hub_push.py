@@ -40,18 +40,18 @@ def prepare(options: argparse.Namespace) -> Repository | None:
         return None
     if find_spec("huggingface_hub") is None:
         raise ConfigError("--push-to-hub: huggingface_hub is not installed; pip install 'gpt1-ds[hub]'")
-    from gpt1_ds.interop import hub, hub_card
+    from gpt1_ds.interop import hub
 
     hub.check_name(options.push_to_hub)
     if options.license is not None:
-        hub_card.check_licence(options.license)
+        hub.check_licence(options.license)
     if options.dry_run:
         return None
     if options.license is None:
         options.license = _asked("Licence of the model (an identifier, like apache-2.0): ")
         if not options.license:
             raise ConfigError("--license: is needed to upload; name one, like --license apache-2.0")
-        hub_card.check_licence(options.license)
+        hub.check_licence(options.license)
     return hub.find(options.push_to_hub, options.update)
 
 
@@ -61,16 +61,16 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
     from gpt1_ds.common.files import write_atomic
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.config import load_carried
-    from gpt1_ds.interop import hub_card
+    from gpt1_ds.interop import hub
     from gpt1_ds.tracking.entries import read_entries
 
     facts, run = manifest.read(source), RunDir(source.parent.parent)
     is_run = run.config.exists() and source.parent == run.checkpoints
     entries = [entry for entry in read_entries(run.evaluation) if entry["step"] == facts["step"]] if is_run else []
-    curves = is_run and _draw_curves(run.path, folder / hub_card.CURVES)
+    curves = is_run and _draw_curves(run.path, folder / hub.CURVES)
     config, readme = load_carried(source / "config.yaml"), folder / "README.md"
     name = options.push_to_hub.rpartition("/")[2]
-    text = hub_card.complete(readme.read_text(), name, options.license, facts, config, entries, curves)
+    text = hub.complete(readme.read_text(), name, options.license, facts, config, entries, curves)
     write_atomic(readme, text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpt1_ds.interop import hub_card
+from gpt1_ds.interop import hub
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from gpt1_ds.interop import hub_card
     ],
 )
 def test_paths_are_private(value: Any, private: bool) -> None:
-    assert hub_card._is_private("train", value) == private
+    assert hub._is_private("train", value) == private
