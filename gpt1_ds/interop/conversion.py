@@ -13,8 +13,7 @@ from gpt1_ds.architecture.layer import Parameter
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.sections import RunConfig
-from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.rules import Facts
+from gpt1_ds.interop.families.family import Facts, Family
 from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.names import ParameterInfo
 

@@ -21,8 +21,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST, TABLE, ColumnsConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.settings import Settings
+from gpt1_ds.interop.families.family import Family, Settings
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds import Classification, Regression
 from gpt1_ds.tasks.layouts import ROLES, fitted

@@ -35,10 +35,8 @@ from gpt1_ds.interop import hf_classifier, sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
-from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
-from gpt1_ds.interop.families.rules import Facts
-from gpt1_ds.interop.families.settings import Settings
 from gpt1_ds.interop.hf_classifier import length_limit_of, read_classifier
 from gpt1_ds.interop.hf_config import CONFIG, generation_config, padding_id, their_config
 from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, lay_out_vector, to_their_head

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.config import Config, load
+from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
-from gpt1_ds.interop.families.rules import Facts
 from tools.bench.ours import TINY, initial_weights
 from tools.bench.rows import rate
 from tools.gpu.record import Contact

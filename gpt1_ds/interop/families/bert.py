@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.rules import SAME, THREE, Rule, linear, same
-from gpt1_ds.interop.families.settings import THEIR_ACTIVATION, USUAL, Settings, gelu_alone
+from gpt1_ds.interop.families.family import (
+    SAME,
+    THEIR_ACTIVATION,
+    THREE,
+    USUAL,
+    Family,
+    Rule,
+    Settings,
+    gelu_alone,
+    linear,
+    same,
+)
 
 _SELF = "encoder.layer.*.attention.self"
 ENCODER_RULES = (

@@ -1,4 +1,9 @@
-"""What a model type of transformers is: its classes, its `config.json`, and the names and shapes of its parameters."""
+"""What a model type of transformers is: its classes, its `config.json`, as a stranger may have written it, and the
+names and transforms of its parameters.
+
+D width, N heads, H head width, P parts of a fused matrix, whose rows are [N, P, H] here (architecture/block.py); the
+rows of a gated layer are [F, 2].
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,179 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt1_ds.architecture.head import Kind
+from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.rules import Facts, Rule
-from gpt1_ds.interop.families.settings import Settings
+
+LARGEST = {
+    **{"layers": 1 << 10, "width": 1 << 16, "heads": 1 << 12, "head_width": 1 << 12, "ffn": 1 << 20},
+    **{"context": 1 << 20, "vocab_size": 1 << 24, "pad": 1 << 24},
+}
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+USUAL = {  # of every family but T5
+    **{"kind": "gpt", "head_width": None, "ffn_dropout": 0.0, "attention_scale": "inverse_root"},
+    **{"positions": "learned", "norm_kind": "layer", "biases": True, "tied": True, "logit_scale": "one"},
+}
+THEIR_ACTIVATION = {"gelu_tanh": "gelu_new", "gelu": "gelu"}
+
+
+def gelu_alone(model: ModelConfig) -> Iterator[str]:
+    if model.activation not in THEIR_ACTIVATION:
+        known = " and ".join(THEIR_ACTIVATION)
+        yield f"model.activation={model.activation}: transformers' classes other than T5's know only {known}"
+
+
+class Settings:
+    """The values of a `config.json` of the family `title`. What is missing is what transformers assumes. `differ` says
+    of two names of tensors whether the files beside it have both, and not alike.
+
+    All methods raise CheckpointError with one line that names the file, the key and its value.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        values: dict[str, Any],
+        title: str,
+        differ: Callable[[str, str], bool] = lambda _one, _other: False,
+    ) -> None:
+        self.path, self.values, self.title, self.differ = path, values, title, differ
+
+    def number(self, ours: str, key: str, default: int, *synonyms: str, least: int = 1) -> int:
+        """A whole number from `least` to the largest that `ours` may be."""
+        given = {name: self.values[name] for name in (key, *synonyms) if name in self.values}
+        for name, value in given.items():
+            if type(value) is not int or not least <= value <= LARGEST[ours]:
+                what = f"a whole number from {least} to {LARGEST[ours]}"
+                raise CheckpointError(f"{self.path}: {name} {value!r:.60} is not {what}")
+        if len(set(given.values())) > 1:
+            differ = " and ".join(f"{name} {value}" for name, value in given.items())
+            raise CheckpointError(f"{self.path}: {differ} differ")
+        return next(iter(given.values()), default)
+
+    def real(self, key: str, default: float) -> float:
+        value = self.values.get(key, default)
+        if type(value) not in (int, float) or not abs(value) <= 1e9:
+            raise CheckpointError(f"{self.path}: {key} {value!r:.60} is not a number")
+        return float(value)
+
+    def one_of(self, key: str, *allowed: Any) -> Any:
+        """The value, which must be one of these; the first is what transformers assumes."""
+        value = self.values.get(key, allowed[0])
+        if not any(type(value) is type(known) and value == known for known in allowed):
+            known = f", {allowed[0]}" if len(allowed) == 1 else f"; {' or '.join(map(str, allowed))} is"
+            raise CheckpointError(f"{self.path}: {key} {value!r:.60} is not {self.title}'s{known}")
+        return value
+
+    def switches(self, **wanted: bool) -> None:
+        """Each must be as transformers assumes."""
+        for key, on in wanted.items():
+            if key in self.values and (self.values[key] or False) is not on:
+                is_on, wanted_on = ("on" if value else "off" for value in (self.values[key], on))
+                raise CheckpointError(f"{self.path}: {key} is {is_on}; {self.title}'s is {wanted_on}")
+
+    def activation(self, key: str, default: str) -> Any:
+        return ACTIVATIONS[self.one_of(key, default, *(name for name in ACTIVATIONS if name != default))]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a transform asks of a model: heads, and the rows of their position table before the first position."""
+
+    heads: int
+    first_position: int = 0
+
+
+@dataclass(frozen=True)
+class Transform:
+    """`there` gives one tensor for each of their names; `back` is its inverse, bit for bit."""
+
+    there: Callable[[Tensor, Facts], tuple[Tensor, ...]]
+    back: Callable[[tuple[Tensor, ...], Facts], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Canonical name -> theirs; a `*` in both stands for the number of the block."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    transform: Transform
+
+
+def linear(ours: str, theirs: str | tuple[str, ...], weight: Transform, bias: Transform) -> tuple[Rule, Rule]:
+    """The rules of a matrix and its bias."""
+    names = (theirs,) if isinstance(theirs, str) else theirs
+    matrix = Rule(f"{ours}.weight", tuple(f"{name}.weight" for name in names), weight)
+    return matrix, Rule(f"{ours}.bias", tuple(f"{name}.bias" for name in names), bias)
+
+
+def matrix(ours: str, theirs: str, transform: Transform | None = None) -> Rule:
+    """The rule of a norm or a linear layer without a bias."""
+    return Rule(f"{ours}.weight", (f"{theirs}.weight",), transform or SAME)
+
+
+def same(ours: str, theirs: str) -> tuple[Rule, Rule]:
+    """The rules of a norm or a linear layer that is stored alike."""
+    return linear(ours, theirs, SAME, SAME)
+
+
+def conv1d(ours: str, theirs: str) -> tuple[Rule, Rule]:
+    """The rules of a transformers `Conv1D`, whose matrix is [in, out]; ours is [out, in]."""
+    return linear(ours, theirs, TRANSPOSED, SAME)
+
+
+def _by_part(rows: Tensor, facts: Facts, count: int = 3) -> Tensor:
+    """Rows [N, P, H] as [P, N, H]."""
+    parts: Tensor = rows.unflatten(0, (facts.heads, count, -1))
+    return parts.transpose(0, 1).flatten(0, 2)
+
+
+def _by_head(rows: Tensor, facts: Facts, count: int = 3) -> Tensor:
+    """Rows [P, N, H] as [N, P, H]."""
+    parts: Tensor = rows.unflatten(0, (count, facts.heads, -1))
+    return parts.transpose(0, 1).flatten(0, 2)
+
+
+def _shifted(rows_SD: Tensor, facts: Facts) -> tuple[Tensor, Tensor]:
+    """Positions after rows that no token has, and a table of one segment, which is zero."""
+    unused = rows_SD.new_zeros(facts.first_position, rows_SD.shape[1])
+    return torch.cat([unused, rows_SD]), rows_SD.new_zeros(1, rows_SD.shape[1])
+
+
+def _positions(theirs: tuple[Tensor, ...], facts: Facts) -> Tensor:
+    """Every token has the one segment, so its row is part of the positions."""
+    rows_SD, segment_1D = theirs
+    rows_SD = rows_SD[facts.first_position :]
+    return rows_SD + segment_1D if segment_1D.any() else rows_SD.clone()  # -0.0 + 0.0 would be 0.0
+
+
+SAME = Transform(lambda value, _: (value,), lambda theirs, _: theirs[0])
+TRANSPOSED = Transform(lambda value, _: (value.T,), lambda theirs, _: theirs[0].T)
+QKV = Transform(lambda value, facts: (_by_part(value, facts),), lambda theirs, facts: _by_head(theirs[0], facts))
+QKV_TRANSPOSED = Transform(
+    lambda value, facts: (_by_part(value, facts).T,), lambda theirs, facts: _by_head(theirs[0].T, facts)
+)
+THREE = Transform(
+    lambda value, facts: tuple(_by_part(value, facts).chunk(3)),
+    lambda theirs, facts: _by_head(torch.cat(theirs), facts),
+)
+TWO = Transform(
+    lambda value, facts: tuple(_by_part(value, facts, 2).chunk(2)),
+    lambda theirs, facts: _by_head(torch.cat(theirs), facts, 2),
+)
+PAIRS = Transform(lambda value, _: (value[::2], value[1::2]), lambda theirs, _: torch.stack(theirs, 1).flatten(0, 1))
+TABLES = Transform(
+    lambda value, _: tuple(table.T for table in value), lambda theirs, _: torch.stack([table.T for table in theirs])
+)
+SHIFTED = Transform(_shifted, _positions)
+
 
 _BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import Family
+from gpt1_ds.interop.families.family import SAME, THEIR_ACTIVATION, USUAL, Family, Rule, Settings, gelu_alone, same
 from gpt1_ds.interop.families.openai_gpt import BLOCK_RULES, LEFT_OUT, WHY_LEFT_OUT, sizes, their_dropouts, their_sizes
-from gpt1_ds.interop.families.rules import SAME, Rule, same
-from gpt1_ds.interop.families.settings import THEIR_ACTIVATION, USUAL, Settings, gelu_alone
 
 
 def _read(settings: Settings) -> ModelConfig:

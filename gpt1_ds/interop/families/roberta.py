@@ -11,9 +11,7 @@ from typing import Any
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, one_dropout, sizes, their_sizes
-from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.rules import SAME, SHIFTED, Rule, same
-from gpt1_ds.interop.families.settings import USUAL, Settings
+from gpt1_ds.interop.families.family import SAME, SHIFTED, USUAL, Family, Rule, Settings, same
 
 
 def _first_position(settings: Settings) -> int:

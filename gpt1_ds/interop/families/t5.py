@@ -11,9 +11,7 @@ from typing import Any
 from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.family import Family
-from gpt1_ds.interop.families.rules import PAIRS, SAME, TABLES, THREE, TWO, Rule, matrix
-from gpt1_ds.interop.families.settings import ACTIVATIONS, Settings
+from gpt1_ds.interop.families.family import ACTIVATIONS, PAIRS, SAME, TABLES, THREE, TWO, Family, Rule, Settings, matrix
 
 _DROPOUTS = ("residual_dropout", "embedding_dropout", "attention_dropout", "ffn_dropout")
 _PROJECTIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}

@@ -18,8 +18,8 @@ from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.interop import huggingface, imported
+from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.openai_gpt import FAMILY
-from gpt1_ds.interop.families.rules import Facts
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master, random_weights
 
 Tensors = dict[str, torch.Tensor]
