@@ -1,4 +1,8 @@
-"""Which device ranks compute on. A job that was given GPUs never trains on a CPU unless it says train.device=cpu.
+"""Which device ranks compute on, and where torch's compiler and Triton keep what they make for a GPU, so that it
+outlives a process. A job that was given GPUs never trains on a CPU unless it is told to.
+
+Both write a file beside its place and rename it, so ranks and hosts may share the folder. Both trust what they find
+there (torch unpickles it): the folder is this user's alone.
 
 `prepare` decides before torch is imported, `choose` in every rank. Only `choose` imports torch.
 """
@@ -8,23 +12,57 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.common import gpus
+from gpt1_ds.common import gpus, log
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.common.files import user_cache
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.sections import AUTO
-from gpt1_ds.launcher import compile_cache
 from gpt1_ds.plan.fit import with_micro_batch
 from gpt1_ds.plan.machine import expected
 from gpt1_ds.plan.planning import usable_bytes
 
 if TYPE_CHECKING:
     import torch
+
+
+VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # read when something is compiled
+
+
+def use() -> None:
+    """Name the user's cache in the environment; what is named there already stays. Where nobody can write into that
+    cache or others can, the libraries keep their own choice.
+    """
+    folder = user_cache() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        problem = _problem(folder)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem is not None:
+        log.say(f"{folder}: {problem}; kernels are compiled again where the libraries' own caches are lost")
+        return
+    for variable, name in VARIABLES.items():
+        os.environ.setdefault(variable, str(folder / name))
+
+
+def _problem(folder: Path) -> str | None:
+    """Why what lies in this folder may not be this user's."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return "not a folder"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others can write into it (chmod 700 mends that)"
+    return None if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written"
+
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 DETERMINISTIC = {  # cuBLAS with workspaces of its own; NCCL sums in one order
@@ -61,7 +99,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
     if config.train.deterministic:
         os.environ.update(DETERMINISTIC)
     if promise:
-        compile_cache.use()
+        use()
         for name, value in {**RECORDER, **GRAPHS}.items():
             os.environ.setdefault(name, value)
     if promise and config.parallel.tensor > 1:  # kernels start in the order of their calls: products, then all-reduces

@@ -89,10 +89,10 @@ def apart(function: str, options: Options, *arguments: Any) -> Any:
 
 def asked(function: str, options: Options, *arguments: Any) -> Callable[[], Any]:
     """Runs in the process."""
-    from gpt1_ds.launcher import compile_cache
+    from gpt1_ds.launcher import accelerator
 
     if options.device == "cuda":
-        compile_cache.use()
+        accelerator.use()
     works: dict[str, Any] = {"compiles": _compiles, "checks": _checks, "contender": _contender}
     return partial(works[function], options, *arguments)
 

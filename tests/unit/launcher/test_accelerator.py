@@ -13,7 +13,7 @@ import torch
 from gpt1_ds.common import gpus
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
-from gpt1_ds.launcher import accelerator, compile_cache, launch
+from gpt1_ds.launcher import accelerator, launch
 
 
 @pytest.fixture(autouse=True)
@@ -162,10 +162,10 @@ def test_what_is_compiled_for_a_gpu_is_kept_in_the_users_cache(
 ) -> None:
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in compile_cache.VARIABLES:
+    for name in accelerator.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     accelerator.prepare(load())
-    assert not compile_cache.VARIABLES.keys() & os.environ.keys(), "no GPU is promised here"
+    assert not accelerator.VARIABLES.keys() & os.environ.keys(), "no GPU is promised here"
     os.environ["TRITON_CACHE_DIR"] = "/mine"
     accelerator.prepare(load([], ["train.device=cuda"]))
     folder = tmp_path / "gpt1-ds" / "compiled"
@@ -189,7 +189,7 @@ def test_a_cache_that_others_may_write_is_left_alone(
         folder.symlink_to(tmp_path)
     else:
         folder.touch()
-    compile_cache.use()
+    accelerator.use()
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{folder}: ")
