@@ -29,8 +29,7 @@ from gpt1_ds.engine import master_weights, shared_disk
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.optimizer import MOMENTS
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 
 
 def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gpt1_ds.engine.deepspeed import register
 from gpt1_ds.engine.deepspeed.process import set_timeouts
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
-from gpt1_ds.model.init import initial_value
+from gpt1_ds.model.names import initial_value
 from gpt1_ds.objectives.base import Objective, TextObjective
 from gpt1_ds.objectives.pretraining import pretraining_objective
 

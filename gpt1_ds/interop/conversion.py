@@ -14,8 +14,7 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.interop.families.family import Facts, Family
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -30,8 +30,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.interop.hf_classifier import Classifier
 from gpt1_ds.model import names
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.objectives.sentences import of_head

@@ -7,8 +7,7 @@ import torch
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 
 
 def initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> dict[str, torch.Tensor]:

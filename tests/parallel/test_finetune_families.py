@@ -21,8 +21,7 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.restore import has_pooler
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint, master

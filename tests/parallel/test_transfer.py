@@ -14,8 +14,7 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import imported
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 from tests.helpers import finetuning
 from tests.helpers.foreign import PROVENANCE, make_checkpoint, master, random_weights
 

@@ -53,8 +53,7 @@ def initial_weights(config: Config) -> dict[str, Any]:
     """Canonical name -> fp32 tensor: the weights that `build_engine` draws."""
     from gpt1_ds.architecture.architecture import architecture
     from gpt1_ds.architecture.head import pretraining_head
-    from gpt1_ds.model.init import initial_value
-    from gpt1_ds.model.names import ParameterInfo
+    from gpt1_ds.model.names import ParameterInfo, initial_value
 
     assert config.model.vocab_size is not None, "it is known here"
     parameters = architecture(config.model, config.model.vocab_size, pretraining_head(config)).parameters

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model.init import initial_value
-from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.model.names import ParameterInfo, initial_value
 
 UNITS, WIDTH = 256, 48
 

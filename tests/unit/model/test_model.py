@@ -16,8 +16,8 @@ from gpt1_ds.engine.optimizer import parameter_groups
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.build import DenseModel
-from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.names import initial_value
 from gpt1_ds.objectives.base import row_facts
 from tools.families import FAMILIES
 

@@ -10,8 +10,8 @@ from gpt1_ds.config import load
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
-from gpt1_ds.model.init import initial_value
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.names import initial_value
 from gpt1_ds.objectives.source_target import halves
 from gpt1_ds.plan.stages import stages
 from tools.families import FAMILIES
