@@ -32,10 +32,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gpt1_ds.model.kernels import attention_triton, gelu_triton, residual_norm_triton
 from gpt1_ds.model.kernels import attention_triton as attention
-from gpt1_ds.model.kernels import attention_triton_backward as attention_backward
 from gpt1_ds.model.kernels import cross_entropy_triton as cross_entropy
-from gpt1_ds.model.kernels import gelu_triton, residual_norm_triton
 
 CAPABILITIES = (80, 90, 100)
 REGISTERS = 255  # of a thread at most
@@ -45,9 +44,9 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WIDTHS = (32, 64, 128)
 ATTENTION = {
     "forward": attention.forward_kernel,
-    "query": attention_backward.query_kernel,
-    "key": attention_backward.key_kernel,
-    "bias": attention_backward.bias_kernel,
+    "query": attention_triton.query_kernel,
+    "key": attention_triton.key_kernel,
+    "bias": attention_triton.bias_kernel,
 }
 VISIBLE = {
     "causal": {"CAUSAL": True, "ROWS": False},

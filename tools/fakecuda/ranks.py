@@ -20,7 +20,7 @@ RANKS_PER_NODE = 8
 LIBRARIES = (  # what a rank imports late, three seconds of it
     *("deepspeed.accelerator.cuda_accelerator", "deepspeed.compile.backend", "deepspeed.pipe"),
     *("megatron.core.tensor_parallel", "torch._dynamo", "torch.testing._internal.distributed.fake_pg"),
-    *("gpt1_ds.engine.plain", "gpt1_ds.engine.pipelined", "gpt1_ds.model.kernels.attention_triton_backward"),
+    *("gpt1_ds.engine.plain", "gpt1_ds.engine.pipelined", "gpt1_ds.model.kernels.attention_triton"),
 )
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpt1_ds.model.kernels.attention_tile import keep, mask_key
+from gpt1_ds.model.kernels.attention_triton import keep, mask_key
 from gpt1_ds.model.kernels.inputs import RowDrop
 
 UNSPECIALISED = ("first", "rows", "batch", "limit", "pairs")  # numbers that need no kernel for each kind of value

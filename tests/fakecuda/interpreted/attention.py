@@ -17,7 +17,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from gpt1_ds.model import dropout
 from gpt1_ds.model.kernels import attention_cpu
 from gpt1_ds.model.kernels import attention_triton as attention
-from gpt1_ds.model.kernels.attention_triton_backward import backward
+from gpt1_ds.model.kernels.attention_triton import backward
 from gpt1_ds.model.kernels.inputs import Drop, Scores, attention_results
 from tests.helpers import reference
 
