@@ -12,10 +12,8 @@ import torch.distributed as dist
 
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import GuardConfig
-from gpt1_ds.monitoring import device_progress, heartbeat
-from gpt1_ds.monitoring.device_progress import DeviceProgress
-from gpt1_ds.monitoring.heartbeat import Heartbeat, Presence, Progress
-from gpt1_ds.monitoring.watchdog import HangWatchdog
+from gpt1_ds.monitoring import watchdog
+from gpt1_ds.monitoring.watchdog import DeviceProgress, HangWatchdog, Heartbeat, Presence, Progress
 
 
 class Queue:
@@ -87,24 +85,24 @@ def beat(rank: int, reached: int | None, age: float, written: float = 100.0) -> 
 def test_the_rank_whose_gpu_is_late_is_named() -> None:
     """Its host stopped last: without the event the wrong one would be named."""
     found = [beat(0, 9, 30.0), beat(1, 8, 29.0), beat(2, 9, 30.5)]
-    stalled = heartbeat.stalled_rank(found, 1.0)
+    stalled = watchdog.stalled_rank(found, 1.0)
     assert stalled.presence.rank == 1
-    assert "its GPU has not come to the first collective of step 9" in heartbeat.late_device(found, stalled)
+    assert "its GPU has not come to the first collective of step 9" in watchdog.late_device(found, stalled)
     without = [beat(one.presence.rank, None, one.presence.age) for one in found]
-    assert heartbeat.stalled_rank(without, 1.0).presence.rank == 2
-    assert heartbeat.late_device(without, without[2]) == ""
+    assert watchdog.stalled_rank(without, 1.0).presence.rank == 2
+    assert watchdog.late_device(without, without[2]) == ""
 
 
 def test_where_all_gpus_wait_in_the_collective_the_order_is_as_before() -> None:
     found = [beat(0, 9, 30.0), beat(1, 9, 31.0)]
-    stalled = heartbeat.stalled_rank(found, 1.0)
+    stalled = watchdog.stalled_rank(found, 1.0)
     assert stalled.presence.rank == 1
-    assert heartbeat.late_device(found, stalled) == ""
+    assert watchdog.late_device(found, stalled) == ""
 
 
 def test_a_silent_process_comes_first() -> None:
     found = [beat(0, 8, 30.0), beat(1, 9, 1.0, written=60.0)]
-    assert heartbeat.stalled_rank(found, 1.0).presence.rank == 1
+    assert watchdog.stalled_rank(found, 1.0).presence.rank == 1
 
 
 def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +121,7 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
         found = None
         while time.monotonic() < deadline and (found is None or found.presence.reached != 1):
             time.sleep(0.02)
-            found = heartbeat.read(watchdog.folder, 0)
+            found = watchdog.read(watchdog.folder, 0)
         assert found is not None
         assert found.presence.reached == 1, "not yet at the collective of step 2"
         monkeypatch.setattr(
@@ -136,4 +134,4 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
 
 def test_ranks_on_cpus_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    assert device_progress.of_this_rank() is None
+    assert watchdog.of_this_rank() is None
