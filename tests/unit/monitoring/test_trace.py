@@ -12,9 +12,9 @@ import torch
 from torch.profiler import profile
 
 from gpt1_ds.common.errors import UserError
+from gpt1_ds.monitoring import profiler
 from gpt1_ds.monitoring import profiler as room
-from gpt1_ds.monitoring import trace
-from gpt1_ds.monitoring.trace import Event
+from gpt1_ds.monitoring.profiler import Event
 from gpt1_ds.tracking.phases import Recording, Span
 
 
@@ -48,7 +48,7 @@ def test_spans_and_operators(recorded: tuple[profile, Recording]) -> None:
     assert all(held > 10e6 for held in found.memory)
     (mm,) = [operator for operator in found.operators if operator.name == "aten::mm"]
     assert (mm.calls, mm.shapes, mm.flops) == (2, "32x64  64x16", 2 * 2 * 32 * 64 * 16)
-    outside = next(operator for operator in found.operators if operator.name == trace.OUTSIDE)
+    outside = next(operator for operator in found.operators if operator.name == profiler.OUTSIDE)
     assert outside.seconds >= 0.02, "the pauses"
     total = sum(operator.seconds for operator in found.operators)
     assert total == pytest.approx(sum(step.seconds for step in found.steps), rel=1e-3), "every moment counts once"
@@ -56,7 +56,7 @@ def test_spans_and_operators(recorded: tuple[profile, Recording]) -> None:
 
 def test_a_trace_that_a_browser_opens(recorded: tuple[profile, Recording], tmp_path: Path) -> None:
     path = tmp_path / "rank-0.trace.json.gz"
-    trace.write(recorded[0], path)
+    profiler.write(recorded[0], path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = [event["name"] for event in events]
     assert names.count("forward of micro-batch 0") == 2
@@ -75,7 +75,7 @@ def test_no_space_for_a_trace(
     pages = -(-(tmp_path / "whole.json").stat().st_size // 4096)
     disk = small_disk(f"{4 * (pages - missing)}k")
     with pytest.raises((UserError, OSError), match=r"[Ss]pace"):
-        trace.write(recorded[0], disk / "rank-0.trace.json.gz")
+        profiler.write(recorded[0], disk / "rank-0.trace.json.gz")
     assert not list(disk.iterdir())
 
 
@@ -95,8 +95,8 @@ def test_kernels_count_for_the_phase_that_launched_them() -> None:
         *(kernel("gemm", second, 2 * second, by=1), kernel("mul", 2 * second, 3 * second, by=2)),
         kernel("ncclDevKernel_SendRecv", second, 2 * second, by=1),
     ]
-    assert trace.launched(events, kernels, phases, 0) == [Span("forward", 1.0, 2.0), Span("backward", 2.0, 3.0)]
-    found = {one.name: one.device_seconds for one in trace.operators(events, kernels)}
+    assert profiler.launched(events, kernels, phases, 0) == [Span("forward", 1.0, 2.0), Span("backward", 2.0, 3.0)]
+    found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
     assert found == {"aten::mm": 2.0, "aten::mul": 1.0, "cudaLaunchKernel": 0.0}
 
 
@@ -105,6 +105,6 @@ def test_own_time_is_what_nothing_inside_takes() -> None:
         *(Event("range", 0, 100, is_range=True), Event("outer", 10, 60), Event("inner", 20, 40)),
         *(Event("inner", 40, 50), Event("elsewhere", 45, 95, thread=1), Event("late", 70, 80)),
     ]
-    found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in trace.operators(events, [])}
-    own = {trace.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
+    found = {one.name: (one.calls, round(one.seconds * 1e9)) for one in profiler.operators(events, [])}
+    own = {profiler.OUTSIDE: (1, 40), "outer": (1, 20), "inner": (2, 30), "elsewhere": (1, 50), "late": (1, 10)}
     assert found == own
