@@ -24,7 +24,7 @@ from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.objectives.base import HostBatch
-from gpt1_ds.objectives.sentences import of_head
+from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
 from gpt1_ds.tasks.encoding import encode, length_limit

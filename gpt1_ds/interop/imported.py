@@ -33,7 +33,7 @@ from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.objectives.sentences import of_head
+from gpt1_ds.objectives.supervised import of_head
 
 TENSORS = "state/rank-00000.safetensors"
 VOCABULARY_ROWS = ("tokens.weight", "output.weight", "masked.bias")

@@ -1,7 +1,10 @@
-"""Fine-tuning: a class, a score or a choice read off one token. GPT-1 (section 3.2 of the paper) reads the extract
-token, with the language model's loss on the same text as an auxiliary one; bidirectional models read the first token.
+"""Fine-tuning: a class, a score or a choice read off one token (GPT-1, section 3.2 of the paper, reads the extract
+token, with the language model's loss on the same text as an auxiliary one; bidirectional models read the first
+token); and sentence vectors, where each sequence of an example is a text of its own.
 
 Shapes: E examples of C sequences of T tokens, B = E x C rows, K classes or choices.
+
+Shapes: E examples of C texts of T tokens, B = E x C rows, K classes.
 """
 
 from __future__ import annotations
@@ -63,3 +66,27 @@ class Supervised:
         at_B, spans = self.reads(np.full(C, len(tokens_SB)), np.full(C, (len(tokens_SB) + 1) // 2))
         labels = (labels_SB, weights_SB, at_B, targets_EK, np.ones(1, dtype=np.float32))
         return HostBatch((tokens_SB,), labels, spans)
+
+
+@dataclass(frozen=True)
+class Sentences(Supervised):
+    """Batches are those of any task; a row's length is told to causal models, too, because its states are pooled."""
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        """A group of examples, each text the probe's tokens from another one on, and the shorter the later it is."""
+        head, tokens_T = self.head, probe_tokens(model)[:-1, 0]
+        E, C, K = head.group, head.sequences, max(2, head.outputs)
+        if head.loss == "cosine":
+            K = 1
+        rows = np.arange(E * C)
+        tokens_TB = np.stack([np.roll(tokens_T, row) for row in rows], axis=1)
+        length_B = np.maximum(1, len(tokens_T) - rows % C)
+        weights_TB = np.zeros(tokens_TB.shape, dtype=np.float32)
+        targets_EK = np.full((E, K), 1 / K / (1 + (K == 1)), dtype=np.float32)
+        labels = (tokens_TB, weights_TB, np.zeros_like(length_B), targets_EK, np.full(E, 1 / E, dtype=np.float32))
+        return HostBatch((tokens_TB,), labels, (length_B, length_B))
+
+
+def of_head(head: HeadSpec) -> Supervised:
+    """The objective of a task's head."""
+    return Supervised(head) if head.loss is None else Sentences(head)
