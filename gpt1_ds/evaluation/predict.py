@@ -26,8 +26,8 @@ from gpt1_ds.evaluation.likelihoods import row_scores
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import pair_batch
 from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
-from gpt1_ds.objectives.text_to_text import TextToText
 from gpt1_ds.tasks.base import Example, Task, probabilities
 from gpt1_ds.tasks.batches import build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit

@@ -21,7 +21,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
-from gpt1_ds.objectives.text_to_text import TextToText
+from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.tasks.batches import PADDING_ROW, Batch, build_batch
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.reading import TaskData

@@ -14,7 +14,7 @@ from gpt1_ds.config import TaskConfig, load
 from gpt1_ds.evaluation.likelihoods import row_scores, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.interop import huggingface
-from gpt1_ds.objectives.text_to_text import TextToText
+from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.layouts import fitted

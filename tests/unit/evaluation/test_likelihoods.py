@@ -16,7 +16,7 @@ from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.evaluation.likelihoods import row_scores, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.objectives.text_to_text import TextToText
+from gpt1_ds.objectives.source_target import TextToText
 from tests.helpers.foreign import random_weights
 
 VOCABULARY, PAD = 90, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpt1_ds.objectives.text_to_text import TextToText
+from gpt1_ds.objectives.source_target import TextToText
 
 ANSWERS = [np.array([11, 12, 1]), np.array([13, 1])]
 SOURCES, LENGTHS = np.array([[5, 6, 7, 1], [8, 1, 0, 0]]), np.array([4, 2])
