@@ -24,9 +24,8 @@ from gpt1_ds.common.files import user_cache
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config
 from gpt1_ds.config.sections import AUTO
-from gpt1_ds.plan.fit import with_micro_batch
 from gpt1_ds.plan.machine import expected
-from gpt1_ds.plan.planning import usable_bytes
+from gpt1_ds.plan.planning import usable_bytes, with_micro_batch
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ import pytest
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import load, to_yaml, world_problems
 from gpt1_ds.config.sections import AUTO
-from gpt1_ds.plan.fit import MOST, with_micro_batch
 from gpt1_ds.plan.memory import peak
+from gpt1_ds.plan.planning import MOST, with_micro_batch
 
 GIB = 2**30
 
