@@ -17,8 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpt1_ds.config import Config
-from gpt1_ds.plan.memory import LIVE_LIMIT
-from gpt1_ds.plan.muon_update import Muon
+from gpt1_ds.plan.memory import LIVE_LIMIT, Muon
 from gpt1_ds.plan.stages import Stage
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit

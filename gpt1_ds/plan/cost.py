@@ -29,7 +29,7 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
-from gpt1_ds.plan.muon_update import Muon
+from gpt1_ds.plan.memory import Muon
 from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each

@@ -5,8 +5,7 @@ import pytest
 from gpt1_ds.config import Config, load
 from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import PRESETS, Link
-from gpt1_ds.plan.memory import RankMemory, memory
-from gpt1_ds.plan.muon_update import Muon
+from gpt1_ds.plan.memory import Muon, RankMemory, memory
 from gpt1_ds.plan.stages import stages
 
 WIDTH = 768
