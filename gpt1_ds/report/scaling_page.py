@@ -9,10 +9,19 @@ from pathlib import Path
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, scaling_tables
 from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_cell_figures import bootstrap, downstream, residuals, training_curves
-from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop
+from gpt1_ds.report.scaling_figures import (
+    bootstrap,
+    compute,
+    depth,
+    downstream,
+    fit_and_points,
+    isoflop,
+    learning_rates,
+    repetition,
+    residuals,
+    training_curves,
+)
 from gpt1_ds.report.scaling_results import Study, read
-from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 from gpt1_ds.report.template import render
 
 FIGURES: Mapping[str, tuple[str, Callable[[Study, Sizes], Drawing]]] = {

@@ -11,10 +11,19 @@ import pytest
 
 from gpt1_ds.report import figures
 from gpt1_ds.report.plots import NoDataError, Sizes, alike, log_axis, power, spread, subplots
-from gpt1_ds.report.scaling_cell_figures import bootstrap, residuals, training_curves
-from gpt1_ds.report.scaling_loss_figures import compute, fit_and_points, isoflop, once
+from gpt1_ds.report.scaling_figures import (
+    bootstrap,
+    compute,
+    depth,
+    fit_and_points,
+    isoflop,
+    learning_rates,
+    once,
+    repetition,
+    residuals,
+    training_curves,
+)
 from gpt1_ds.report.scaling_results import Cell, Study, read
-from gpt1_ds.report.scaling_sweep_figures import depth, learning_rates, repetition
 from gpt1_ds.scaling.laws import compute_optimal
 from tests.helpers.laws import law
 from tests.helpers.scaling_study import make_study, predicted

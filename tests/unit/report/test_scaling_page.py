@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.common.errors import DataError, UserError
-from gpt1_ds.report.scaling_loss_figures import once
+from gpt1_ds.report.scaling_figures import once
 from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
 from gpt1_ds.report.scaling_results import Cell, read
 from gpt1_ds.report.scaling_tables import warnings
