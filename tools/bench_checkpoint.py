@@ -46,8 +46,8 @@ class Bench:
     def __init__(self, overrides: list[str], place: Path) -> None:
         from gpt1_ds.checkpoint.manager import CheckpointManager
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups, connect
+        from gpt1_ds.engine.session import keep_freed_blocks
 
         keep_freed_blocks()
         self.config = load(["pretrain/gpt1_117m"], [*BASE, *overrides])

@@ -34,8 +34,8 @@ class Ours:
     def __init__(self, options: argparse.Namespace, place: str) -> None:
         from gpt1_ds.common.rundir import RunDir
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups
+        from gpt1_ds.engine.session import keep_freed_blocks
         from gpt1_ds.tasks.reading import read_task
         from gpt1_ds.training.batches import Batches
         from gpt1_ds.training.configuration import finetune_config

@@ -153,9 +153,8 @@ def train(words: list[str], steps: int, keep: bool) -> dict[str, Any]:
     import torch.distributed as dist
 
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.heap import keep_freed_blocks
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.engine.session import share_cores
+    from gpt1_ds.engine.session import keep_freed_blocks, share_cores
 
     config = load([], words)
     share_cores()

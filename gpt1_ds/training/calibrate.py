@@ -19,10 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.common.memory import available_bytes
-from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.optimizer import AdamW
 from gpt1_ds.engine.process_groups import connect
-from gpt1_ds.engine.session import share_cores
+from gpt1_ds.engine.session import keep_freed_blocks, share_cores
 from gpt1_ds.launcher import launch
 from gpt1_ds.model import dropout
 from gpt1_ds.model.kernels import attention

@@ -20,8 +20,8 @@ from gpt1_ds.common.text import count, duration
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
-from gpt1_ds.engine.heap import Heap
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.engine.session import Heap
 from gpt1_ds.tracking.entries import Entry, read_entries
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import GONE, Ending, Reference, Sink, TensorBoardSink, TrackioSink, WandbLogger

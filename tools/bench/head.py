@@ -20,8 +20,8 @@ from torch import Tensor
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.architecture.layer import padded
-from gpt1_ds.engine.heap import keep_freed_blocks
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.engine.session import keep_freed_blocks
 from gpt1_ds.model.embeddings import TokenEmbedding
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.losses import LanguageLoss

@@ -95,8 +95,8 @@ class Ours:
 
     def __init__(self, config: Config, text: Any, device: str, rate: float = LEARNING_RATE) -> None:
         from gpt1_ds.engine.build import build_engine
-        from gpt1_ds.engine.heap import keep_freed_blocks
         from gpt1_ds.engine.process_groups import ProcessGroups
+        from gpt1_ds.engine.session import keep_freed_blocks
 
         connect(device)
         keep_freed_blocks()

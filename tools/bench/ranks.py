@@ -92,8 +92,8 @@ def trainer(words: list[str], vocabulary: int) -> Callable[..., dict[str, float]
     from gpt1_ds.config import load, with_vocabulary
     from gpt1_ds.data.loader import Rows
     from gpt1_ds.engine.build import batch_shape, build_engine, training_batches
-    from gpt1_ds.engine.heap import keep_freed_blocks
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from gpt1_ds.engine.session import keep_freed_blocks
 
     keep_freed_blocks()
     config = load([], words)

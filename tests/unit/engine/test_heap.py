@@ -7,7 +7,7 @@ import multiprocessing
 import torch
 
 from gpt1_ds.common.memory import resident_bytes
-from gpt1_ds.engine.heap import Heap, keep_freed_blocks
+from gpt1_ds.engine.session import Heap, keep_freed_blocks
 
 MIB = 1 << 20
 
