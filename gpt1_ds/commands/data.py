@@ -113,7 +113,7 @@ def _ngrams_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _ngrams(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.ngrams import write_scores
+    from gpt1_ds.data.verify import write_scores
 
     for score in write_scores(options.folder, options.orders):
         print(

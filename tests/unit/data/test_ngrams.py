@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gpt1_ds.common import log
-from gpt1_ds.data import ngrams
+from gpt1_ds.data import verify
 from gpt1_ds.data.dataset import Dataset
 
 
 def by_counting(train: list[int], held_out: list[int], order: int, vocabulary: int) -> float:
     """Mean negative log-likelihood by dictionaries, recursing as the formula does."""
-    discount = ngrams.DISCOUNT
+    discount = verify.DISCOUNT
     counts = [Counter(tuple(train[i : i + n]) for i in range(len(train) - n + 1)) for n in range(order + 1)]
 
     def probability(history: tuple[int, ...], word: int) -> float:
@@ -33,17 +33,17 @@ def by_counting(train: list[int], held_out: list[int], order: int, vocabulary: i
 
 
 def test_scores_equal_direct_counting(tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngrams, "MAX_TOKENS", 800)
+    monkeypatch.setattr(verify, "MAX_TOKENS", 800)
     dataset = Dataset(tiny_data)
     train = dataset.split("train").read(0, 800).tolist()
     held_out = dataset.split("validation").read(0, 800).tolist()
-    for score in ngrams.scores(tiny_data):
+    for score in verify.scores(tiny_data):
         assert score.loss == pytest.approx(by_counting(train, held_out, score.order, 500), rel=1e-9)
         assert score.perplexity == pytest.approx(np.exp(score.loss))
 
 
 def test_longer_histories_predict_better(tiny_data: Path) -> None:
-    unigram, bigram, trigram = ngrams.scores(tiny_data)
+    unigram, bigram, trigram = verify.scores(tiny_data)
     assert unigram.loss > bigram.loss > trigram.loss
     assert 0 < trigram.bits_per_byte < unigram.bits_per_byte < 8
 
@@ -54,5 +54,5 @@ def test_a_folder_that_keeps_nothing_still_tells(tiny_data: Path, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
         patch.setattr(log, "say", said.append)
-        assert ngrams.write_scores(dataset, 1) == ngrams.scores(tiny_data, 1)
+        assert verify.write_scores(dataset, 1) == verify.scores(tiny_data, 1)
     assert said == [f"{dataset}/ngrams.json: not kept for reports: Is a directory"]
