@@ -20,7 +20,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import accelerator, launch
     from gpt1_ds.plan.report import describe
     from gpt1_ds.report.profile_page import update_profile
-    from gpt1_ds.tracking.wandb_run import as_trial
+    from gpt1_ds.tracking.wandb import as_trial
     from gpt1_ds.training.checks import Start
     from gpt1_ds.training.configuration import pretrain_config
 

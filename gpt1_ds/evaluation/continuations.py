@@ -30,7 +30,7 @@ from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.tasks.frame import Int32s
 from gpt1_ds.tracking.entries import Entry, merge, read_entries
-from gpt1_ds.tracking.wandb_run import show_evaluation
+from gpt1_ds.tracking.wandb import show_evaluation
 
 SENTINEL = "<extra_id_0>"
 NOTHING = np.zeros(0, dtype=np.int32)

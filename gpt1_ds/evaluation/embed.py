@@ -37,7 +37,7 @@ from gpt1_ds.tasks.layouts import ROLES
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import read_scored
 from gpt1_ds.tracking.entries import key_of, merge, read_entries
-from gpt1_ds.tracking.wandb_run import show_evaluation
+from gpt1_ds.tracking.wandb import show_evaluation
 
 Float32s = NDArray[np.float32]
 Pooled = Literal[Pooling, "words"]

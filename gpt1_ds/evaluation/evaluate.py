@@ -25,7 +25,7 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.probe_scores import shown
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
 from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
-from gpt1_ds.tracking.wandb_run import show_evaluation
+from gpt1_ds.tracking.wandb import show_evaluation
 
 HELD_OUT = "held-out"
 MASK_DRAWS, DRAWN_BATCHES = 4, 4  # global batches whose masks are drawn again: how much the loss depends on them

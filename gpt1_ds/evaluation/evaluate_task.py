@@ -28,7 +28,7 @@ from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tracking.entries import CONTROL, key_of, merge, read_entries, write_scores
-from gpt1_ds.tracking.wandb_run import show_evaluation
+from gpt1_ds.tracking.wandb import show_evaluation
 
 
 def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None, missing: bool = False) -> int:

@@ -119,7 +119,7 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
     if tracking.wandb == "off":
         return
     from gpt1_ds.tracking.sinks import Start, WandbLogger
-    from gpt1_ds.tracking.wandb_run import run_id
+    from gpt1_ds.tracking.wandb import run_id
 
     start = Start(
         mode=tracking.wandb,

@@ -1,14 +1,103 @@
-"""Weights & Biases' end of its sink. One W&B run per training run, tokens as the x axis."""
+"""Weights & Biases' end of a sink, the W&B run of a run folder, that of its evaluations, and that which an agent of a
+W&B sweep starts. Tokens are the x axis."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from gpt1_ds.common import log
+from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import write_atomic
+from gpt1_ds.common.log import say
+from gpt1_ds.common.rundir import RunDir, read_jsonl
+from gpt1_ds.config import Config
 from gpt1_ds.tracking import worker
+from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.sinks import Ending, Start, Table, WandbLogger
 from gpt1_ds.tracking.worker import first_line
+
+SWEEP, RUN = "WANDB_SWEEP_ID", "WANDB_RUN_ID"
+
+
+def trial_id() -> str | None:
+    """The W&B id that the agent of a sweep gives to this run; None outside a sweep. Raises ConfigError for one that
+    cannot name a folder.
+    """
+    found = os.environ.get(RUN, "")
+    if not os.environ.get(SWEEP) or not found:
+        return None
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found):
+        raise ConfigError(f"{RUN}={found!r:.80} is no id of a W&B run; start the run with `wandb agent`")
+    return found
+
+
+def as_trial(config: Config) -> Config:
+    """In a sweep every trial has a run folder of its own, `<run.name>/<W&B id>`, so that no two meet in one, and a
+    trial that the agent starts again resumes.
+    """
+    trial = trial_id()
+    if trial is None or config.run.name.rpartition("/")[2] == trial:
+        return config
+    if config.tracking.wandb == "off":
+        say(f"{SWEEP}={os.environ[SWEEP]}: the sweep sees nothing of this run; set tracking.wandb=online")
+    return replace(config, run=replace(config.run, name=f"{config.run.name}/{trial}"))
+
+
+def run_id(run_dir: RunDir) -> str:
+    """Drawn once and kept in the run folder, so it survives restarts, other spellings of the path and moving. A trial
+    of a W&B sweep has the id that its agent gave.
+    """
+    file = run_dir.wandb / "id"
+    if not file.exists():
+        run_dir.wandb.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, (trial_id() or uuid.uuid4().hex[:16]) + "\n")
+    return file.read_text().strip()
+
+
+def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> Start:
+    """How a segment of the run folder begins; `shown` is its configuration in W&B."""
+    tracking, suffix = config.tracking, "-eval" if job_type == "eval" else ""
+    return Start(
+        mode=tracking.wandb,
+        id=run_id(run_dir) + suffix,
+        name=config.run.name + suffix,
+        folder=str(run_dir.path.resolve()),
+        entity=tracking.entity,
+        project=tracking.project,
+        group=tracking.group,
+        tags=tracking.tags,
+        job_type=job_type,
+        config=shown,
+        pid=os.getpid(),
+    )
+
+
+def tables(run_dir: RunDir, entries: Sequence[Entry]) -> dict[str, Table]:
+    """The results and the samples of a run folder."""
+    named = [{**{key: entry[key] for key in ("task", "split", "step")}, **entry["metrics"]} for entry in entries]
+    return {"evaluation": named, "samples": list(read_jsonl(run_dir.path / "samples.jsonl"))}
+
+
+def show_evaluation(config: Config, out: Path | None) -> None:
+    """What `evaluate` wrote to a run's eval.json, and the run's samples, as a W&B run beside that of the training."""
+    run_dir = RunDir(Path() if out is None else out.parent)
+    if config.tracking.wandb == "off" or out is None or not run_dir.config.is_file():
+        return
+    try:
+        logger = WandbLogger(start(config, run_dir, "eval", asdict(config)))
+        entries = read_entries(out)
+        scores = {f"{e['task']}/{e['split']}/{key}": value for e in entries for key, value in e["metrics"].items()}
+        logger.close(Ending(summary=scores, tables=tables(run_dir, entries)))
+    except (OSError, UserError) as error:
+        log.say(f"W&B does not show this evaluation ({error}); {out} has everything")
+
 
 INIT_SECONDS = 20  # for a server to answer
 

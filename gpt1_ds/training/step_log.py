@@ -25,7 +25,7 @@ from gpt1_ds.engine.session import Heap
 from gpt1_ds.tracking.entries import Entry, read_entries
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import GONE, Ending, Reference, Sink, TensorBoardSink, TrackioSink, WandbLogger
-from gpt1_ds.tracking.wandb_run import run_id, start, tables
+from gpt1_ds.tracking.wandb import run_id, start, tables
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Record, Workload

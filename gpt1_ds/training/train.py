@@ -18,7 +18,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.load import names_task
 from gpt1_ds.config.values import as_overrides
 from gpt1_ds.launcher import accelerator, launch, libraries
-from gpt1_ds.tracking.wandb_run import as_trial
+from gpt1_ds.tracking.wandb import as_trial
 from gpt1_ds.training.checks import Start
 from gpt1_ds.training.configuration import finetune_config, pretrain_config
 from gpt1_ds.training.stop import DONE, Outcome

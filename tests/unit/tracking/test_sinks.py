@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
 from gpt1_ds.tracking.sinks import library_problems, values_of
-from gpt1_ds.tracking.wandb_run import as_trial, run_id, start
+from gpt1_ds.tracking.wandb import as_trial, run_id, start
 
 
 def test_a_library_that_is_not_there_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
