@@ -78,7 +78,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
         )
         x, y = table["step" if probes else "tokens"], table[one["key"]]
         beside = crowded and one["table"] == "train" and chart["name"] == "loss"  # in the colour of its held-out curve
-        axes.plot(x, y, label=None if beside else one["label"], color=_colour(one["colour"], crowded), **style)
+        axes.plot(x, y, label=None if beside else one["label"], color=_line_colour(one["colour"], crowded), **style)
     _marks(axes, chart["marks"])
     axes.set_ylabel(chart["title"], fontsize=8)
     axes.set_xlabel("training steps" if probes else "training tokens")
@@ -94,7 +94,7 @@ def _figure(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def _colour(number: int, crowded: bool) -> Any:
+def _line_colour(number: int, crowded: bool) -> Any:
     """The `number`-th of ten colours, or of twenty where there are many curves."""
     from matplotlib import colormaps
 

@@ -46,7 +46,7 @@ def draw(summary: dict[str, Any]) -> list[tuple[str, Any]]:
     }
     drawn = {"timeline": _timeline(summary, ranks), "steps": _steps(summary)}
     if len(ranks) > 1:
-        drawn["ranks"] = _ranks(summary, ranks)
+        drawn["ranks"] = _all_ranks(summary, ranks)
     drawn["memory"] = _memory(ranks)
     return [(CAPTIONS[name].format(**words), figure) for name, figure in drawn.items()]
 
@@ -68,7 +68,7 @@ def _timeline(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
     return _bars(summary, ranks, rows, "milliseconds since the step began")
 
 
-def _ranks(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
+def _all_ranks(summary: dict[str, Any], ranks: Sequence[Rank]) -> Any:
     rows = []
     for rank in ranks:
         means = [fmean(step["phases"].get(name, 0.0) for step in rank["steps"]) for name in summary["phases"]]

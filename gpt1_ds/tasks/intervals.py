@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 
-Float64s = NDArray[np.float64]
+
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 DRAWS = 2000  # of the bootstrap
@@ -35,7 +35,7 @@ def of_shares(shares: Sequence[float], counts: Sequence[int]) -> tuple[float, fl
     return max(0.0, float(mean - below)), min(1.0, float(mean + above))
 
 
-def of_area(values_N: Float64s, gold_N: NDArray[np.int64]) -> tuple[float, float, float] | None:
+def of_area(values_N: NDArray[np.float64], gold_N: NDArray[np.int64]) -> tuple[float, float, float] | None:
     """(area under the ROC curve, low, high) of values that are to be higher where `gold_N` is 1 than where it is 0:
     how often they are, for a pair of both; equals count half. None where all are of one class. Raises DataError when
     scipy is not installed.

@@ -15,7 +15,7 @@ from gpt1_ds.tasks.formats import open_table
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
 
-NAME = "lambada"
+LAMBADA = "lambada"
 FILE = "lambada_test.jsonl"  # OpenAI's, with the case and line breaks of the books
 
 Float64s = NDArray[np.float64]

@@ -21,7 +21,7 @@ from gpt1_ds.data.splitter import sentences
 from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks.base import Example, Examples
 
-NAME = "next_sentence"
+NEXT_SENTENCE = "next_sentence"
 BEFORE = 10  # sentences before a question, at most; as far from it comes no wrong candidate
 LETTERS = range(20, 301)  # of a candidate
 NEAR = 10  # the wrong candidate is one of so many next shorter and next longer ones,
@@ -34,13 +34,13 @@ def read_books(path: Path, limit: int | None = None) -> Examples:
     `path` is one book or a folder of .txt files. The questions of all books come in turn; `limit` takes the first ones.
     Raises DataError for what is not there or no text, and where nothing can be asked.
     """
-    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(NAME, file.name))
+    files = [path] if path.is_file() else sorted(path.glob("*.txt"), key=lambda file: key_of(NEXT_SENTENCE, file.name))
     if not files:
         raise DataError(f"{path}: holds no .txt file; name a book, or the folder that holds books")
     rounds = zip_longest(*map(_questions, files))
     found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
     if not found:
-        raise DataError(f"{path}: nothing can be asked; {NAME} needs books with paragraphs of several sentences")
+        raise DataError(f"{path}: nothing can be asked; {NEXT_SENTENCE} needs books with paragraphs of several sentences")
     return found
 
 
@@ -48,7 +48,7 @@ def _questions(file: Path) -> Iterator[Example]:
     texts = [piece.text for piece in sentences(read_unit(_whole(file), unwrapped=True))]
     inside = [n for n in range(1, len(texts)) if texts[n].startswith(" ") and len(texts[n].strip()) in LETTERS]
     inside.sort(key=lambda number: (len(texts[number]), number))
-    key = key_of(NAME, *texts)
+    key = key_of(NEXT_SENTENCE, *texts)
     for rank in permute(np.arange(len(inside)), len(inside), key).tolist():
         number = inside[rank]
         others = _others(texts, number, inside[max(0, rank - NEAR) : rank + NEAR + 1])

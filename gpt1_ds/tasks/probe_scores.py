@@ -29,7 +29,7 @@ def score(
     `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
     `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest.
     """
-    if probe.name == lambada.NAME:
+    if probe.name == lambada.LAMBADA:
         assert likeliest is not None, "the caller has them"
         return lambada.measured(sums, likeliest)
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])

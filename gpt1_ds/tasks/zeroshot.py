@@ -85,9 +85,9 @@ def read_probe(config: ProbeConfig) -> Probe:
     if config.name == "blimp":
         pairs = blimp.read_pairs(Path(config.path), config.limit)
         return Probe(config.name, "test", pairs, train, config.shown)
-    if config.name == lambada.NAME:
+    if config.name == lambada.LAMBADA:
         return Probe(config.name, "test", lambada.read_passages(Path(config.path), config.limit), train, config.shown)
-    if config.name == next_sentence.NAME:
+    if config.name == next_sentence.NEXT_SENTENCE:
         asked = next_sentence.read_books(Path(config.path), config.limit)
         return Probe(config.name, "test", asked, train, config.shown)
     if config.name in winograd.FILES:
