@@ -30,10 +30,9 @@ from gpt1_ds.evaluation.probes import frame_of
 from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks.base import Examples
-from gpt1_ds.tasks.encoding import length_limit
+from gpt1_ds.tasks.encoding import ROLES, length_limit
 from gpt1_ds.tasks.frame import Frame
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
-from gpt1_ds.tasks.layouts import ROLES
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import read_scored
 from gpt1_ds.tracking.entries import key_of, merge, read_entries

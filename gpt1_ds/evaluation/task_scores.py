@@ -27,8 +27,7 @@ from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
-from gpt1_ds.tasks.encoding import encode, length_limit
-from gpt1_ds.tasks.layouts import fitted
+from gpt1_ds.tasks.encoding import encode, fitted, length_limit
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tracking.record import TaskRecord

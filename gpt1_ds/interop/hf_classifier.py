@@ -23,8 +23,8 @@ from gpt1_ds.config.task import SHORTEST, TABLE, ColumnsConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family, Settings
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.encoding import ROLES, fitted
 from gpt1_ds.tasks.kinds import Classification, Regression
-from gpt1_ds.tasks.layouts import ROLES, fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
 

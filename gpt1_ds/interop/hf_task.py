@@ -10,7 +10,7 @@ GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa'
 LayerNorm ends: `score(g x + b)`. So b moves by the shortest d with W d = bias, and every output is as it should be; the
 rest of the weights stay as they are. Where sequences are added (similarity reads both orders), each has its share.
 
-The tokenizer of such a folder lays inputs out by itself (tasks/layouts.py).
+The tokenizer of such a folder lays inputs out by itself (tasks/encoding.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gpt1_ds.interop.families.family import Family
 from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.encoding import ROLES
 from gpt1_ds.tasks.kinds import from_values
-from gpt1_ds.tasks.layouts import ROLES
 from gpt1_ds.tasks.registry import class_names
 
 TOLERANCE = 1e-6  # of a bias that was moved

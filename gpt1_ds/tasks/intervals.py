@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 
-
 LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 DRAWS = 2000  # of the bootstrap

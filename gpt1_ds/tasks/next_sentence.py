@@ -40,7 +40,9 @@ def read_books(path: Path, limit: int | None = None) -> Examples:
     rounds = zip_longest(*map(_questions, files))
     found = tuple(islice((one for one in chain.from_iterable(rounds) if one is not None), limit))
     if not found:
-        raise DataError(f"{path}: nothing can be asked; {NEXT_SENTENCE} needs books with paragraphs of several sentences")
+        raise DataError(
+            f"{path}: nothing can be asked; {NEXT_SENTENCE} needs books with paragraphs of several sentences"
+        )
     return found
 
 

@@ -67,7 +67,13 @@ def probe_questions(probe: Probe, examples: Sequence[Example], tokenizer: Tokeni
 def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, frame: Frame) -> list[Question]:
     """As `probe_questions`, of the probe of this name."""
     choice = partial(_choice, labels=SPECS[name].labels if name in SPECS else ())
-    kinds = {"cola": _sentence, "sst2": _sentiment, "blimp": _pair, lambada.LAMBADA: _last_word, next_sentence.NEXT_SENTENCE: _next}
+    kinds = {
+        "cola": _sentence,
+        "sst2": _sentiment,
+        "blimp": _pair,
+        lambada.LAMBADA: _last_word,
+        next_sentence.NEXT_SENTENCE: _next,
+    }
     ask = kinds.get(name, _schema if name in winograd.FILES else choice)
     return [ask(example, tokenizer, frame) for example in examples]
 

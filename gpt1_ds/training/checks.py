@@ -28,8 +28,7 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.batches import batches_per_epoch
-from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
-from gpt1_ds.tasks.layouts import fitted
+from gpt1_ds.tasks.encoding import Encoded, encode, fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.tracking.sinks import library_problems

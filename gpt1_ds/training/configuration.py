@@ -20,8 +20,7 @@ from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import read_metadata
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.batches import batches_per_epoch
-from gpt1_ds.tasks.encoding import length_limit
-from gpt1_ds.tasks.layouts import fitted
+from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.training.beginning import model_of

@@ -16,8 +16,7 @@ from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.interop import huggingface
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.encoding import encode
-from gpt1_ds.tasks.layouts import fitted
+from gpt1_ds.tasks.encoding import encode, fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import encode_answers, source

@@ -17,9 +17,8 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig, load
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.tasks.base import Layout, Symbols
-from gpt1_ds.tasks.encoding import Encoded, encode
+from gpt1_ds.tasks.encoding import Encoded, encode, fitted, lay_out
 from gpt1_ds.tasks.kinds import Choice, Classification, Regression
-from gpt1_ds.tasks.layouts import fitted, lay_out
 from gpt1_ds.tasks.reading import TaskData, read_task
 from tests.helpers.words import WordTokenizer
 

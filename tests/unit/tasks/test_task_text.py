@@ -9,8 +9,8 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.encoding import fitted
 from gpt1_ds.tasks.kinds import Regression, from_values
-from gpt1_ds.tasks.layouts import fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
 from gpt1_ds.tasks.text import encode_answers, source, source_limit
