@@ -17,7 +17,7 @@ from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
 from gpt1_ds.tasks.kinds.sentences import STS
-from gpt1_ds.tasks.submission import file_name, read_submission
+from gpt1_ds.tasks.metrics import file_name, read_submission
 
 AVERAGE, TREND = "average", "per doubling"
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided"

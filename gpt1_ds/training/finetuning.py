@@ -28,8 +28,8 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.batches import TrainBatches
+from gpt1_ds.tasks.metrics import FOLDER, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tasks.submission import FOLDER, write_submission
 from gpt1_ds.tracking.entries import write_scores
 from gpt1_ds.tracking.record import TaskRecord
 from gpt1_ds.training.batches import StepBatch

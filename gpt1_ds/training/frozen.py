@@ -22,9 +22,8 @@ from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.tasks.controls import Texts, linear, text_rows
-from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tasks.submission import FOLDER, write_submission
 from gpt1_ds.tracking.entries import merge
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.run_folder import locked_run_dir

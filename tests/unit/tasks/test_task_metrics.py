@@ -12,9 +12,8 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Kind, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.kinds import KINDS, Classification
-from gpt1_ds.tasks.metrics import measure, score
+from gpt1_ds.tasks.metrics import file_name, measure, score, write_submission
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.submission import file_name, write_submission
 from tests.helpers.words import WordTokenizer
 
 GOLD, PREDICTED = np.array([1, 1, 1, 0, 0, 0, 0, 1]), np.array([1, 1, 0, 0, 0, 1, 0, 0])  # 2 TP, 3 TN, 1 FP, 2 FN
