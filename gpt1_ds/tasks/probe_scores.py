@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.tasks import intervals, lambada, metrics
+from gpt1_ds.tasks import intervals, metrics, probe_files
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
@@ -29,9 +29,9 @@ def score(
     `fitted` is the training part of CoLA, whose metrics also hold the threshold (nats) and on how many it was `fitted`.
     `likeliest`, for lambada: 1 for a sequence all of whose scored tokens are the likeliest.
     """
-    if probe.name == lambada.LAMBADA:
+    if probe.name == probe_files.LAMBADA:
         assert likeliest is not None, "the caller has them"
-        return lambada.measured(sums, likeliest)
+        return probe_files.measured(sums, likeliest)
     counts = np.array([count for question in (*asked, *fitted) for count in question.scored])
     values = sums if probe.template else sums / np.maximum(counts, 1)
     if probe.sums_tokens:

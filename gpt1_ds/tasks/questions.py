@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.tasks import lambada, next_sentence, winograd
+from gpt1_ds.tasks import probe_files
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.frame import Frame, Int32s
 from gpt1_ds.tasks.registry import SPECS
@@ -71,10 +71,10 @@ def questions(name: str, examples: Sequence[Example], tokenizer: Tokenizer, fram
         "cola": _sentence,
         "sst2": _sentiment,
         "blimp": _pair,
-        lambada.LAMBADA: _last_word,
-        next_sentence.NEXT_SENTENCE: _next,
+        probe_files.LAMBADA: _last_word,
+        probe_files.NEXT_SENTENCE: _next,
     }
-    ask = kinds.get(name, _schema if name in winograd.FILES else choice)
+    ask = kinds.get(name, _schema if name in probe_files.FILES else choice)
     return [ask(example, tokenizer, frame) for example in examples]
 
 
@@ -131,7 +131,7 @@ def _schema(example: Example, tokenizer: Tokenizer, frame: Frame) -> Question:
     """What lies after the pronoun may be glued to it, like a full stop, so whole sentences are encoded: the tokens
     that come after the candidate in all of them are those after the pronoun.
     """
-    parts = [winograd.substituted(example, candidate) for candidate in example.choices]
+    parts = [probe_files.substituted(example, candidate) for candidate in example.choices]
     wholes = [tokenizer.encode(f"{before}{after}") for before, after in parts]
     after = min(
         len(whole) - _common(whole, tokenizer.encode(before)) for whole, (before, _) in zip(wholes, parts, strict=True)

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import ProbeConfig, TaskConfig
-from gpt1_ds.tasks import blimp, lambada, next_sentence, winograd
+from gpt1_ds.tasks import probe_files
 from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.reading import read_split
@@ -83,15 +83,17 @@ def read_probe(config: ProbeConfig) -> Probe:
     if config.template:
         return _read_template(config)
     if config.name == "blimp":
-        pairs = blimp.read_pairs(Path(config.path), config.limit)
+        pairs = probe_files.read_pairs(Path(config.path), config.limit)
         return Probe(config.name, "test", pairs, train, config.shown)
-    if config.name == lambada.LAMBADA:
-        return Probe(config.name, "test", lambada.read_passages(Path(config.path), config.limit), train, config.shown)
-    if config.name == next_sentence.NEXT_SENTENCE:
-        asked = next_sentence.read_books(Path(config.path), config.limit)
+    if config.name == probe_files.LAMBADA:
+        return Probe(
+            config.name, "test", probe_files.read_passages(Path(config.path), config.limit), train, config.shown
+        )
+    if config.name == probe_files.NEXT_SENTENCE:
+        asked = probe_files.read_books(Path(config.path), config.limit)
         return Probe(config.name, "test", asked, train, config.shown)
-    if config.name in winograd.FILES:
-        split, examples = "test", winograd.read_schemas(config.name, Path(config.path))
+    if config.name in probe_files.FILES:
+        split, examples = "test", probe_files.read_schemas(config.name, Path(config.path))
     else:
         task = TaskConfig(name=config.name, path=config.path)
         alternatives = ["dev", "train"] if SPECS[config.name].choices else ["dev"]

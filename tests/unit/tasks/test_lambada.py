@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.intervals import of_shares
-from gpt1_ds.tasks.lambada import FILE, measured, read_passages
+from gpt1_ds.tasks.probe_files import FILE, measured, read_passages
 from tests.helpers.shared_data import shared_data
 
 

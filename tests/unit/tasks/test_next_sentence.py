@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tasks.next_sentence import BEFORE, read_books
+from gpt1_ds.tasks.probe_files import BEFORE, read_books
 from tests.helpers.shared_data import shared_data
 
 
