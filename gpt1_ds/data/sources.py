@@ -14,10 +14,9 @@ from gpt1_ds.config import Config
 from gpt1_ds.config.sections import EMBEDDED
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import DESCRIPTION, Dataset
-from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.loader import HeldOutData, TrainingData
 from gpt1_ds.data.pairs import VERSIONS, Pairs, too_few_documents
-from gpt1_ds.data.sentence_data import SentenceHeldOut, SentenceTraining, Text
+from gpt1_ds.data.sentence_data import FullSentences, SentenceHeldOut, SentenceTraining, Text
 from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.spans import SpecialTokens
 from gpt1_ds.data.staging import staged

@@ -15,8 +15,8 @@ from gpt1_ds.config import load
 from gpt1_ds.data import parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset, hash_data
-from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.pairs import Pairs
+from gpt1_ds.data.sentence_data import FullSentences
 from gpt1_ds.data.sentences import Sentences
 from gpt1_ds.data.shards import Shard
 from gpt1_ds.data.sources import open_data

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import sentences as sentences_module
-from gpt1_ds.data.full_sentences import FullSentences
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.pairs import VERSIONS, Pairs
 from gpt1_ds.data.rows import TextRows
-from gpt1_ds.data.sentence_data import SentenceHeldOut, SentenceTraining, Text
+from gpt1_ds.data.sentence_data import FullSentences, SentenceHeldOut, SentenceTraining, Text
 from gpt1_ds.data.sentences import Sentences
 from tests.unit.data.sentence_streams import EOD, FIRST, SPECIAL, Documents, books, stream_of
 
