@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.report import profile_figures
+from gpt1_ds.report import profile_page
 from gpt1_ds.report.page import write_report
 from gpt1_ds.report.profile_page import write_profile
 from gpt1_ds.tracking.phases import combine, share_of
@@ -61,11 +61,11 @@ def test_one_rank_on_a_gpu(tmp_path: Path) -> None:
 
 def test_of_many_ranks_some_are_drawn() -> None:
     ranks = [{"rank": number} for number in range(100)]
-    drawn = [rank["rank"] for rank in profile_figures.shown(ranks)]
-    assert len(drawn) == profile_figures.RANKS_SHOWN
+    drawn = [rank["rank"] for rank in profile_page.shown(ranks)]
+    assert len(drawn) == profile_page.RANKS_SHOWN
     assert drawn[0] == 0
     assert drawn[-1] >= 90
-    assert profile_figures.shown(ranks[:3]) == ranks[:3]
+    assert profile_page.shown(ranks[:3]) == ranks[:3]
 
 
 def test_a_section_of_the_report(run: Path) -> None:  # noqa: F811
