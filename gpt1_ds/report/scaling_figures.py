@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpt1_ds.common.text import count
-from gpt1_ds.report import plots
-from gpt1_ds.report.plots import LINES, Drawing, NoDataError, Sizes
+from gpt1_ds.report import figures
+from gpt1_ds.report.figures import LINES, Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_results import Cell, Score, Study
 from gpt1_ds.scaling.isoflop import WIDTH, parabola
 from gpt1_ds.scaling.laws import exponents, frontier, has_frontier, predicted_loss
@@ -64,13 +64,13 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
         how = "read off between the budgets of each size, on straight lines in log C and log loss, never beyond them"
     if not curves:
         raise NoDataError("no compute budget has three sizes, not even between the budgets that were trained")
-    figure, (axes,) = plots.subplots(1)
-    colour = plots.budget_colours(curves)
+    figure, (axes,) = figures.subplots(1)
+    colour = figures.budget_colours(curves)
     edges = 0
     for flops, (n, losses) in curves.items():
         edges += not _draw_parabola(axes, n, losses, colour(flops))
-        axes.plot(n, losses, "o", color=colour(flops), ms=4.5, label=f"C = {plots.power(float(f'{flops:.2g}'))}")
-    plots.finish_loss(axes, plots.SIZE)
+        axes.plot(n, losses, "o", color=colour(flops), ms=4.5, label=f"C = {figures.power(float(f'{flops:.2g}'))}")
+    figures.finish_loss(axes, figures.SIZE)
     text = f"Loss against size at equal training compute ({how}). Star: lowest point of the parabola in log N"
     text += f"; {edges} of {len(curves)} curves have none within the sizes trained." if edges else "."
     text += chosen(study, cells) + (
@@ -82,10 +82,10 @@ def isoflop(study: Study, sizes: Sizes) -> Drawing:
 def _measured(cells: list[Cell]) -> dict[float, Curve]:
     """C -> (N, loss) of at least three sizes; empty where it would be of the smaller part of the cells, by accident."""
     found = groups(cells, lambda cell: cell.flops, WIDTH)
-    found = [(flops, some) for flops, some in found if len(plots.alike(some, lambda cell: cell.n)) >= 3]
+    found = [(flops, some) for flops, some in found if len(figures.alike(some, lambda cell: cell.n)) >= 3]
     if 2 * sum(len(some) for _, some in found) < len(cells):
         return {}
-    return {flops: plots.means(some, lambda cell: cell.n) for flops, some in plots.spread(found, CURVES)}
+    return {flops: figures.means(some, lambda cell: cell.n) for flops, some in figures.spread(found, CURVES)}
 
 
 def _draw_parabola(axes: Axes, n: list[float], losses: list[float], colour: Any) -> bool:
@@ -102,16 +102,16 @@ def _draw_parabola(axes: Axes, n: list[float], losses: list[float], colour: Any)
 
 def _interpolated(cells: list[Cell]) -> dict[float, Curve]:
     """C -> (N, loss) where at least three sizes were trained on both sides of C."""
-    lines = {n: plots.means(some, lambda cell: cell.flops) for n, some in plots.alike(cells, lambda cell: cell.n)}
+    lines = {n: figures.means(some, lambda cell: cell.flops) for n, some in figures.alike(cells, lambda cell: cell.n)}
     lines = {n: line for n, line in lines.items() if len(line[0]) > 1}
     ends = sorted({end for flops, _ in lines.values() for end in flops})
     curves = {}
-    for flops in plots.spread(ends, 40):
+    for flops in figures.spread(ends, 40):
         over = {n: line for n, line in lines.items() if line[0][0] <= flops <= line[0][-1]}
         if len(over) >= 3:
             at = [math.exp(np.interp(math.log(flops), np.log(x), np.log(y))) for x, y in over.values()]
             curves[flops] = (list(over), at)
-    return {flops: curves[flops] for flops in plots.spread(list(curves), 5)}
+    return {flops: curves[flops] for flops in figures.spread(list(curves), 5)}
 
 
 def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
@@ -119,13 +119,13 @@ def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
     law, cells = study.law, once(study)
     if law is None:
         raise NoDataError("no fit.json: `gpt1-ds scaling fit STUDY` has not been run")
-    figure, (left, right) = plots.subplots(2, width=5.6, height=4.0)
-    ns, ds = ([value for value, _ in plots.alike(cells, key)] for key in (lambda x: x.n, lambda x: x.d))
+    figure, (left, right) = figures.subplots(2, width=5.6, height=4.0)
+    ns, ds = ([value for value, _ in figures.alike(cells, key)] for key in (lambda x: x.n, lambda x: x.d))
     levels = ds if len(ds) <= LEVELS + 2 else list(np.geomspace(ds[0], ds[-1], LEVELS))
-    colour = plots.budget_colours(ds)
+    colour = figures.budget_colours(ds)
     for cell in cells:
-        plots.point(left, cell.d, cell.final_loss, sizes(cell.n), cell.held_out)
-        plots.point(right, cell.n, cell.final_loss, colour(cell.d), cell.held_out)
+        figures.point(left, cell.d, cell.final_loss, sizes(cell.n), cell.held_out)
+        figures.point(right, cell.n, cell.final_loss, colour(cell.d), cell.held_out)
     d_ends = np.geomspace(ds[0] / 1.3, ds[-1] * 1.3, 60)
     n_ends = np.geomspace(min(cell.n for cell in cells) / 1.3, max(cell.n for cell in cells) * 1.3, 60)
     for n in ns:
@@ -134,8 +134,8 @@ def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
     for d in levels:
         curve = predicted_loss(law.form, law.values, n_ends, d, d)[0]
         right.plot(n_ends, curve, color=colour(d), linewidth=1, label=f"D = {count(d)}")
-    plots.finish_loss(left, plots.TOKENS)
-    plots.finish_loss(right, plots.SIZE)
+    figures.finish_loss(left, figures.TOKENS)
+    figures.finish_loss(right, figures.SIZE)
     text = "The fitted law (lines) beside the cells (points; open squares: held out, not used by the fit)."
     if levels is not ds:
         text += " Right: curves at evenly spaced D; the points' D lie between them, by colour."
@@ -145,9 +145,9 @@ def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
 def compute(study: Study, sizes: Sizes) -> Drawing:
     """Loss vs compute, the frontier of the fit with its interval, and the held-out points with theirs."""
     cells = once(study)
-    figure, (axes,) = plots.subplots(1, width=7.6, height=4.6)
-    for n, some in plots.alike(cells, lambda cell: cell.n):
-        plots.curve(axes, some, lambda cell: cell.flops, sizes(n), marker="", alpha=0.7)
+    figure, (axes,) = figures.subplots(1, width=7.6, height=4.6)
+    for n, some in figures.alike(cells, lambda cell: cell.n):
+        figures.curve(axes, some, lambda cell: cell.flops, sizes(n), marker="", alpha=0.7)
         fitted = [cell for cell in some if not cell.held_out]
         at, losses = [cell.flops for cell in fitted], [cell.final_loss for cell in fitted]
         axes.plot(at, losses, "o", color=sizes(n), ms=4.5, label=f"N = {count(n)}")
@@ -161,13 +161,13 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
         axes.set_ylim(low * 0.95, high * 1.03)  # a law that knows nothing may lie orders of magnitude below
     else:
         text += " No frontier and no predictions: the study has no fit yet."
-    plots.finish_loss(axes, plots.FLOPS, say=plots.power)
+    figures.finish_loss(axes, figures.FLOPS, say=figures.power)
     return Drawing(figure, text, cells)
 
 
 def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
     for cell in (cell for cell in cells if cell.held_out):
-        plots.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label="held out")
+        figures.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label="held out")
     flops = {cell.cell: cell.flops for cell in study.cells}
     told = [point for point in study.fit.get("held_out") or [] if point.get("interval") and point["cell"] in flops]
     for point in told:
@@ -207,13 +207,13 @@ def depth(study: Study, sizes: Sizes) -> Drawing:
     panels = [cells for cells in (ladder, shaped) if len({cell.layers for cell in cells}) > 1]
     if not panels:
         raise NoDataError("no two finished cells differ in depth, or results.csv does not say how deep they are")
-    figure, places = plots.subplots(len(panels), width=5.6, height=4.0)
+    figure, places = figures.subplots(len(panels), width=5.6, height=4.0)
     text = "Loss against depth."
     for axes, cells in zip(places, panels, strict=True):
         text += _iso_n(axes, cells, sizes) if cells is shaped else _ladder(axes, cells)
-        plots.log_axis(axes.yaxis, plots.plain)
+        figures.log_axis(axes.yaxis, figures.plain)
         axes.set_xticks(sorted({int(cell.layers or 0) for cell in cells}))
-        plots.legend(axes)
+        figures.legend(axes)
     return Drawing(figure, text, [cell for cells in panels for cell in cells])
 
 
@@ -222,35 +222,35 @@ def _layers(cell: Cell) -> float:
 
 
 def _ladder(axes: Axes, cells: list[Cell]) -> str:
-    by_data = plots.alike(cells, lambda cell: cell.d)
+    by_data = figures.alike(cells, lambda cell: cell.d)
     shared = any(len({cell.layers for cell in some}) > 2 for _, some in by_data)
     lines = by_data if shared else groups(cells, lambda cell: cell.flops, WIDTH)
-    colour = plots.budget_colours(value for value, _ in lines)
+    colour = figures.budget_colours(value for value, _ in lines)
     for value, some in lines:
-        label = f"D = {count(value)}" if shared else f"C = {plots.power(float(f'{value:.2g}'))}"
-        plots.curve(axes, some, _layers, colour(value), label=label)
-    plots.finish(axes, "layers (width grows with them)", plots.LOSS, "ladder")
+        label = f"D = {count(value)}" if shared else f"C = {figures.power(float(f'{value:.2g}'))}"
+        figures.curve(axes, some, _layers, colour(value), label=label)
+    figures.finish(axes, "layers (width grows with them)", figures.LOSS, "ladder")
     return f" Ladder: a line per {'token' if shared else 'compute'} budget, the width growing with depth."
 
 
 def _iso_n(axes: Axes, cells: list[Cell], sizes: Sizes) -> str:
     """Cells of one token budget and about one size joined; those of one width dashed."""
-    budgets = [d for d, _ in plots.alike(cells, lambda cell: cell.d)]
+    budgets = [d for d, _ in figures.alike(cells, lambda cell: cell.d)]
     for number, d in enumerate(budgets):
         here = [cell for cell in cells if math.isclose(cell.d, d, rel_tol=0.05)]
         more = f", D = {count(d)}" if len(budgets) > 1 else ""
         for n, some in groups(here, lambda cell: cell.n, SAME_SIZE):
             if len({cell.width for cell in some}) > 1:
                 style = {"linestyle": LINES[number % 4], "linewidth": 1.2, "label": f"N ≈ {count(n)}{more}"}
-                plots.curve(axes, some, _layers, sizes(n), **style)
+                figures.curve(axes, some, _layers, sizes(n), **style)
         fixed = [cell for cell in here if cell.kind == "depth"]
         for width in sorted({cell.width or 0 for cell in fixed}):
             some = [cell for cell in fixed if (cell.width or 0) == width]
             style = {"linestyle": ":", "linewidth": 1.2, "marker": "", "label": f"width {width or '?'}{more}"}
-            plots.curve(axes, some, _layers, "0.5", **style)
+            figures.curve(axes, some, _layers, "0.5", **style)
             for cell in some:
-                plots.point(axes, _layers(cell), cell.final_loss, sizes(cell.n), held_out=False)
-    plots.finish(axes, "layers", plots.LOSS, "depth and shape")
+                figures.point(axes, _layers(cell), cell.final_loss, sizes(cell.n), held_out=False)
+    figures.finish(axes, "layers", figures.LOSS, "depth and shape")
     return (
         f" Depth and shape: iso-N curves join cells of about the same size (within {SAME_SIZE - 1:.0%}) and data, the "
         "width shrinking as depth grows; dotted: the width stays, N grows with depth."
@@ -262,26 +262,26 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
     families = _families((x for x in study.done if x.best_rate), lambda x: (x.n, x.d), lambda x: x.u)
     if not families:
         raise NoDataError("no size was trained on the same number of tokens with different numbers of unique ones")
-    figure, (axes,) = plots.subplots(1, width=6.8)
+    figure, (axes,) = figures.subplots(1, width=6.8)
     for number, ((n, d), cells) in enumerate(sorted(families.items())):
         fresh = max(cell.u for cell in cells)
         base = [cell.final_loss for cell in cells if cell.u == fresh]
         floor = sum(base) / len(base)
-        epochs, losses = plots.means(cells, lambda cell: cell.epochs)
+        epochs, losses = figures.means(cells, lambda cell: cell.epochs)
         excess = [100 * (loss / floor - 1) for loss in losses]
         label = f"N = {count(n)}, D = {count(d)}"
         axes.plot(epochs, excess, color=sizes(n), linestyle=LINES[number % 4], linewidth=1.2, label=label)
         for cell in cells:
-            plots.point(axes, cell.epochs, 100 * (cell.final_loss / floor - 1), sizes(n), held_out=False)
+            figures.point(axes, cell.epochs, 100 * (cell.final_loss / floor - 1), sizes(n), held_out=False)
         if study.law and study.law.form == "repeated":
             fine = np.geomspace(epochs[0], epochs[-1], 41)
             told = predicted_loss("repeated", study.law.values, n, d, np.append(d / fine, fresh))[0]
             curve = 100 * (told[:-1] / told[-1] - 1)
             axes.plot(fine, curve, color="0.4", linewidth=0.9, label="fit")
     axes.axhline(0, color="0.6", linewidth=0.8)
-    plots.log_axis(axes.xaxis, plots.plain)
-    plots.finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
-    plots.legend(axes)
+    figures.log_axis(axes.xaxis, figures.plain)
+    figures.finish(axes, "epochs D / U", "loss above that with most unique tokens (%)")
+    figures.legend(axes)
     text = "What repeating text costs: the same N and D with fewer unique tokens U, relative to the largest U trained."
     return Drawing(figure, text, [cell for cells in families.values() for cell in cells])
 
@@ -293,21 +293,21 @@ def learning_rates(study: Study, sizes: Sizes) -> Drawing:
     families = {key: cells for key, cells in families.items() if any(cell.done for cell in cells)}
     if not families:
         raise NoDataError("no size and budget was trained with more than one learning rate")
-    figure, (axes,) = plots.subplots(1, width=6.8)
+    figure, (axes,) = figures.subplots(1, width=6.8)
     for number, ((n, d, *_), cells) in enumerate(sorted(families.items(), key=lambda family: family[0][:3])):
         done = [cell for cell in cells if cell.done]
         style = {"linewidth": 1.2, "linestyle": LINES[number % 4], "label": f"N = {count(n)}, D = {count(d)}"}
-        plots.curve(axes, done, _rate, sizes(n), **style)
-        loss, rate = min((loss, rate) for rate, loss in zip(*plots.means(done, _rate), strict=True))
+        figures.curve(axes, done, _rate, sizes(n), **style)
+        loss, rate = min((loss, rate) for rate, loss in zip(*figures.means(done, _rate), strict=True))
         axes.plot(rate, loss, "*", color=sizes(n), markersize=14, markeredgecolor="black", zorder=4)
     shown = [cell for cells in families.values() for cell in cells]
     lost = [cell for cell in shown if not cell.done]
     if lost:
-        axes.plot([], [], label="diverged", **{**plots.CROSS, "color": "0.4"})
+        axes.plot([], [], label="diverged", **{**figures.CROSS, "color": "0.4"})
     for row, cell in enumerate(sorted(lost, key=lambda cell: cell.n)):
-        cross = {**plots.CROSS, "color": sizes(cell.n), "label": "_"}
+        cross = {**figures.CROSS, "color": sizes(cell.n), "label": "_"}
         axes.plot(_rate(cell), 0.98 - 0.045 * (row % 6), transform=axes.get_xaxis_transform(), **cross)
-    plots.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
+    figures.finish_loss(axes, "learning rate (highest of the schedule)", say="{:.2g}".format)
     text = "Loss against learning rate; star: the best tried. A star at an end says that the best may lie beyond."
     return Drawing(figure, text + (" Crosses at the top: diverged." if lost else ""), shown)
 
@@ -343,18 +343,18 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
         panels[cell.arm].append(cell)
     for arm in list(panels)[MOST_PANELS:]:
         panels["other arms"] += panels.pop(arm)
-    figure, places = plots.subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
+    figure, places = figures.subplots(len(panels), width=4.0 if len(panels) > 1 else 7.0, height=3.2)
     most = max(POINTS // len(drawn), 10)
     tokens, losses = zip(*(point for curve in drawn.values() for point in curve), strict=True)
     for axes, (arm, cells) in zip(places, panels.items(), strict=True):
         for cell in cells:
-            curve = plots.spread(drawn[cell], most)
+            curve = figures.spread(drawn[cell], most)
             colour = "crimson" if cell.outcome == DIVERGED else sizes(cell.n)
             axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1, alpha=0.8)
             if cell.outcome == DIVERGED:
-                axes.plot(*curve[-1], zorder=5, **plots.CROSS)
+                axes.plot(*curve[-1], zorder=5, **figures.CROSS)
         axes.set(xlim=(min(tokens) / 1.2, max(tokens) * 1.2), ylim=(min(losses) / 1.03, max(losses) * 1.03))
-        plots.finish_loss(axes, "tokens trained on so far", arm, named=False)
+        figures.finish_loss(axes, "tokens trained on so far", arm, named=False)
     sizes.legend(figure, drawn)
     text = "Held-out loss while training, of every cell whose run folder is here, a panel per arm of the study."
     text += " Red, to its last finite value: diverged." if any(cell.outcome == DIVERGED for cell in drawn) else ""
@@ -384,18 +384,18 @@ def downstream(study: Study, sizes: Sizes) -> Drawing:
     if not panels:
         raise NoDataError("no downstream.csv: no task was evaluated on the cells")
     cells = {cell.cell: cell for cell in study.cells}
-    figure, places = plots.subplots(len(panels), width=3.8, height=3.0)
+    figure, places = figures.subplots(len(panels), width=3.8, height=3.0)
     for axes, ((task, metric), scores) in zip(places, panels.items(), strict=True):
         for score in scores:
             cell = cells.get(score.cell)
             colour, held_out = (sizes(cell.n), cell.held_out) if cell else ("0.5", False)
-            plots.point(axes, score.flops, score.value, colour, held_out)
+            figures.point(axes, score.flops, score.value, colour, held_out)
             if score.control is not None:
                 axes.plot(score.flops, score.control, "x", color="0.5", markersize=4, label="control")
         for chance in {score.chance for score in scores if score.chance is not None}:
             axes.axhline(chance, color="C3", linewidth=1, label="chance")
-        plots.log_axis(axes.xaxis, plots.power)
-        plots.finish(axes, plots.FLOPS, metric, task)
+        figures.log_axis(axes.xaxis, figures.power)
+        figures.finish(axes, figures.FLOPS, metric, task)
     known = [cells[score.cell] for score in study.downstream if score.cell in cells]
     sizes.legend(figure, known)
     text = "Scores on tasks against the compute of pre-training, a panel per task."
@@ -414,11 +414,11 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
     if not cells:
         raise NoDataError("no predictions.csv: `gpt1-ds scaling fit STUDY` has not been run")
     named = len(cells) <= NAMED
-    figure, (axes,) = plots.subplots(1, width=max(7.2, 0.19 * len(cells)) if named else 8.0, height=4.0)
+    figure, (axes,) = figures.subplots(1, width=max(7.2, 0.19 * len(cells)) if named else 8.0, height=4.0)
     for place, cell in enumerate(cells):
         error = study.error_percent(cell) or 0.0
         axes.plot([place, place], [0, error], color=sizes(cell.n), linewidth=1)
-        plots.point(axes, place, error, sizes(cell.n), cell.held_out)
+        figures.point(axes, place, error, sizes(cell.n), cell.held_out)
     text = (
         "What the fit predicts against what was measured, per cell in order of compute: (predicted - loss) / loss. "
         "Open squares: held out. "
@@ -435,8 +435,8 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
         text += "No band: no cell was run with several seeds, so nothing says what chance alone does."
     axes.axhline(0, color="0.4", linewidth=0.8)
     axes.margins(x=0.02)
-    plots.finish(axes, "" if named else "cells, by training compute", "predicted against measured loss (%)")
-    ticks = {place: plots.literal(cell.cell) for place, cell in enumerate(cells) if named}
+    figures.finish(axes, "" if named else "cells, by training compute", "predicted against measured loss (%)")
+    ticks = {place: figures.literal(cell.cell) for place, cell in enumerate(cells) if named}
     axes.set_xticks(list(ticks), list(ticks.values()), rotation=90)
     axes.tick_params("x", labelsize=7)
     sizes.legend(figure, cells)
@@ -464,7 +464,7 @@ def bootstrap(study: Study, sizes: Sizes) -> Drawing:
     if panels[:2] == ["alpha", "beta"] and samples["alpha"] != samples["beta"]:
         panels[:2] = ["cloud"]
         text += f"; of the cloud, {DRAWS:,} draws are shown" if len(samples["alpha"]) > DRAWS else ""
-    figure, places = plots.subplots(len(panels), width=4.2, height=3.5)
+    figure, places = figures.subplots(len(panels), width=4.2, height=3.5)
     for axes, panel in zip(places, panels, strict=True):
         if panel == "cloud":
             _cloud(axes, fit, samples)
@@ -475,14 +475,14 @@ def bootstrap(study: Study, sizes: Sizes) -> Drawing:
 
 
 def _cloud(axes: Axes, fit: Mapping[str, Any], samples: dict[str, list[float]]) -> None:
-    pairs = plots.spread(list(zip(samples["alpha"], samples["beta"], strict=True)), DRAWS)
+    pairs = figures.spread(list(zip(samples["alpha"], samples["beta"], strict=True)), DRAWS)
     axes.plot(*zip(*pairs, strict=True), ".", color="steelblue", alpha=0.35, markersize=3, markeredgewidth=0)
     intervals = fit.get("intervals") or {}
     if "alpha" in intervals and "beta" in intervals:
         axes.plot(intervals["alpha"], [fit["beta"]] * 2, color="crimson", linewidth=1.4)
         axes.plot([fit["alpha"]] * 2, intervals["beta"], color="crimson", linewidth=1.4)
     axes.plot(fit["alpha"], fit["beta"], "o", color="crimson", markersize=4.5)
-    plots.finish(axes, "alpha: exponent of N", "beta: exponent of D")
+    figures.finish(axes, "alpha: exponent of N", "beta: exponent of D")
 
 
 def _histogram(axes: Axes, fit: Mapping[str, Any], name: str, drawn: list[float]) -> None:
@@ -492,4 +492,4 @@ def _histogram(axes: Axes, fit: Mapping[str, Any], name: str, drawn: list[float]
     if fit.get(name) is not None:
         axes.axvline(fit[name], color="crimson", linewidth=1.4)
     titles = {"E": "E: irreducible loss (nats per token)", "a": "a: N_opt grows as C to this power"}
-    plots.finish(axes, titles.get(name, name), "draws")
+    figures.finish(axes, titles.get(name, name), "draws")

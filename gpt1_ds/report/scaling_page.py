@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, scaling_tables
-from gpt1_ds.report.plots import Drawing, NoDataError, Sizes
+from gpt1_ds.report.figures import Drawing, NoDataError, Sizes
 from gpt1_ds.report.scaling_figures import (
     bootstrap,
     compute,

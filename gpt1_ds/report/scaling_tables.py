@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.common.text import count, duration
-from gpt1_ds.report.plots import power
+from gpt1_ds.report.figures import power
 from gpt1_ds.report.scaling_results import Cell, Study
 from gpt1_ds.scaling.tables import DONE
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.report import figures
-from gpt1_ds.report.plots import NoDataError, Sizes, alike, log_axis, power, spread, subplots
+from gpt1_ds.report.figures import NoDataError, Sizes, alike, log_axis, power, spread, subplots
 from gpt1_ds.report.scaling_figures import (
     bootstrap,
     compute,
