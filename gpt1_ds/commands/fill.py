@@ -23,7 +23,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.top < 1:
         raise UserError(f"--top {options.top} must be at least 1")
     libraries.load()
-    from gpt1_ds.evaluation.fill import fill
+    from gpt1_ds.evaluation.generate import fill
     from gpt1_ds.evaluation.load import load_checkpoint
 
     for found in fill(load_checkpoint(options.checkpoint), options.passage, options.top):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gpt1_ds.common.errors import ArgumentError
-from gpt1_ds.evaluation.generate import choose
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.generate import Sampling, choose
 
 
 @pytest.mark.parametrize(
