@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import naming
-from gpt1_ds.evaluation.likelihoods import row_scores
 from gpt1_ds.evaluation.load import Loaded
-from gpt1_ds.evaluation.text_scores import pair_batch
+from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised

@@ -16,8 +16,8 @@ from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.likelihoods import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame, sentinel_frame

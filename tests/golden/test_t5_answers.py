@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from gpt1_ds.config import TaskConfig, load
-from gpt1_ds.evaluation.likelihoods import row_scores, target_log_likelihoods
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
+from gpt1_ds.evaluation.text_scores import row_scores, target_log_likelihoods
 from gpt1_ds.interop import huggingface
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.tasks.base import Example

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import ModelConfig, load
-from gpt1_ds.evaluation.likelihoods import row_scores, target_log_likelihoods
+from gpt1_ds.evaluation.text_scores import row_scores, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText

@@ -14,8 +14,8 @@ import torch
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import load
 from gpt1_ds.evaluation import probes
-from gpt1_ds.evaluation.likelihoods import neighbours
 from gpt1_ds.evaluation.probes import log_probabilities, pseudo_log_likelihoods
+from gpt1_ds.evaluation.text_scores import neighbours
 from gpt1_ds.model.build import DenseModel
 from tests.helpers.foreign import SMALL, random_weights
 from tests.helpers.reference import Reference
