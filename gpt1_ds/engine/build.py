@@ -10,7 +10,7 @@ from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.engine import master_weights
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.deepspeed import register
-from gpt1_ds.engine.deepspeed.process import set_timeouts
+from gpt1_ds.engine.deepspeed.settings import set_timeouts
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model import dropout
 from gpt1_ds.model.names import initial_value

@@ -24,7 +24,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError, UserError
 from gpt1_ds.common.files import explain, this_node
 from gpt1_ds.config import Config
 from gpt1_ds.engine import agreement
-from gpt1_ds.engine.deepspeed.process import allow_sequence_parallel
+from gpt1_ds.engine.deepspeed.settings import allow_sequence_parallel
 from gpt1_ds.launcher.accelerator import choose
 from gpt1_ds.launcher.launch import STORE_VARIABLE
 from gpt1_ds.launcher.network import choose_interface, explained

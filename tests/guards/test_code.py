@@ -29,7 +29,7 @@ WALLS = {
     "megatron": (
         "model/layers.py",
         "model/embeddings.py",
-        "engine/deepspeed/process.py",
+        "engine/deepspeed/settings.py",
         "launcher/libraries.py",
     ),
     "deepspeed": ("engine/", "launcher/libraries.py", "commands/doctor.py"),

@@ -138,7 +138,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.utils",
         ("mask_nan_or_inf_with_val_inplace",),
-        "engine/deepspeed/process.py",
+        "engine/deepspeed/settings.py",
         "a norm that is not finite is marked without a copy from the host",
         "tests/unit/engine/deepspeed/test_register.py",
         "fast",
@@ -259,7 +259,7 @@ RELIED_ON = (
     Private(
         "megatron.core.parallel_state",
         ("_GLOBAL_MEMORY_BUFFER", "_set_global_memory_buffer"),
-        "engine/deepspeed/process.py",
+        "engine/deepspeed/settings.py",
         "sequence-parallel regions gather into a buffer that Megatron's own set-up, which is not used, would make",
         "tests/parallel/test_layouts.py",
     ),
@@ -273,7 +273,7 @@ RELIED_ON = (
     Private(
         "torch.distributed.distributed_c10d",
         ("_world", "_set_pg_timeout"),
-        "engine/deepspeed/process.py",
+        "engine/deepspeed/settings.py",
         "groups that DeepSpeed makes would wait for half an hour",
         "tests/faults/test_watch.py",
     ),
