@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.architecture.architecture import Architecture
-from gpt1_ds.engine.deepspeed.updates import INVALID, filter_updates
+from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.transfer import Sender, read
 from gpt1_ds.model.losses import Loss

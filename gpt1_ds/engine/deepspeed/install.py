@@ -23,8 +23,7 @@ from gpt1_ds.engine.deepspeed import overlap
 from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
 from gpt1_ds.engine.deepspeed.pipeline import patch_pipeline
 from gpt1_ds.engine.deepspeed.settings import mask_norms_on_device
-from gpt1_ds.engine.deepspeed.updates import reads_norm
-from gpt1_ds.engine.deepspeed.zero import spare_stage_3_reads
+from gpt1_ds.engine.deepspeed.zero import reads_norm, spare_stage_3_reads
 from gpt1_ds.engine.gradient_norm import decides_on_device
 from gpt1_ds.engine.process_groups import ProcessGroups
 

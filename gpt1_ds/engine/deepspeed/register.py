@@ -57,7 +57,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.bf16_optimizer.BF16_Optimizer",
         ("mpu", "norm_type", "get_grads_for_norm"),
-        "engine/deepspeed/updates.py",
+        "engine/deepspeed/zero.py",
         "an update is rejected as if its norm were not finite",
         "tests/parallel/test_nonfinite.py",
         "fixes",
@@ -65,7 +65,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.zero.stage3.DeepSpeedZeroOptimizer_Stage3",
         ("_get_norm_groups",),
-        "engine/deepspeed/updates.py",
+        "engine/deepspeed/zero.py",
         "the same under ZeRO 3",
         "tests/parallel/test_nonfinite.py",
         "fixes",
@@ -73,7 +73,7 @@ RELIED_ON = (
     Private(
         f"{_OPTIMIZERS}.utils",
         ("all_gather_dp_groups", "combine_grad_norm_groups", "get_global_norm_of_tensors"),
-        "engine/deepspeed/bf16.py, engine/deepspeed/updates.py",
+        "engine/deepspeed/bf16.py, engine/deepspeed/zero.py",
         "what the patched methods would have called",
         "tests/parallel/test_bf16_optimizer.py",
         "fast",
@@ -157,7 +157,7 @@ RELIED_ON = (
             *("scaled_global_norm", "get_grad_norm_direct", "averaged_gradients", "params_in_partition"),
             *("bit16_groups", "model_parallel_group"),
         ),
-        "engine/deepspeed/pipeline.py, engine/deepspeed/updates.py",
+        "engine/deepspeed/pipeline.py, engine/deepspeed/zero.py",
         "stages with a different number of parameter groups would hang in the reduction of the norm",
         "tests/parallel/test_layouts.py",
         "fixes",
