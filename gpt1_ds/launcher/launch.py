@@ -30,7 +30,7 @@ from typing import Any, cast
 from gpt1_ds.common import log, memory, stop_signals
 from gpt1_ds.common.errors import EXIT_FAILURE, LaunchError, TrainingError, UserError
 from gpt1_ds.common.files import explain, this_node
-from gpt1_ds.launcher import scratch
+from gpt1_ds.launcher import network
 
 STORE_VARIABLE = "GPT1_DS_STORE"  # a rendezvous file; set for ranks that this module starts
 _PIPE: list[Connection] = []  # of a rank that this module started: to its launcher
@@ -116,7 +116,7 @@ def launch(target: str, arguments: tuple[Any, ...], ranks: int) -> int:
 
 def run(target: str, arguments: tuple[Any, ...], ranks: int) -> list[Any]:
     """Like `launch`, but gives what each rank's function returned."""
-    folder = Path(tempfile.mkdtemp(dir=scratch.folder()))
+    folder = Path(tempfile.mkdtemp(dir=network.folder()))
     processes, pipes, kills = [], [], memory.kernel_kills()
     context = server()
     try:
@@ -143,7 +143,7 @@ def server() -> multiprocessing.context.ForkServerContext:
     """The fork server, started once per process; its first rank waits for the libraries to load, later ones do not."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    scratch.folder()  # in which it listens
+    network.folder()  # in which it listens
     if _in_main_thread():  # what is sent to the whole group is for us to pass on: without its server no rank lives
         for start in (multiprocessing.resource_tracker.ensure_running, multiprocessing.forkserver.ensure_running):
             with stop_signals.kept_for_later():  # apart, because the tracker unblocks some of them at its end

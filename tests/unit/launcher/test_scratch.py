@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.launcher import scratch
+from gpt1_ds.launcher import network
 
 ROOT = Path(__file__).parents[3]
 LAUNCHER = """
 import sys, time
 from multiprocessing.connection import Listener
-from gpt1_ds.launcher import scratch
-made = scratch.folder()
+from gpt1_ds.launcher import network
+made = network.folder()
 with Listener(family="AF_UNIX") as listener:  # as the fork server's
     print(made, listener.address, flush=True)
     sys.stdin.read()
@@ -64,7 +64,7 @@ def test_a_long_tmpdir_is_not_used_for_sockets(tmp_path: Path) -> None:
 
 
 def test_a_place_is_named_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "ELSEWHERE", ())
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path / ("x" * 100)))
-    with pytest.raises(scratch.LaunchError, match="export TMPDIR=/tmp"):
-        scratch._place()
+    monkeypatch.setattr(network, "ELSEWHERE", ())
+    monkeypatch.setattr(network.tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    with pytest.raises(network.LaunchError, match="export TMPDIR=/tmp"):
+        network._place()
