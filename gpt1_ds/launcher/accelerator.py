@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.common import gpus, log
+from gpt1_ds.common import log, memory
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.files import user_cache
 from gpt1_ds.common.text import amount
@@ -120,7 +120,7 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
     )
     if named or environment.get("CUDA_VISIBLE_DEVICES") in _HIDDEN:
         return named
-    sign = gpus.sign_of_driver()
+    sign = memory.sign_of_driver()
     return f"{sign} (an NVIDIA driver)" if sign else None
 
 
@@ -140,7 +140,7 @@ def fitted(config: Config, world: int) -> Config:
 
 def gpu_gib() -> float | None:
     """Memory of the smallest GPU of this host, GiB; None where nothing answers."""
-    return min(gpus.memory_mib(), default=0.0) / 1024 or None
+    return min(memory.memory_mib(), default=0.0) / 1024 or None
 
 
 def shares(config: Config, ranks: int, jobs: int) -> list[str]:
@@ -150,7 +150,7 @@ def shares(config: Config, ranks: int, jobs: int) -> list[str]:
     if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus_per_node, os.environ):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = gpus.indices() if visible is None else visible.split(",")
+    found = memory.indices() if visible is None else visible.split(",")
     parts = [",".join(found[at : at + ranks]) for at in range(0, len(found) - ranks + 1, ranks)]
     return [parts[number % len(parts)] for number in range(jobs)] if parts else []
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpt1_ds.common import gpus, log
+from gpt1_ds.common import log, memory
 from gpt1_ds.common.files import user_cache, write_json
 
 FORMAT = 1
@@ -93,7 +93,7 @@ def named_toolchain(device: str, capability: str, cuda: str | None) -> Toolchain
     return {
         "device": device,
         "capability": capability,
-        "driver": (gpus.driver_version() or "unknown").partition(".")[0],
+        "driver": (memory.driver_version() or "unknown").partition(".")[0],
         "cuda": str(cuda),
         **{package: _version(package) for package in ("torch", "triton", "deepspeed")},
         "code": sources(),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import gpt1_ds
-from gpt1_ds.common import gpus
+from gpt1_ds.common import memory
 from gpt1_ds.engine.agreement import source_hash
 from gpt1_ds.model.proof import proven
 
@@ -123,7 +123,7 @@ def cuda_versions() -> dict[str, str | None]:
     if not torch.cuda.is_available():
         return dict.fromkeys(("cuda", "cudnn", "nccl", "driver"))
     nccl, cudnn = ".".join(map(str, torch.cuda.nccl.version())), str(torch.backends.cudnn.version())
-    return {"cuda": torch.version.cuda, "cudnn": cudnn, "nccl": nccl, "driver": gpus.driver_version()}
+    return {"cuda": torch.version.cuda, "cudnn": cudnn, "nccl": nccl, "driver": memory.driver_version()}
 
 
 def _processor() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.common import gpus
+from gpt1_ds.common import memory
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def test_the_version_of_the_driver(
 ) -> None:
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 570.124\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setattr(gpus, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(memory, "DRIVER", tmp_path / "version")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     if text is not None:
-        gpus.DRIVER.write_text(text)
-    assert gpus.driver_version() == version
+        memory.DRIVER.write_text(text)
+    assert memory.driver_version() == version
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA-SMI 9.9 has failed\nexit 9\n")
-    gpus.DRIVER.unlink(missing_ok=True)
-    assert gpus.driver_version() is None
+    memory.DRIVER.unlink(missing_ok=True)
+    assert memory.driver_version() is None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpt1_ds.common import gpus
+from gpt1_ds.common import memory
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config, load
 from gpt1_ds.launcher import accelerator, launch
@@ -20,8 +20,8 @@ from gpt1_ds.launcher import accelerator, launch
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No promise of this machine's own; what is written into the environment is undone."""
     before = dict(os.environ)
-    monkeypatch.setattr(gpus, "DRIVER", tmp_path / "version")
-    monkeypatch.setattr(gpus, "DEVICES", tmp_path / "dev")
+    monkeypatch.setattr(memory, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(memory, "DEVICES", tmp_path / "dev")
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "DS_", "LOCAL_"))]:
         del os.environ[name]
     yield
@@ -59,8 +59,8 @@ def test_who_promises_a_gpu(words: list[str], variables: dict[str, str], promise
 
 
 def test_a_driver_is_a_promise_unless_its_gpus_are_hidden() -> None:
-    gpus.DRIVER.write_text("NVRM version: 580\n")
-    assert accelerator.promised("auto", 0, {}) == f"{gpus.DRIVER} (an NVIDIA driver)"
+    memory.DRIVER.write_text("NVRM version: 580\n")
+    assert accelerator.promised("auto", 0, {}) == f"{memory.DRIVER} (an NVIDIA driver)"
     assert accelerator.promised("auto", 0, {"CUDA_VISIBLE_DEVICES": ""}) is None
 
 
@@ -72,24 +72,24 @@ def test_a_sandbox_without_proc_has_the_gpus_of_its_device_nodes(
     torch_says.write_text("#!/bin/sh\nprintf '24564\\n81559\\n'\n")
     torch_says.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setattr(gpus.sys, "executable", str(torch_says))
+    monkeypatch.setattr(memory.sys, "executable", str(torch_says))
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
-    gpus._torch_memory_mib.cache_clear()
+    memory._torch_memory_mib.cache_clear()
     config = load(["pretrain/gpt1_117m"])
     assert accelerator.fitted(config, 1).train.micro_batch == 8, "no driver, no GPU, and nobody is asked"
-    gpus.DEVICES.mkdir()
-    (gpus.DEVICES / "nvidiactl").touch()
+    memory.DEVICES.mkdir()
+    (memory.DEVICES / "nvidiactl").touch()
     assert accelerator.promised("auto", 0, {}) is None, "a driver without a GPU"
-    (gpus.DEVICES / "nvidia0").touch()
-    gpus._torch_memory_mib.cache_clear()
-    assert accelerator.promised("auto", 0, {}) == f"{gpus.DEVICES}/nvidia0 (an NVIDIA driver)"
+    (memory.DEVICES / "nvidia0").touch()
+    memory._torch_memory_mib.cache_clear()
+    assert accelerator.promised("auto", 0, {}) == f"{memory.DEVICES}/nvidia0 (an NVIDIA driver)"
     assert accelerator.gpu_gib() == 24564 / 1024
     assert accelerator.fitted(config, 1).train.micro_batch == 64
-    assert gpus.indices() == ["0", "1"]
-    (gpus.DEVICES / "nvidia0").chmod(0o000)
+    assert memory.indices() == ["0", "1"]
+    (memory.DEVICES / "nvidia0").chmod(0o000)
     if os.geteuid():
         assert accelerator.promised("auto", 0, {}) is None, "another job's GPU"
-    gpus._torch_memory_mib.cache_clear()
+    memory._torch_memory_mib.cache_clear()
 
 
 def test_a_cpu_build_in_a_gpu_job_is_refused_before_a_rank_starts(monkeypatch: pytest.MonkeyPatch) -> None:

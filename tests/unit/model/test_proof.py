@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpt1_ds.common import gpus
+from gpt1_ds.common import memory
 from gpt1_ds.config import load
 from gpt1_ds.engine import session
 from gpt1_ds.engine.deepspeed import overlap
@@ -22,7 +22,7 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _own_cache(some_gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(gpus, "driver_version", lambda: "580.65.06")
+    monkeypatch.setattr(memory, "driver_version", lambda: "580.65.06")
 
 
 def test_without_a_proof_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +109,7 @@ def test_a_proof_is_of_one_toolchain(key: str) -> None:
 
 def test_a_driver_counts_by_its_major_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tools()["driver"] == "580"
-    monkeypatch.setattr(gpus, "driver_version", lambda: None)
+    monkeypatch.setattr(memory, "driver_version", lambda: None)
     assert tools()["driver"] == "unknown"
 
 
