@@ -29,7 +29,7 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Run the trials that are not done, here, `jobs` at a time."""
-    from gpt1_ds.sweep import results, runner
+    from gpt1_ds.sweep import runner, scaling_sweep
     from gpt1_ds.sweep.scaling_sweep import read_sweep
     from gpt1_ds.sweep.study_file import jobs_at_a_time
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     jobs = jobs_at_a_time(sweep.study, options.jobs)
     sweep.check()
     code = runner.run(sweep, jobs)
-    results.collect(sweep)
+    scaling_sweep.collect(sweep)
     return code
 
 
@@ -76,11 +76,11 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from gpt1_ds.sweep import results
+    from gpt1_ds.sweep import scaling_sweep
     from gpt1_ds.sweep.scaling_sweep import read_sweep
 
     sweep = read_sweep(options.study, options.overrides)
-    rows = results.collect(sweep)
+    rows = scaling_sweep.collect(sweep)
     ended = Counter(row["outcome"] for row in rows)
     counted = ", ".join(f"{number} {name}" for name, number in ended.items())
     print(f"{sweep.folder / 'results.csv'}: {amount(len(rows), 'cell')}, {counted}")

@@ -11,9 +11,8 @@ from gpt1_ds.common.lock import RunLock
 from gpt1_ds.plan.machine import find
 from gpt1_ds.scaling.tables import COLUMNS
 from gpt1_ds.sweep.outcome import Record, dominated, read
-from gpt1_ds.sweep.results import rows
 from gpt1_ds.sweep.scaling_study import EarlyEnd
-from gpt1_ds.sweep.scaling_sweep import ScalingSweep
+from gpt1_ds.sweep.scaling_sweep import ScalingSweep, rows
 from tests.helpers.scaling_trials import LADDER, finish, small
 from tests.helpers.scaling_trials import read as read_study
 
