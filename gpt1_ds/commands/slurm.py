@@ -67,7 +67,7 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     """An allocation for some minutes, and the checks in it."""
     from gpt1_ds.config import load
-    from gpt1_ds.slurm.check import read_proof, words
+    from gpt1_ds.slurm.status import read_proof, words
     from gpt1_ds.slurm.submit import sbatch_options, scripts
 
     ConfigError.raise_all(shared.unusable("--out", options.out))

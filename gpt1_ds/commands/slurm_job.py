@@ -15,8 +15,7 @@ from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
-from gpt1_ds.slurm import check as health_check
-from gpt1_ds.slurm import tries
+from gpt1_ds.slurm import status, tries
 from gpt1_ds.slurm.tries import Fault, fault_of
 from gpt1_ds.slurm.tries import write as write_fault
 
@@ -241,10 +240,10 @@ def _verdict_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _verdict(options: argparse.Namespace) -> int:
-    reports = health_check.read_reports(Path(options.folder))
-    well, lines = health_check.verdict(reports, options.hosts)
+    reports = status.read_reports(Path(options.folder))
+    well, lines = status.verdict(reports, options.hosts)
     print("\n".join(lines))
-    bad = dict(health_check.bad_hosts(reports, options.hosts))
+    bad = dict(status.bad_hosts(reports, options.hosts))
     if bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all nodes have is not a node's own fault
         fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
         write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)

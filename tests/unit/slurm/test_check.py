@@ -17,7 +17,7 @@ from gpt1_ds.config import load
 from gpt1_ds.diagnostics.report import Record, Report, read, write
 from gpt1_ds.launcher import launch
 from gpt1_ds.slurm import tries
-from gpt1_ds.slurm.check import read_proof, verdict, words
+from gpt1_ds.slurm.status import read_proof, verdict, words
 
 ONE = "slurm.gpus_per_node=8"
 HEALTH = ["health", "verdict"]  # steps of the script
