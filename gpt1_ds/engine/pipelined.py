@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture, architecture, pretrained_architecture
-from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.architecture.count import pipeline_cuts
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.deepspeed.install import install

@@ -7,7 +7,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from gpt1_ds.architecture.architecture import pretrained_architecture
-from gpt1_ds.architecture.cut import pipeline_cuts
+from gpt1_ds.architecture.count import pipeline_cuts
 from gpt1_ds.architecture.head import HeadSpec, pretraining_head
 from gpt1_ds.architecture.layer import Layer, Parameter
 from gpt1_ds.config import Config, ModelConfig

@@ -29,7 +29,7 @@ def _one(words: list[str], world: int, rank: int) -> dict[str, Any]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from gpt1_ds.architecture.architecture import architecture
-    from gpt1_ds.architecture.cut import pipeline_cuts
+    from gpt1_ds.architecture.count import pipeline_cuts
     from gpt1_ds.engine import process_groups
     from gpt1_ds.model.build import module_specs
     from gpt1_ds.model.layers import TensorParallel

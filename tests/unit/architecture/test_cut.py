@@ -4,7 +4,7 @@ import random
 import pytest
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.architecture.cut import balance, pipeline_cuts
+from gpt1_ds.architecture.count import balance, pipeline_cuts
 from gpt1_ds.architecture.head import NEXT_SENTENCE, HeadSpec
 from gpt1_ds.config import load
 from gpt1_ds.config.model import ModelConfig
