@@ -211,12 +211,12 @@ def _import(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.interop import hf_classifier, huggingface, imported, openai
+    from gpt1_ds.interop import hf_task, huggingface, imported, openai
     from gpt1_ds.training.provenance import provenance
 
     source, out = Path(options.source), imported.free_place(Path(options.out))
-    if options.task is not None and (options.origin != "hf" or options.task not in hf_classifier.TASKS):
-        known = f"of --from hf it is one of {', '.join(hf_classifier.TASKS)}"
+    if options.task is not None and (options.origin != "hf" or options.task not in hf_task.TASKS):
+        known = f"of --from hf it is one of {', '.join(hf_task.TASKS)}"
         raise ConfigError(f"--task {options.task}: {known}")
     tokenizer = Path(options.tokenizer) if options.tokenizer else None
     with tempfile.TemporaryDirectory() as scratch:

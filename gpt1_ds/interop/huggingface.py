@@ -31,15 +31,21 @@ from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
-from gpt1_ds.interop import hf_classifier, sentence_folder
+from gpt1_ds.interop import hf_task, sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
 from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
-from gpt1_ds.interop.hf_classifier import length_limit_of, read_classifier
 from gpt1_ds.interop.hf_config import CONFIG, generation_config, padding_id, their_config
-from gpt1_ds.interop.hf_task import FineTuned, lay_out_inputs, lay_out_vector, to_their_head
+from gpt1_ds.interop.hf_task import (
+    FineTuned,
+    lay_out_inputs,
+    lay_out_vector,
+    length_limit_of,
+    read_classifier,
+    to_their_head,
+)
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from gpt1_ds.interop.imported import Imported, free_place
 from gpt1_ds.model.names import ParameterInfo
@@ -151,7 +157,7 @@ def _their_tensors(
 
 def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None = None) -> tuple[Imported, Path]:
     """The model in a folder of transformers, and the tokenizer folder to go with it; `task` says what the head of a
-    fine-tuned one is for (interop/hf_classifier.py). Raises CheckpointError.
+    fine-tuned one is for (interop/hf_task.py). Raises CheckpointError.
 
     Unless `tokenizer` is given it is our own one inside an export of ours, else made in `scratch` of what the folder
     holds: of GPT-1 the 2018 BPE's vocab.json and merges.txt, which OpenAIGPTTokenizer saves.
@@ -169,8 +175,8 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     family, model, facts = read_config(config, lambda one, other: _differ(source, headers, one, other))
     own, tokenizer = tokenizer is None, tokenizer or _carried_tokenizer(source, family, scratch)
     remarks, wanted = _left_out(family, headers)
-    if task == hf_classifier.NONE:
-        names = hf_classifier.left_out([name for header in wanted.values() for name in header], family, source)
+    if task == hf_task.NONE:
+        names = hf_task.left_out([name for header in wanted.values() for name in header], family, source)
         remarks.append(f"{', '.join(names)} left out, as --task {task} says")
         wanted = {file: {n: facts for n, facts in one.items() if n not in names} for file, one in wanted.items()}
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
@@ -178,7 +184,7 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
     settings = Settings(config, external.read_object(config), family.title)
     limit = _length_limit(source, model)
     tuned = None
-    if task != hf_classifier.NONE:
+    if task != hf_task.NONE:
         tuned = read_classifier(settings, family, model, head[0] if head else None, task, limit)
     parts = present_parts(family, model, shapes, tuned.head if tuned else None)
     _check(source, wanted, family, parts, facts)

@@ -28,7 +28,7 @@ from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.master_weights import Fragment
-from gpt1_ds.interop.hf_classifier import Classifier
+from gpt1_ds.interop.hf_task import Classifier
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo, initial_value
 from gpt1_ds.model.sentence_vector import SentenceVector

@@ -19,7 +19,7 @@ from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.evaluation.embed import Embedder
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.interop import huggingface, imported
-from gpt1_ds.interop.hf_classifier import Classifier
+from gpt1_ds.interop.hf_task import Classifier
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.tasks.kinds import Sentences
 from tests.helpers.foreign import PROVENANCE, SMALL, random_weights
