@@ -1,6 +1,9 @@
-"""Next-token prediction: every position of a window counts alike.
+"""Next-token prediction: every position of a window counts alike; prefix language modelling: a text is cut at a random
+place, its rest is predicted (Raffel et al. 2020).
 
 Shapes: B rows, T = S + 1 tokens of a window, S positions.
+
+Shapes: B rows, T = L + 1 tokens of a window.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ from typing import ClassVar
 import numpy as np
 
 from gpt1_ds.config import ModelConfig
+from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
-from gpt1_ds.objectives.base import HostBatch, probe_tokens
+from gpt1_ds.data.windows import Int64s
+from gpt1_ds.objectives.base import HostBatch, draws, probe_tokens
+from gpt1_ds.objectives.source_target import Texts, token_weights
 
 
 @dataclass(frozen=True)
@@ -37,3 +43,48 @@ class Causal:
 
     def probe(self, model: ModelConfig) -> HostBatch:
         return self.batch(Rows(probe_tokens(model).T, np.zeros(1, dtype=np.int64)))
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Labels: the next tokens [S, B], or of two stacks the target [T, B], and their weights. `key` is 64 bits of
+    (seed, data hash).
+    """
+
+    settings: ObjectiveConfig
+    model: ModelConfig
+    pad: int = 0
+    key: int = 0
+    head: None = None
+    predicts_all: ClassVar[bool] = False
+    predicts_places: ClassVar[bool] = False
+
+    def cuts(self, number_B: Int64s) -> Int64s:
+        """Tokens of each sequence's prefix, uniform from 1 to L: a pure function of its number in the run."""
+        length = self.settings.lengths(self.model).text
+        return 1 + (draws(number_B, 1, self.key)[:, 0] % np.uint64(length)).astype(np.int64)
+
+    def counts(self, rows: Rows, real: int, global_batch: int) -> tuple[int, int]:
+        predicted = int((rows.tokens_BT.shape[1] - self.cuts(rows.number_G[rows.number_G >= 0])).sum())
+        return predicted, predicted
+
+    def batch(self, rows: Rows) -> HostBatch:
+        T = rows.tokens_BT.shape[1]
+        cut_G = self.cuts(rows.number_G)
+        cut_B = np.where(rows.row_B >= 0, cut_G[rows.row_B], 1)
+        weight_B = token_weights(rows.number_G, rows.row_B, T - cut_G)
+        return self._host_batch(rows.tokens_BT, cut_B, weight_B)
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        tokens_BT = probe_tokens(model).T
+        T = tokens_BT.shape[1]
+        return self._host_batch(tokens_BT, np.array([T // 2]), np.array([1 / (T - T // 2)]), T - 1)
+
+    def _host_batch(
+        self, tokens_BT: Int64s, cut_B: Int64s, weight_B: np.ndarray, positions: int | None = None
+    ) -> HostBatch:
+        T = tokens_BT.shape[1]
+        after_BT = np.minimum(np.arange(T) + cut_B[:, None], T - 1)
+        texts = Texts(tokens_BT[:, :-1], cut_B, np.take_along_axis(tokens_BT, after_BT, 1), T - cut_B)
+        stacks = self.settings.lengths(self.model).stacks if positions is None else (positions,) * self.model.stacks
+        return texts.host_batch(stacks, self.pad, weight_B)

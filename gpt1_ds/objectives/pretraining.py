@@ -10,9 +10,8 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import key_of
 from gpt1_ds.objectives.base import TextObjective
-from gpt1_ds.objectives.causal import Causal
+from gpt1_ds.objectives.causal import Causal, Prefix
 from gpt1_ds.objectives.masked import Masked, MaskedText
-from gpt1_ds.objectives.prefix import Prefix
 from gpt1_ds.objectives.spans import Spans, SpanText
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
-from gpt1_ds.objectives.prefix import Prefix
+from gpt1_ds.objectives.causal import Prefix
 
 CONTEXT = 16
 ONE = ModelConfig(context=CONTEXT, mask="prefix")
