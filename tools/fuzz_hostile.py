@@ -55,8 +55,9 @@ from gpt1_ds.data.tokenizers.imports import import_hf  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
 from gpt1_ds.data.tokenizers.train import train  # noqa: E402
 from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
-from gpt1_ds.evaluation.generate import Sampling, generate  # noqa: E402
+from gpt1_ds.evaluation.generate import generate  # noqa: E402
 from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint, task_of  # noqa: E402
+from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
 from gpt1_ds.interop import huggingface, imported  # noqa: E402
 from gpt1_ds.interop.imported import Imported  # noqa: E402
 from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402

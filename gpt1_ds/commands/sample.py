@@ -29,7 +29,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.evaluation.generate import Sampling
+    from gpt1_ds.evaluation.sampling import Sampling
     from gpt1_ds.launcher import libraries
 
     sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)

@@ -23,9 +23,10 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session
-from gpt1_ds.evaluation.generate import TOKENS, Sampling, answer, continued, encode_sentinels
+from gpt1_ds.evaluation.generate import answer, continued, encode_sentinels
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
+from gpt1_ds.evaluation.sampling import TOKENS, Sampling
 from gpt1_ds.tasks.frame import Int32s
 from gpt1_ds.tracking.entries import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation

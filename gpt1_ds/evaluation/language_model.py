@@ -14,10 +14,11 @@ import torch
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.common.text import count
 from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, nearest
-from gpt1_ds.evaluation.generate import Filling, Sampling, answer, fill, generate
+from gpt1_ds.evaluation.generate import Filling, answer, fill, generate
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.rows import BadRowError
 

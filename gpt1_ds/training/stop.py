@@ -18,28 +18,11 @@ import torch
 import torch.distributed as dist
 
 from gpt1_ds.common import log, stop_signals
-from gpt1_ds.common.errors import EXIT_CONTINUE, TrainingError
+from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.launcher.launch import STORE_VARIABLE
-
-DONE, USER, HANDOVER = "done", "user", "handover"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `done`, `user` (STOP file) or `handover` (saved, to be continued), after `step` steps."""
-
-    reason: str
-    step: int
-
-    @property
-    def exit_code(self) -> int:
-        """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
-        under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
-        return EXIT_CONTINUE if self.reason == HANDOVER and not under_launcher else 0
-
+from gpt1_ds.training.outcome import HANDOVER, USER
 
 UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
 

@@ -18,8 +18,9 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.evaluation.generate import Sampling, generate
+from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import SMALL, import_hf, make_checkpoint, master
 from tests.helpers.shared_data import shared_data

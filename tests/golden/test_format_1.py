@@ -42,8 +42,9 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
 
 
 def test_it_can_be_sampled_from() -> None:
-    from gpt1_ds.evaluation.generate import Sampling, generate
+    from gpt1_ds.evaluation.generate import generate
     from gpt1_ds.evaluation.load import load_checkpoint
+    from gpt1_ds.evaluation.sampling import Sampling
 
     loaded = load_checkpoint(FOLDER)
     assert loaded.step == 3

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.imports import import_hf, import_sentencepiece
-from gpt1_ds.evaluation.generate import Sampling, answer, decode_sentinels
+from gpt1_ds.evaluation.generate import answer, decode_sentinels
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.helpers import foreign
 from tests.helpers.hard_texts import HARD, SYMBOLS, TEXTS, every_character, lines_of, twelve_novels

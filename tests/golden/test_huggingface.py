@@ -21,8 +21,9 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.base import OPENAI
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.evaluation.generate import Sampling, generate
+from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from tests.helpers.foreign import SMALL, evaluate_here, import_hf, make_checkpoint, master

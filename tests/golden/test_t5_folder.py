@@ -15,8 +15,9 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.evaluation.generate import Sampling, answer, decode_sentinels, encode_sentinels, generate
+from gpt1_ds.evaluation.generate import answer, decode_sentinels, encode_sentinels, generate
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
 from tests.helpers.foreign import import_hf, make_checkpoint, master
 from tests.helpers.hard_texts import HARD, SYMBOLS

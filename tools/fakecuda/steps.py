@@ -104,8 +104,9 @@ def sample(overrides: Sequence[str], tokenizer: Path, tokens: int) -> tuple[Coun
     """`tokens` tokens from a model that stands on the GPU; (what it took, the model's device)."""
     from gpt1_ds.data.tokenizers.registry import load_tokenizer
     from gpt1_ds.engine.process_groups import connect_alone
-    from gpt1_ds.evaluation.generate import Sampling, generate
+    from gpt1_ds.evaluation.generate import generate
     from gpt1_ds.evaluation.load import Loaded
+    from gpt1_ds.evaluation.sampling import Sampling
     from gpt1_ds.model.build import DenseModel
     from gpt1_ds.model.layers import TensorParallel
     from tools.fakecuda.device import fake_mode

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.files import naming, parse_json, write_atomic
 
@@ -330,10 +327,14 @@ class PieceTokenizer(Tokenizer):
         return b"".join(map(self.pieces.__getitem__, self.checked(ids))).decode("utf-8", errors="replace")
 
     def token_bytes(self) -> NDArray[np.int32]:
+        import numpy as np
+
         return np.array([len(piece) for piece in self.pieces], dtype=np.int32)
 
     def begins_word(self) -> NDArray[np.bool_]:
         """White space and signs begin a word, too; control symbols do."""
+        import numpy as np
+
         return np.array([not (piece[:1].isalnum() or piece[:1] >= b"\x80") for piece in self.pieces])
 
 
@@ -358,6 +359,8 @@ class WholeDocumentTokenizer(PieceTokenizer):
         """The ids of the text that the sentences make together, and the token that each sentence with tokens begins
         at."""
         ids, places = self.encode_with_places("".join(sentences))
+        import numpy as np
+
         borders = np.cumsum([0, *map(len, sentences)])
         starts = np.searchsorted(places[:, 1], borders[:-1], side="right")
         return ids, np.unique(starts[starts < len(ids)]).tolist()

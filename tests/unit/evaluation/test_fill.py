@@ -12,8 +12,9 @@ from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.config import load
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.evaluation.generate import Sampling, fill, generate
+from gpt1_ds.evaluation.generate import fill, generate
 from gpt1_ds.evaluation.load import Loaded
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from tools.families import FAMILIES, make_data

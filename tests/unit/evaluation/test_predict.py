@@ -15,9 +15,10 @@ import gpt1_ds
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, DataError
-from gpt1_ds.evaluation.generate import Sampling, generate
+from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import WINDOW, Predictor, predict_lines, windows
+from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.tasks.encoding import encode
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from tests.helpers.foreign import make_checkpoint

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config.sections import GuardConfig
 from gpt1_ds.monitoring import watchdog
-from gpt1_ds.monitoring.watchdog import DeviceProgress, HangWatchdog, Heartbeat, Presence, Progress
+from gpt1_ds.monitoring.watchdog import DeviceProgress, HangWatchdog, Heartbeat, Presence, Progress, read
 
 
 class Queue:
@@ -121,7 +121,7 @@ def test_the_watchdog_says_how_far_its_device_is(tmp_path: Path, monkeypatch: py
         found = None
         while time.monotonic() < deadline and (found is None or found.presence.reached != 1):
             time.sleep(0.02)
-            found = watchdog.read(watchdog.folder, 0)
+            found = read(watchdog.folder, 0)
         assert found is not None
         assert found.presence.reached == 1, "not yet at the collective of step 2"
         monkeypatch.setattr(
