@@ -20,10 +20,7 @@ LAYERS = (  # of the package: each imports those before it only, without excepti
     *("engine", "checkpoint", "interop", "monitoring", "evaluation", "training", "diagnostics", "slurm", "scaling"),
     *("sweep", "report", "commands", "cli", "__main__"),
 )
-TRITON = (
-    *("attention_tile.py", "attention_triton.py", "attention_triton_backward.py"),
-    *("cross_entropy_triton.py", "gelu_triton.py", "residual_norm_triton.py"),
-)
+TRITON = (*("attention_triton.py", "cross_entropy_triton.py", "gelu_triton.py", "residual_norm_triton.py"),)
 # who may import the library at all
 WALLS = {
     "megatron": (
