@@ -122,7 +122,7 @@ def _backward_on_gpu(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, kept: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
     if _runs_triton(q):
-        return _triton("attention_triton_backward").backward(grad, q, k, v, out, kept, *together(*rest))  # type: ignore[no-any-return]
+        return _triton("attention_triton").backward(grad, q, k, v, out, kept, *together(*rest))  # type: ignore[no-any-return]
     *gradients, of_bias = attention_cpu.backward(grad, q, k, v, *together(*rest))
     return *(empty_heads(one).copy_(one) for one in gradients), of_bias
 

@@ -6,7 +6,7 @@ Shapes: M queries and N keys of a tile, H channels (a power of 2, of which the f
 
 A tile is M queries by N keys. The forward kernel goes over a query tile's keys with a running maximum and sum (Milakov
 and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp; the backward kernels
-(attention_triton_backward.py) compute a tile again. No kernel adds up atomically, so every result repeats to the bit.
+compute a tile again. No kernel adds up atomically, so every result repeats to the bit.
 The mask is model/dropout.py's, computed in registers: the same elements are dropped on every layout and device.
 
 Results are laid out as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
