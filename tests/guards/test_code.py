@@ -257,3 +257,11 @@ def test_reading_a_task_loads_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_kernels_that_are_looked_up_by_name_are_there() -> None:
+    """No import tells: a machine without Triton never looks."""
+    folder = PACKAGE / "model" / "kernels"
+    names = {name for path in folder.glob("*.py") for name in re.findall(r'_triton\("(\w+)"\)', path.read_text())}
+    assert "attention_triton" in names
+    assert not [name for name in names if not (folder / f"{name}.py").is_file()]
