@@ -17,8 +17,9 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.layers import ColumnProduct, TensorParallel
+from gpt1_ds.model.relative import RelativeTables
 from gpt1_ds.model.states import States
-from gpt1_ds.model.transformer import RelativeTables, make_norm
+from gpt1_ds.model.transformer import make_norm
 
 EMBEDDING_SITES = 0, (1 << 16) - 1  # dropout of each stack's embeddings; those of blocks are in transformer.py
 

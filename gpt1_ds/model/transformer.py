@@ -1,6 +1,4 @@
-"""The transformer, from its norms to its block: what GPT-1, GPT-2, BERT, RoBERTa, T5 and a prefix model have in common.
-
-Shapes: N heads on this rank, K buckets, S queries, T keys.
+"""The transformer, from its norms to its block: what GPT-1, GPT-2, BERT, RoBERTa, T5 and prefix models have in common.
 
     post-norm (GPT-1, BERT)   n = N(x + attention(x)); N(n + mlp(n))
     pre-norm (GPT-2, T5)      n = x + attention(N(x)); n + mlp(N(n))    a final norm ends the stack
@@ -15,73 +13,24 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
 from gpt1_ds.architecture.facts import KEY, UNTIL
-from gpt1_ds.architecture.layer import Layer, Parameter
+from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
 from gpt1_ds.model.kernels.residual_norm import sum_and_norm
-from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowParallel, TensorParallel, cut_parameter
+from gpt1_ds.model.layers import ColumnParallel, ColumnParallelActivation, RowParallel, TensorParallel
+from gpt1_ds.model.relative import score_bias
 from gpt1_ds.model.states import States
-
-
-class RelativeTables(nn.Module):
-    """One table for each stack, [stacks, N, K]; their blocks are on other pipeline stages, so the tables travel."""
-
-    def __init__(self, table: Parameter, tensor: TensorParallel) -> None:
-        super().__init__()
-        stacks, _, buckets = table.shape
-        self.weight = cut_parameter(stacks, table.local_rows(tensor.size), buckets, dim=1)
-
-    def forward(self) -> Tensor:
-        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
-        return self.weight.view_as(self.weight)
-
-
-@lru_cache
-def edges(bidirectional: bool) -> tuple[int, ...]:
-    """Where buckets 1, 2, ... of one direction begin. Whole numbers, so that every device puts a distance into the same
-    bucket: a logarithm may be rounded down where it is a whole number.
-    """
-    buckets = RELATIVE_BUCKETS // 2 if bidirectional else RELATIVE_BUCKETS
-    near = buckets // 2
-    far = range(1, buckets - near)
-    return (*range(1, near + 1), *(math.ceil(near * (FARTHEST / near) ** (k / (buckets - near)) - 1e-9) for k in far))
-
-
-def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
-    """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
-    bucket 0.
-    """
-    starts = torch.tensor(edges(bidirectional), device=distance_D.device)
-    if not bidirectional:
-        return torch.bucketize((-distance_D).clamp(min=0), starts, right=True)
-    later = (distance_D > 0).long() * (RELATIVE_BUCKETS // 2)
-    return later + torch.bucketize(distance_D.abs(), starts, right=True)
-
-
-def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -> Tensor:
-    """fp32 [N, S, T] of the last S of T positions. The bias is the same along a diagonal: one product with the tables
-    gives it for every distance, and its gradient is a sum in one fixed order.
-    """
-    distance_D = torch.arange(1 - keys, keys, device=table_NK.device)[: queries + keys - 1]
-    one_hot_DK = F.one_hot(bucket(distance_D, bidirectional), RELATIVE_BUCKETS).float()
-    bias_ND = table_NK.float() @ one_hot_DK.T
-    return bias_ND.unfold(1, keys, 1).flip(1)
-
 
 # Dropout sites. Those of the embeddings (embeddings.py) are 0 and, of a second stack, 65535; heads.py has the last.
 SITES = 3  # of a block of one stack without dropout in its mlp, from 1 + 3 x depth on

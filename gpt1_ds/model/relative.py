@@ -1,0 +1,63 @@
+"""Relative positions: a bias of attention's scores that depends on how far a key lies from its query (Raffel et al.
+2020, section 2.1). Near distances have a bucket each, farther ones share buckets of growing width.
+
+Shapes: N heads on this rank, K buckets, S queries, T keys.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt1_ds.architecture.block import FARTHEST, RELATIVE_BUCKETS
+from gpt1_ds.architecture.layer import Parameter
+from gpt1_ds.model.layers import TensorParallel, cut_parameter
+
+
+class RelativeTables(nn.Module):
+    """One table for each stack, [stacks, N, K]; their blocks are on other pipeline stages, so the tables travel."""
+
+    def __init__(self, table: Parameter, tensor: TensorParallel) -> None:
+        super().__init__()
+        stacks, _, buckets = table.shape
+        self.weight = cut_parameter(stacks, table.local_rows(tensor.size), buckets, dim=1)
+
+    def forward(self) -> Tensor:
+        # a view, because DeepSpeed prepares a backward pass when a gradient comes to an output that has a history
+        return self.weight.view_as(self.weight)
+
+
+@lru_cache
+def edges(bidirectional: bool) -> tuple[int, ...]:
+    """Where buckets 1, 2, ... of one direction begin. Whole numbers, so that every device puts a distance into the same
+    bucket: a logarithm may be rounded down where it is a whole number.
+    """
+    buckets = RELATIVE_BUCKETS // 2 if bidirectional else RELATIVE_BUCKETS
+    near = buckets // 2
+    far = range(1, buckets - near)
+    return (*range(1, near + 1), *(math.ceil(near * (FARTHEST / near) ** (k / (buckets - near)) - 1e-9) for k in far))
+
+
+def bucket(distance_D: Tensor, bidirectional: bool) -> Tensor:
+    """Returns the bucket of key minus query position. Without `bidirectional` all later keys, which are not seen, share
+    bucket 0.
+    """
+    starts = torch.tensor(edges(bidirectional), device=distance_D.device)
+    if not bidirectional:
+        return torch.bucketize((-distance_D).clamp(min=0), starts, right=True)
+    later = (distance_D > 0).long() * (RELATIVE_BUCKETS // 2)
+    return later + torch.bucketize(distance_D.abs(), starts, right=True)
+
+
+def score_bias(table_NK: Tensor, queries: int, keys: int, bidirectional: bool) -> Tensor:
+    """fp32 [N, S, T] of the last S of T positions. The bias is the same along a diagonal: one product with the tables
+    gives it for every distance, and its gradient is a sum in one fixed order.
+    """
+    distance_D = torch.arange(1 - keys, keys, device=table_NK.device)[: queries + keys - 1]
+    one_hot_DK = F.one_hot(bucket(distance_D, bidirectional), RELATIVE_BUCKETS).float()
+    bias_ND = table_NK.float() @ one_hot_DK.T
+    return bias_ND.unfold(1, keys, 1).flip(1)
