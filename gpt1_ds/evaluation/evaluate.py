@@ -18,8 +18,9 @@ from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.engine.build import batch_shape, build_engine
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.engine.session import distributed_session, with_common_micro_batch
-from gpt1_ds.evaluation.held_out import held_out_loss, mask_deviation
+from gpt1_ds.evaluation.held_out import held_out_loss
 from gpt1_ds.evaluation.load import load_checkpoint
+from gpt1_ds.evaluation.measures import mask_deviation
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.probe_scores import shown
