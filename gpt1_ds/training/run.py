@@ -28,7 +28,7 @@ from gpt1_ds.model import products
 from gpt1_ds.model.build import compiles
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
-from gpt1_ds.training import provenance, resume, step_log
+from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
@@ -60,7 +60,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
         groups.on_rank_0(lambda: _prepare(run_dir, workload.config))
         trainer = _build(workload, run_dir, groups, watchdog, requests)
         requests.takes = partial(time_of_a_save, trainer.saver, workload.config)
-        begin, reason = time.monotonic(), step_log.FAILED
+        begin, reason = time.monotonic(), trackers.FAILED
         try:
             trainer.log.begin(trainer.state.step)
             outcome = trainer.train()
@@ -86,7 +86,7 @@ def live(config: Config, open_workload: Open, conclude: Conclude | None = None) 
             trainer.log.finish()
             if trainer.log.sinks:
                 watchdog.beat(ENDED)  # trackers may take their time
-                step_log.close(trainer.log.sinks, workload.config, run_dir, trainer.state, reason)
+                trackers.close(trainer.log.sinks, workload.config, run_dir, trainer.state, reason)
         return outcome
 
 
@@ -120,7 +120,7 @@ def _build(
     engine = build_engine(config, groups, initialise=False, objective=workload.objective)
     engine.progress = watchdog.beat
     log.LOGGER.debug("%s, on %s with %d threads", groups, engine.device, torch.get_num_threads())
-    sinks = step_log.begin(workload, run_dir, groups) if groups.rank == 0 else []
+    sinks = trackers.begin(workload, run_dir, groups) if groups.rank == 0 else []
     saver = Saver(workload, run_dir, engine)
     restorer = Restorer(workload, run_dir, engine, saver)
     groups.on_rank_0(lambda: remove_unfinished(run_dir.checkpoints))

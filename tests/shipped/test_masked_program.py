@@ -12,7 +12,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.state import TrainingState
-from gpt1_ds.training.step_log import summary
+from gpt1_ds.training.trackers import summary
 from tools.families import FAMILIES
 from tools.runs import configuration
 

@@ -10,11 +10,11 @@ import psutil
 
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.training import step_log
+from gpt1_ds.training import trackers
 
 
 def test_off_starts_nothing(tmp_path: Path) -> None:
     before = psutil.Process().children()  # the server that other tests fork their ranks from
     workload: Any = SimpleNamespace(config=load())
-    assert step_log.begin(workload, RunDir(tmp_path), groups=None) == []  # type: ignore[arg-type]
+    assert trackers.begin(workload, RunDir(tmp_path), groups=None) == []  # type: ignore[arg-type]
     assert psutil.Process().children() == before
