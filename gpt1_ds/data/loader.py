@@ -1,8 +1,7 @@
 """Batches of token windows for one data-parallel rank: those to train on, and those of the validation split.
 
-Shapes: B rows, S context, T = S + 1 tokens of a window (inputs and, shifted by one, labels).
-
-Shapes: B rows, T = S + 1 tokens of a window, G rows of the global batch.
+Shapes: B rows, S context, T = S + 1 tokens of a window (inputs and, shifted by one, labels), G rows of the global
+batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Rows of whole sentences, one after the other, and batches of rows that are made of sentences, for one data-parallel
-rank.
+"""Rows of whole sentences, and the batches of a data-parallel rank that are made of them.
 
 A row takes sentences until the next one does not fit; between two documents stands one more separator. A sentence that
 is longer than a row fills rows of its own. The rows are the same in every pass, which reads them in another order.
-
-Shapes: R rows that are asked for.
 
 Sequence n of a run is one row of one source, whatever the layout; every rank knows the lengths of all rows of a global
 batch, and reads the tokens of its own.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt1_ds.engine.deepspeed.updates import INVALID, filter_updates
+from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
 from gpt1_ds.engine.transfer import read
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update

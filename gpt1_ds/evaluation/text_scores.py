@@ -1,11 +1,9 @@
 """Scores of a task in text: its answers are ranked by their log-likelihood, nothing is decoded.
 
-Shapes: B rows, S positions, D width, V vocabulary.
-
 What a model writes by itself, taking the likeliest token each time, is an answer exactly where each of the answer's
 tokens has the highest logit after those before it. So the same pass gives `exact_match`.
 
-Shapes: N examples, K answers, G rows of the global batch.
+Shapes: N examples, K answers, G rows of the global batch; B rows and S positions of a batch, D width, V vocabulary.
 """
 
 from __future__ import annotations

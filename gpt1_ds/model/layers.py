@@ -39,7 +39,7 @@ class TensorParallel:
 
     @cached_property
     def config(self) -> ModelParallelConfig:
-        # Real values are written by name later (init.py). Initialising to zero keeps the attributes that tell shards
+        # Real values are written by name later (names.py). Initialising to zero keeps the attributes that tell shards
         # from replicas, and vocabulary pad rows stay zero for ever: garbage there would turn 0 * NaN into NaN
         # gradients.
         return ModelParallelConfig(

@@ -60,7 +60,7 @@ class Event(NamedTuple):
 def read(
     recorder: profile, steps: Sequence[str], phases: Sequence[str], memory: list[int], origin_ns: int
 ) -> Recording:
-    """What was recorded while these steps and phases were announced. Times are seconds since `origin_ns`."""
+    """Returns what was recorded during these steps and phases. Times are seconds since `origin_ns`."""
     events = sorted(_events(recorder), key=lambda event: (event.begin, -event.end))
     ours = {*steps, *phases}
     said = [_span(event, origin_ns) for event in events if event.is_range and event.name in ours]

@@ -168,7 +168,7 @@ MOST = 64  # steps that a host runs ahead of its device
 
 
 class Event(Protocol):
-    """What is used of torch.cuda.Event."""
+    """The part of torch.cuda.Event that this file uses."""
 
     def record(self) -> None: ...
 

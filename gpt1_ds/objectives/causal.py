@@ -1,9 +1,7 @@
-"""Next-token prediction: every position of a window counts alike; prefix language modelling: a text is cut at a random
-place, its rest is predicted (Raffel et al. 2020).
+"""Next-token prediction, where every position of a window counts alike; and prefix language modelling, where a text is
+cut at a random place and its rest is predicted (Raffel et al. 2020).
 
-Shapes: B rows, T = S + 1 tokens of a window, S positions.
-
-Shapes: B rows, T = L + 1 tokens of a window.
+Shapes: B rows, T tokens of a window, S = T - 1 positions (L of a prefix model).
 """
 
 from __future__ import annotations

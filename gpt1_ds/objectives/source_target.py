@@ -3,9 +3,8 @@ names a task and its texts, the target is the answer in words (Raffel et al. 202
 
 An encoder reads the source and a decoder the target, shifted right; a single stack reads one after the other.
 
-Shapes: B rows, S positions of the source (or of the only stack), T of the target, G rows of the global batch.
-
-Shapes: B rows, S positions of the longest source, K answers, T tokens of the longest one.
+Shapes: B rows, S positions of the longest source (or of the only stack), T of the target or the longest answer, K
+answers, G rows of the global batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Fine-tuning: a class, a score or a choice read off one token (GPT-1, section 3.2 of the paper, reads the extract
-token, with the language model's loss on the same text as an auxiliary one; bidirectional models read the first
-token); and sentence vectors, where each sequence of an example is a text of its own.
+"""Fine-tuning: a class, a score or a choice that is read off one token, and sentence vectors, where each sequence of an
+example is a text of its own.
+
+GPT-1 (section 3.2 of the paper) reads the extract token, with the language model's loss on the same text as an
+auxiliary one; bidirectional models read the first token.
 
 Shapes: E examples of C sequences of T tokens, B = E x C rows, K classes or choices.
-
-Shapes: E examples of C texts of T tokens, B = E x C rows, K classes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
-Muon has one moment of the blocks' matrices, and a workspace (plan/muon_update.py).
+Muon has one moment of the blocks' matrices, and a workspace.
 
 What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
 what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only

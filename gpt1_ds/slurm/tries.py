@@ -5,7 +5,7 @@ A process leaves word in `slurm/fault-<job>-<task>.json`. One that could not, be
 trouble, is spoken for by whoever tries to write there.
 
 `slurm/try-<job>-<restart>.json` is written before a job's ranks start, `slurm/outcome-<job>.json` by rank 0 when they
-stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault of the world (faults.py).
+stop in an orderly way. What ended without an outcome was killed, crashed, or met a fault of the world.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fault:
 
 
 def fault_of(error: UserError | TrainingError | OSError) -> Fault | None:
-    """The fault that an error tells of, or None when it was judged wrong and stays so."""
+    """Returns the fault behind an error; None for an error that another job would meet again."""
     told = explain(error) if isinstance(error, OSError) else error
     if told is None or not told.passes:
         return None

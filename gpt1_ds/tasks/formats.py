@@ -93,7 +93,7 @@ def brief(text: str) -> str:
 
 
 def unusable(text: str) -> str:
-    """What is wrong with the letters of `text`; empty where nothing is."""
+    """Returns why `text` cannot be used because of its letters; empty where it can."""
     found = _UNUSABLE.search(text)
     if found is None:
         return ""

@@ -1,17 +1,20 @@
-"""The files of probes: minimal pairs of BLiMP (Warstadt et al. 2020; which of two sentences is English?), passages of
-LAMBADA (Paperno et al. 2016; their last word needs more than its last sentence), Winograd schemas (whom does the
-pronoun mean? WSC273, PDP-60 and DPRD, Rahman and Ng 2012), and sentences of a book, the true next one beside another
-of the same book, so that names and style tell nothing.
+"""The files of four probes: minimal pairs of BLiMP (which of two sentences is English?), passages of LAMBADA (what is the
+last word?), Winograd schemas (whom does the pronoun mean?), and sentences of a book (which one comes next?).
 
-A file of JSON lines holds the pairs of one paradigm (UID), of which there are 67, in 12 phenomena.
+BLiMP (Warstadt et al. 2020): a file of JSON lines holds the pairs of one paradigm (UID), of which there are 67, in 12
+phenomena.
 
-Blocks of four lines between blank lines: the sentence, the mark that stands in the pronoun's place, the candidates with
-commas between them, and the right one. The mark is [MASK], or in DPRD the pronoun itself, where its first place counts.
-For a possessive pronoun stands the candidate with 's. Where the mark is [MASK], nobody knows which pronoun it was.
+LAMBADA (Paperno et al. 2016): the last word of a passage needs more than its last sentence.
 
-Sentences are those of `data build --sentences` (data/splitter.py), hard-wrapped lines joined. Both candidates follow
-another sentence within a paragraph, so that no line end tells them apart. The wrong one is of nearly the same length in
-letters, and not from the neighbourhood of the question. Which sentences are asked for is a hash of the book.
+Winograd schemas (WSC273, PDP-60; DPRD, Rahman and Ng 2012): blocks of four lines between blank lines: the sentence, the
+mark that stands in the pronoun's place, the candidates with commas between them, and the right one. The mark is [MASK],
+or in DPRD the pronoun itself, where its first place counts. For a possessive pronoun stands the candidate with 's.
+Where the mark is [MASK], nobody knows which pronoun it was.
+
+Next sentence: sentences are those of `data build --sentences` (data/splitter.py), hard-wrapped lines joined. Both
+candidates follow another sentence within a paragraph, so that line ends do not distinguish them. The wrong one is from
+the same book, so that names and style do not either, has nearly the same length in letters, and does not come from the
+neighbourhood of the question. Which sentences are asked for is a hash of the book.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
              (partial scoring). They are the same in all sequences of a question.
 - blimp      the good and the bad sentence of a minimal pair (Warstadt et al. 2020); the log-probability of all tokens
              decides. Accuracy is the mean over the phenomena, each of which counts alike.
-- next_sentence  the true next sentence of a book or another one of it (next_sentence.py), after the last few sentences
+- next_sentence  the true next sentence of a book or another one of it (probe_files.py), after the last few sentences
              that fit half of the context; the average token log-probability decides.
 - lambada    the last word of a passage; accuracy is how often greedy decoding gives it. As in lm-evaluation-harness
              nothing comes before the passage.

@@ -13,7 +13,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import count, duration
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
-from gpt1_ds.engine.heap import Heap
+from gpt1_ds.engine.session import Heap
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.state import TrainingState

@@ -16,7 +16,7 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.tracking.entries import Entry, read_entries
 from gpt1_ds.tracking.sinks import GONE, Ending, Reference, Sink, TensorBoardSink, TrackioSink, WandbLogger
-from gpt1_ds.tracking.wandb_run import run_id, start, tables
+from gpt1_ds.tracking.wandb import run_id, start, tables
 from gpt1_ds.training.provenance import git_revision, provenance
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload

@@ -249,9 +249,9 @@ def test_the_help_of_every_command_loads_no_library() -> None:
 
 
 def test_reading_a_task_loads_no_heavy_library() -> None:
-    rooms = "batches, encoding, metrics, reading, registry, zeroshot"
+    modules = "batches, encoding, metrics, reading, registry, zeroshot"
     code = (
-        f"import sys; from gpt1_ds.tasks import {rooms}\n"
+        f"import sys; from gpt1_ds.tasks import {modules}\n"
         "heavy = {'torch', 'sklearn', 'scipy', 'datasets', 'transformers'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -260,7 +260,7 @@ def test_reading_a_task_loads_no_heavy_library() -> None:
 
 
 def test_kernels_that_are_looked_up_by_name_are_there() -> None:
-    """No import tells: a machine without Triton never looks."""
+    """Nothing imports them: on a machine without Triton a wrong name would not be noticed."""
     folder = PACKAGE / "model" / "kernels"
     names = {name for path in folder.glob("*.py") for name in re.findall(r'_triton\("(\w+)"\)', path.read_text())}
     assert "attention_triton" in names

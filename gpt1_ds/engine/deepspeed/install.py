@@ -5,7 +5,7 @@
     fast    also what only saves time
 
 launcher/libraries.py patches imports, before there is an engine. Where an update is rejected, at any level, is
-updates.py. register.py lists all that is relied on.
+zero.py. register.py lists all that is relied on.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
-"""Attention with the hashed dropout mask as Triton kernels, which hold no score and no mask in memory: a tile of
-queries and keys, its scores and its mask; the forward pass; and the gradients, a kernel over query tiles and one
-over key tiles.
-
-Shapes: M queries and N keys of a tile, H channels (a power of 2, of which the first W are there), G heads of all rows.
+"""Attention with the hashed dropout mask as Triton kernels, which hold no score and no mask in memory: the tile that
+they have in common, the forward pass, and the gradients.
 
 A tile is M queries by N keys. The forward kernel goes over a query tile's keys with a running maximum and sum (Milakov
-and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp; the backward kernels
-compute a tile again. No kernel adds up atomically, so every result repeats to the bit.
-The mask is model/dropout.py's, computed in registers: the same elements are dropped on every layout and device.
+and Gimelshein 2018; Dao et al. 2022) and keeps each query's log-sum-exp. The gradients take a kernel over query tiles
+and one over key tiles; each computes its tiles again from the log-sum-exp, and adds them up in one fixed order. No
+kernel adds up atomically, so every result repeats to the bit. The mask is model/dropout.py's, computed in registers:
+the same elements are dropped on every layout and device.
 
 Results are laid out as [S, G, H], so that [S, B, width] is a view of them. Arguments may have any strides, as long as
 the channels of a head are contiguous.
 
-Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
-
-Each computes its tiles again from the log-sum-exp that the forward pass has kept, and adds them up in one fixed order.
-
-Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H head width.
+Shapes: M queries and N keys of a tile, H channels (a power of 2, of which the first W are there), S queries, T keys, G
+= B rows x N heads of this rank (heads fastest).
 """
 
 from __future__ import annotations

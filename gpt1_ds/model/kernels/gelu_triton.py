@@ -1,6 +1,6 @@
 """A bias and the GELU after it as Triton kernels; the backward pass adds the bias's gradient up while it is there.
 
-model/activation.py has the formulas. Each program of the backward pass has a fixed set of rows, so that results repeat
+gelu.py has the formulas. Each program of the backward pass has a fixed set of rows, so that results repeat
 to the bit.
 
 Shapes: R rows, F features, P parts of the rows.
