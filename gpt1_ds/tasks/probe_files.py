@@ -1,5 +1,5 @@
-"""The files of four probes: minimal pairs of BLiMP (which of two sentences is English?), passages of LAMBADA (what is the
-last word?), Winograd schemas (whom does the pronoun mean?), and sentences of a book (which one comes next?).
+"""The files of four probes: minimal pairs of BLiMP (which of two sentences is English?), passages of LAMBADA (what is
+the last word?), Winograd schemas (whom does the pronoun mean?), and sentences of a book (which one comes next?).
 
 BLiMP (Warstadt et al. 2020): a file of JSON lines holds the pairs of one paradigm (UID), of which there are 67, in 12
 phenomena.
