@@ -105,7 +105,7 @@ def _task_head(head: HeadSpec, width: int) -> Layer:
         classes = tuple(linear(head.name, head.outputs, 3 * width)) if head.loss == "nli" else ()
         return Layer("task_head", head.name, classes, joined=not classes)
     scores = tuple(linear(head.name, head.outputs, width))
-    if head.kind == "linear":
+    if head.kind == "linear" or head.reads_tokens:
         return Layer("task_head", head.name, scores, products=2.0 * width * head.outputs)
     return Layer("task_head", "", (*linear("pooler.dense", width, width), *scores))  # reads one state of a sequence
 

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from gpt1_ds.config import Config, ModelConfig
 
 Pooling = Literal["mean", "cls", "max"]
-Kind = Literal["linear", "pooled", "dense", "text", Pooling]
+TokenKind = Literal["tags", "span"]
+Kind = Literal["linear", "pooled", "dense", "text", TokenKind, Pooling]
 SentenceLoss = Literal["nli", "triplet", "cosine", "ranking"]
 
 
@@ -16,7 +17,9 @@ SentenceLoss = Literal["nli", "triplet", "cosine", "ranking"]
 class HeadSpec:
     """Kinds: `linear` reads one state of a sequence, the one that the labels name. The others read the first:
     `pooled` by a pooler, tanh(W h), and a linear layer; `dense` has that layer in the head itself, with dropout before.
-    `text` has no layer: the language model's head writes the answer, and an evaluation scores whole rows.
+    `text` has no layer: the language model's head writes the answer, and an evaluation scores whole rows. `tags` and
+    `span` read every state by a linear layer: a softmax is over the outputs of a token, or over the tokens of a row,
+    once for where a span begins and once for where it ends.
 
     Where `choice` is set, there is one output and the softmax is over an example's sequences. Elsewhere the states
     of an example's sequences are added (similarity reads both orders of its texts) and the softmax is over the outputs;
@@ -41,6 +44,11 @@ class HeadSpec:
     def is_value(self) -> bool:
         """Whether the one output is a score itself, whose loss is the squared error."""
         return self.outputs == 1 and not self.choice
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether every token has a score of its own that counts."""
+        return self.kind in get_args(TokenKind)
 
     @property
     def is_sound(self) -> bool:

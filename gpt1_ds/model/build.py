@@ -67,7 +67,7 @@ def module_specs(
 def _task_head(head: HeadSpec | None) -> type[nn.Module]:
     if head is not None and head.loss is not None:
         return SentenceHead
-    return TaskHead if head is None or head.kind == "linear" else PooledHead
+    return TaskHead if head is None or head.kind == "linear" or head.reads_tokens else PooledHead
 
 
 def compiles(config: Config) -> bool:
@@ -175,6 +175,11 @@ class DenseModel(nn.Module):
         """
         assert isinstance(self.loss, TaskLoss), "this model was fine-tuned on a task, and has its loss"
         return self.loss.scores_at(self.heads["task_head"](self.states(tokens_SB, facts_B3=facts_B3)).scores, extract_B)
+
+    def token_scores(self, tokens_SB: Tensor, facts_B3: Tensor) -> Tensor:
+        """Returns fp32 [B, S, O]: of tags or spans, the scores of every token."""
+        scores_SBO = self.heads["task_head"](self.states(tokens_SB, facts_B3=facts_B3)).scores
+        return scores_SBO.float().transpose(0, 1)  # type: ignore[no-any-return]
 
     def encode(self, source_SB: Tensor, facts_B3: Tensor) -> States:
         """Returns what a decoder reads of a source: the memory [S, B, D] is the first stack's states."""

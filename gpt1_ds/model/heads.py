@@ -98,8 +98,8 @@ class MaskedHead(nn.Module):
 
 
 class TaskHead(nn.Module):
-    """A linear layer. It scores every position, [S, B, O], of which the loss takes the extract token's: positions do
-    not travel through pipeline stages, and labels reach the last one only.
+    """A linear layer. It scores every position, [S, B, O], of which the loss takes the extract token's, or all of them:
+    positions do not travel through pipeline stages, and labels reach the last one only.
     """
 
     def __init__(self, layer: Layer, spec: HeadSpec, tensor: TensorParallel) -> None:
@@ -111,10 +111,16 @@ class TaskHead(nn.Module):
     def forward(self, states: States) -> States:
         dropped_SBD = states.last
         if self.training:
-            dropped_SBD = dropped_SBD * _mask(dropped_SBD, states.facts_B3, self.spec, HEAD_SITE)
+            dropped_SBD = self._drop(dropped_SBD, states.facts_B3)
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
         added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
         return states._replace(scores=self.tensor.all_positions(products.linear(dropped_SBD, weight, bias / added)))
+
+    def _drop(self, hidden_SBD: Tensor, facts_B3: Tensor) -> Tensor:
+        if self.spec.reads_tokens:  # a mask of its own for each
+            first = self.tensor.rank * len(hidden_SBD) if self.tensor.sequence else 0
+            return dropout.dropout(hidden_SBD, facts_B3[:, KEY], HEAD_SITE, self.spec.dropout, first)
+        return hidden_SBD * _mask(hidden_SBD, facts_B3, self.spec, HEAD_SITE)
 
 
 class PooledHead(nn.Module):

@@ -6,6 +6,7 @@ examples of a group.
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -39,6 +40,8 @@ def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) ->
     language = LanguageLoss(vocab_size, tensor)
     if head is None:
         return language
+    if head.reads_tokens:
+        return TokenLoss(head, language)
     return TextLoss(vocab_size, tensor) if head.kind == "text" else TaskLoss(head, language)
 
 
@@ -131,6 +134,36 @@ class TaskLoss:
         if self.spec.choice:
             return scores_BO.view(-1, self.spec.sequences)
         return scores_BO.view(-1, self.spec.sequences, self.spec.outputs).sum(1)
+
+
+class TokenLoss:
+    """The cross-entropy of the scores [S, B, O] of tokens, with lm_coefficient x the language model's loss. Of `tags`
+    the softmax is over a token's outputs; of `span` over the tokens of a row, once for where the answer begins and once
+    for where it ends (Devlin et al. 2019, section 4.2). What fills up a row is left out: padding changes nothing.
+
+    Labels: those of the language model's loss; the tokens of each row [B]; the target distributions [S, B, O], times
+    their weights, which come from the host and the whole global batch. Scores are [B, S, O], of evaluations alone.
+    """
+
+    def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
+        self.spec, self.language = spec, language
+        self.scores: list[Tensor] = []
+        self.measures = language.measures
+
+    def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor:
+        *tokens, length_B, targets_SBO = labels
+        assert states.scores is not None, "a task has a head"
+        scores_SBO = states.scores.float()
+        if not torch.is_grad_enabled():
+            self.scores.append(scores_SBO.transpose(0, 1))
+        is_padding_SB1 = (torch.arange(len(scores_SBO), device=length_B.device)[:, None] >= length_B)[..., None]
+        axis = 0 if self.spec.kind == "span" else -1
+        log_SBO = scores_SBO.masked_fill(is_padding_SB1, -math.inf if axis == 0 else 0.0).log_softmax(axis)
+        loss: Tensor = -(targets_SBO * log_SBO.masked_fill(is_padding_SB1, 0.0)).sum()
+        if self.spec.lm_coefficient:
+            *tokens, weights_SB = tokens
+            loss = loss + self.language(states, (*tokens, self.spec.lm_coefficient * weights_SB))
+        return loss
 
 
 class SentenceLoss:

@@ -1,10 +1,10 @@
-"""Fine-tuning: a class, a score or a choice that is read off one token, and sentence vectors, where each sequence of an
-example is a text of its own.
+"""Fine-tuning: a class, a score or a choice that is read off one token; tags of tokens and spans; and sentence vectors,
+where each sequence of an example is a text of its own.
 
 GPT-1 (section 3.2 of the paper) reads the extract token, with the language model's loss on the same text as an
 auxiliary one; bidirectional models read the first token.
 
-Shapes: E examples of C sequences of T tokens, B = E x C rows, K classes or choices.
+Shapes: E examples of C sequences of T tokens, B = E x C rows, K classes or choices, O outputs of a token.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ class Supervised:
         """Returns the batch of these examples; `lm_weights_ECS` [E, C, T - 1] are of the tokens after the first. The
         second text of a sequence begins at `second_EC`.
         """
-        E, C, T = tokens_ECT.shape
-        tokens_TB = np.ascontiguousarray(tokens_ECT.reshape(E * C, T).T.astype(np.int64))
-        weights_TB = np.zeros((T, E * C), dtype=np.float32)
-        weights_TB[:-1] = lm_weights_ECS.reshape(E * C, T - 1).T
+        tokens_TB, weights_TB = _columns(tokens_ECT, lm_weights_ECS)
         at_B, spans = self.reads(length_EC.reshape(-1), second_EC.reshape(-1))
         labels = (np.roll(tokens_TB, -1, 0), weights_TB, at_B, targets_EK, weights_E)
         return HostBatch((tokens_TB,), labels, spans)
@@ -68,6 +65,48 @@ class Supervised:
         return HostBatch((tokens_SB,), labels, spans)
 
 
+def _columns(tokens_ECT: NDArray[np.integer], lm_weights_ECS: Float32s) -> tuple[Int64s, Float32s]:
+    """(tokens [T, B], the weights of the tokens that follow them [T, B])."""
+    E, C, T = tokens_ECT.shape
+    tokens_TB = np.ascontiguousarray(tokens_ECT.reshape(E * C, T).T.astype(np.int64))
+    weights_TB = np.zeros((T, E * C), dtype=np.float32)
+    weights_TB[:-1] = lm_weights_ECS.reshape(E * C, T - 1).T
+    return tokens_TB, weights_TB
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Labels: next tokens [T, B] and their weights [T, B]; the tokens of each row [B]; the target distributions of the
+    outputs of every token, times their weights [T, B, O]. An example is one sequence.
+    """
+
+    head: HeadSpec
+
+    def batch(
+        self,
+        tokens_ECT: NDArray[np.integer],
+        lm_weights_ECS: Float32s,
+        length_EC: Int64s,
+        second_EC: Int64s,
+        targets_ETO: Float32s,
+    ) -> HostBatch:
+        """Returns the batch of these examples, as `Supervised.batch` does."""
+        tokens_TB, weights_TB = _columns(tokens_ECT, lm_weights_ECS)
+        length_B, second_B = length_EC.reshape(-1), second_EC.reshape(-1)
+        targets_TBO = np.ascontiguousarray(targets_ETO.transpose(1, 0, 2))
+        labels = (np.roll(tokens_TB, -1, 0), weights_TB, length_B, targets_TBO)
+        return HostBatch((tokens_TB,), labels, (length_B, second_B))
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        """A whole row, in which every place and every output is as right as the others."""
+        tokens_T = probe_tokens(model)[:, 0]
+        S, O = len(tokens_T) - 1, self.head.outputs  # noqa: E741
+        shares = np.full((1, 1, S - 1), 1 / S, dtype=np.float32)
+        targets_1SO = np.full((1, S, O), 1 / (S * O), dtype=np.float32)
+        length, second = np.array([[S]]), np.array([[(S + 1) // 2]])
+        return self.batch(tokens_T[None, None, :-1], shares, length, second, targets_1SO)
+
+
 @dataclass(frozen=True)
 class Sentences(Supervised):
     """Batches are those of any task; a row's length is told to causal models, too, because its states are pooled."""
@@ -87,6 +126,8 @@ class Sentences(Supervised):
         return HostBatch((tokens_TB,), labels, (length_B, length_B))
 
 
-def of_head(head: HeadSpec) -> Supervised:
+def of_head(head: HeadSpec) -> Supervised | Tokens:
     """The objective of a task's head."""
+    if head.reads_tokens:
+        return Tokens(head)
     return Supervised(head) if head.loss is None else Sentences(head)

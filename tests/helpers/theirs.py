@@ -63,6 +63,8 @@ def pair(name: str, preset: str, head: HeadSpec | None = None, layers: int | Non
     model = config.model
     assert model.vocab_size is not None
     family = next(one for one in FAMILIES if not list(one.problems(model)))
+    if head is not None and head.reads_tokens:
+        family = family.with_token_head(head.kind)
     settings = {**family.write_config(model, PAD), "pad_token_id": PAD, "attn_implementation": "eager"}
     torch.manual_seed(0)
     number = {} if head is None else {"num_labels": head.outputs}

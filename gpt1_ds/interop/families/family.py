@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,9 @@ class Transform:
 
     there: Callable[[Tensor, Facts], tuple[Tensor, ...]]
     back: Callable[[tuple[Tensor, ...], Facts], Tensor]
+
+
+TOKEN_HEADS: Mapping[str, str] = {"span": "qa_outputs", "tags": "classifier"}  # what their classes call the matrix
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,13 @@ class Family:
         found = _BLOCK.search(name)
         pattern = _BLOCK.sub("*", name, count=1)
         return tuple(theirs.replace("*", found[0] if found else "*") for theirs in self._table[pattern].theirs)
+
+    def with_token_head(self, kind: Kind) -> Family:
+        """This family with the head of its ...ForQuestionAnswering (`span`) or ...ForTokenClassification (`tags`)."""
+        theirs = TOKEN_HEADS[kind]
+        rules = tuple(rule for rule in self.rules if not rule.ours.startswith(("head.", "pooler.")))
+        rules += same("head", theirs)
+        return replace(self, rules=rules, outside=(*self.outside, f"{theirs}."))
 
     @property
     def head_weight(self) -> str | None:
