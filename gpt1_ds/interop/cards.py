@@ -75,7 +75,7 @@ Its scores are the checkpoint's (`gpt1-ds predict`), to rounding.
 
 ```python
 import torch
-from transformers import AutoTokenizer, {tuned.architecture}
+from transformers import AutoTokenizer, {tuned.architecture}{helper}
 
 tokenizer = AutoTokenizer.from_pretrained(".")
 model = {tuned.architecture}.from_pretrained(".").eval()
@@ -125,6 +125,18 @@ inputs = tokenizer([document] * len(choices), choices, {_ARGUMENTS})
 with torch.no_grad():
     scores = model(**{{{{name: value.unsqueeze(0) for name, value in inputs.items()}}}}).logits
 print(scores.softmax(-1).tolist())"""
+_SPAN_EXAMPLE = """inputs = tokenizer("Who read it?", "It was read by many.", return_tensors="pt")
+with torch.no_grad():
+    output = model(**inputs)
+first, last = output.start_logits.argmax(), output.end_logits.argmax()
+print(tokenizer.decode(inputs["input_ids"][0, first : last + 1]))"""
+_TAG_EXAMPLE = """tags = pipeline("token-classification", model=model, tokenizer=tokenizer)
+print(tags("It was read by many ."))"""
+_EVERY_TOKEN = """* Pad on the right only, with id {pad} (`pad_token_id`); every token is read."""
+_SPANS = "The question is the first text, the context the second. What is read of a question is its first 64 tokens."
+_WORDS = "Words stand with one blank between them; a word's tag is that of its first token."
+_WINDOWS = "Of a longer context several rows are read, and the best span of all of them counts."
+_PARTS = "A longer text is read in parts, each of whole words."
 _TEXT = "Blanks around a text are to be stripped."
 _CUT = """Longer texts were cut to {half} tokens each{questions}; `truncation=True` cuts the longer
   one, which differs only for those."""
@@ -175,6 +187,7 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         parts = "start, first text, delimiter, second text, extract"
     is_gpt = tuned.head.kind == "linear"
     layout, padding = (_GPT_LAYOUT, _GPT_PADDING) if is_gpt else (_ENCODER_LAYOUT, _ENCODER_PADDING)
+    padding = _EVERY_TOKEN if tuned.head.reads_tokens else padding
     return _FINE_TUNED.format(
         family=tuned.family,
         tags=_tags(tuned.family),
@@ -183,7 +196,8 @@ def task_card(model: ModelConfig, tuned: FineTuned, tokenizer: Tokenizer, facts:
         tuned=tuned,
         tokenizer=tokenizer,
         facts=facts,
-        tag="multiple-choice" if tuned.head.choice else "text-classification",
+        tag=_tag(tuned),
+        helper=", pipeline" if tuned.head.kind == "tags" else "",
         example=_example(tuned),
         inputs=_inputs(tuned),
         layout=layout.format(tokenizer=tokenizer, parts=parts),
@@ -209,7 +223,15 @@ def _about(tokenizer: Tokenizer) -> str:
     return _SAME if tokenizer.gives_text_back else _LOSSY
 
 
+def _tag(tuned: FineTuned) -> str:
+    if tuned.head.reads_tokens:
+        return {"span": "question-answering", "tags": "token-classification"}[tuned.head.kind]
+    return "multiple-choice" if tuned.head.choice else "text-classification"
+
+
 def _example(tuned: FineTuned) -> str:
+    if tuned.head.reads_tokens:
+        return _SPAN_EXAMPLE if tuned.head.kind == "span" else _TAG_EXAMPLE
     if tuned.head.choice:
         example = _CHOICE if tuned.head.kind == "linear" else _ENCODER_CHOICE
         return example.format(choices=[f"choice {number}" for number in range(1, tuned.head.sequences + 1)])
@@ -223,6 +245,8 @@ def _example(tuned: FineTuned) -> str:
 
 
 def _inputs(tuned: FineTuned) -> str:
+    if tuned.head.reads_tokens:
+        return _SPANS if tuned.head.kind == "span" else _WORDS
     if tuned.head.choice:
         question = "A question, where the task has one, follows its document and a space, as one text."
         return f"One sequence per choice, the document as first text and the choice as second. {question} {_TEXT}"
@@ -230,6 +254,8 @@ def _inputs(tuned: FineTuned) -> str:
 
 
 def _cut(tuned: FineTuned) -> str:
+    if tuned.head.reads_tokens:
+        return _WINDOWS if tuned.head.kind == "span" else _PARTS
     if tuned.task.layout == "single":
         return "`truncation=True` cuts as in training."
     questions = _CUT_QUESTION.format(quarter=tuned.limit // 4 - 1) if tuned.head.choice else ""

@@ -3,6 +3,8 @@ is for.
 
     classification, similarity, regression   ...ForSequenceClassification
     choice                                   ...DoubleHeadsModel, read at mc_token_ids, or BertForMultipleChoice
+    span                                     ...ForQuestionAnswering, of BERT and RoBERTa
+    tagging                                  ...ForTokenClassification, of BERT and RoBERTa
     sentences                                ...Model, in a folder of sentence-transformers (sentence_folder.py)
 
 GPT's classifiers are read at the last token that is no pad, BERT's and RoBERTa's at the first.
@@ -15,9 +17,12 @@ The tokenizer of such a folder lays inputs out by itself (tasks/encoding.py).
 
     ...ForSequenceClassification   a class by `id2label`, or with one output a score
     BertForMultipleChoice          one of several choices
+    ...ForQuestionAnswering        a span of a context
+    ...ForTokenClassification      a tag of each word, by `id2label`
 
 A folder does not say whether the head reads one text or two, or which task it is: `checkpoint import --task` does, by
-`single` or `pair`, or by the task's name in the registry, whose order of classes the rows of the head then get.
+`single` or `pair`, `span` or `tagging`, or by the task's name in the registry, whose order of classes the rows of the
+head then get.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt1_ds.architecture.head import HeadSpec, head_kind
+from gpt1_ds.architecture.head import HeadSpec, TokenKind
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig
-from gpt1_ds.config.task import SHORTEST, TABLE, ColumnsConfig
+from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
 from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.interop.families.family import Family, Settings
@@ -42,9 +47,11 @@ from gpt1_ds.interop.hf_config import padding_id
 from gpt1_ds.model.sentence_vector import SentenceVector
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.encoding import ROLES, fitted
-from gpt1_ds.tasks.kinds import Classification, Regression, from_values
+from gpt1_ds.tasks.kinds import KINDS, Classification, Regression, Span, Tagging, from_values
+from gpt1_ds.tasks.kinds.span import ANSWER, NO_ANSWER
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS, Spec, class_names, find_spec
+from gpt1_ds.tasks.token_metrics import is_part
 
 TOLERANCE = 1e-6  # of a bias that was moved
 
@@ -71,7 +78,9 @@ class FineTuned:
                 f"{folder}: fine-tuned on choices: a {family.stem} with a head for them cannot be exported; "
                 "`gpt1-ds predict` runs it"
             )
-        if head.loss is None and head.kind != family.classifier:
+        if head.reads_tokens and family.classifier != "linear":
+            family = family.with_token_head(head.kind)
+        elif head.loss is None and head.kind != family.classifier:
             raise CheckpointError(
                 f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "
                 f"{family.classifier}; `gpt1-ds predict` runs it"
@@ -86,6 +95,8 @@ class FineTuned:
     def architecture(self) -> str:
         if self.head.loss is not None:
             return f"{self.family.stem}Model"
+        if self.head.reads_tokens:
+            return self.family.stem + TOKEN_CLASSES[self.head.kind]  # type: ignore[index]
         choices = self.family.choices if self.head.choice else None
         return choices or f"{self.family.stem}ForSequenceClassification"
 
@@ -96,6 +107,8 @@ class FineTuned:
             return pad
         if self.head.kind != "linear":
             pad["classifier_dropout"] = self.head.dropout
+        if self.head.kind == "span":
+            return pad
         if self.head.is_value:
             return {**pad, "num_labels": 1, "problem_type": "regression"}
         if self.head.choice and self.head.kind != "linear":
@@ -107,7 +120,8 @@ class FineTuned:
         labels = class_names(self.task) or tuple(map(str, range(self.head.outputs)))
         names = {str(number): label for number, label in enumerate(labels)}
         numbers = {label: number for number, label in enumerate(labels)}
-        return {**pad, "id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}
+        kind = {} if self.head.reads_tokens else {"problem_type": "single_label_classification"}
+        return {**pad, "id2label": names, "label2id": numbers, **kind}
 
 
 def to_their_head(
@@ -194,7 +208,11 @@ COLUMNS = {
     "pair": ColumnsConfig(text="text", text2="text2", label="label"),
 }
 NONE = "none"  # the head is left out
-TASKS = (*COLUMNS, NONE, *(name for name in SPECS if name != TABLE))  # what --task may say
+SPAN, TAGGING = TOKEN_KINDS
+# of tags the folder itself has the names, in its own order
+NAMED = tuple(name for name, spec in SPECS.items() if name != TABLE and spec.task is not Tagging)
+TASKS = (*COLUMNS, SPAN, TAGGING, NONE, *NAMED)  # what --task may say
+TOKEN_CLASSES: Mapping[TokenKind, str] = {"span": "ForQuestionAnswering", "tags": "ForTokenClassification"}
 UNNAMED = "LABEL_"  # with which transformers begins the names of classes that have none
 
 
@@ -241,33 +259,51 @@ def read_classifier(
         if name is not None:
             raise CheckpointError(f"{source}: has no head of a fine-tuned model; leave --task {name} out")
         return None
-    choice = _is_choice(settings, family)
+    of_tokens = token_kind(settings, family)
+    choice = of_tokens is None and _is_choice(settings, family)
     if settings.values.get("problem_type") == "multi_label_classification":
         raise CheckpointError(f"{settings.path}: problem_type multi_label_classification: a text has one class here")
     if name is None:
         raise CheckpointError(
             f"{source}: is a fine-tuned model; say what it reads: --task single (one text), pair (two), or the name of "
-            f"its task: {', '.join(TASKS[len(COLUMNS) + 1 :])}; --task none leaves its head out"
+            f"its task: {', '.join(NAMED)}; --task none leaves its head out"
         )
-    names: tuple[str, ...] = () if outputs == 1 else _names(settings, outputs)
+    names: tuple[str, ...] = () if outputs == 1 or of_tokens == "span" else _names(settings, outputs)
     config = _config(name, names, _dropout(settings, family, model), limit)
     spec = find_spec(config)
     order = _order(settings, name, spec, names) if issubclass(spec.task, Classification) else (spec.labels,)
+    if issubclass(spec.task, Span):
+        order = ((ANSWER, NO_ANSWER) if name == "squad2" else (ANSWER,),)
     task = fitted(task_of_spec(spec, config, order[0]), config, model)
-    if (task.layout == "choice", task.outputs) != (choice, outputs):
+    fits = task.reads_tokens == bool(of_tokens) and (task.kind == TAGGING) == (of_tokens == "tags")
+    if not fits or (task.layout == "choice", task.outputs) != (choice, outputs):
         has = "choices" if choice else f"{outputs} outputs" if outputs > 1 else "a score"
+        has = {"span": "spans", "tags": "tags"}.get(of_tokens or "", has)
         raise CheckpointError(f"{source}: its head is for {has}, --task {name} is a {task.kind}; name another task")
-    dropout = config.head_dropout
-    head = HeadSpec(outputs, task.sequences, choice, dropout, config.lm_coefficient, head_kind(model))
+    head = task.head(config, model)
     return Classifier(task, config, head, *order[1:])
+
+
+def token_kind(settings: Settings, family: Family) -> TokenKind | None:
+    """The kind of head of a class that scores every token, of a family where such a class is read here."""
+    if family.classifier == "linear":
+        return None
+    name = _class(settings)
+    return next((kind for kind, ending in TOKEN_CLASSES.items() if name == family.stem + ending), None)
+
+
+def _class(settings: Settings) -> str:
+    given = settings.values.get("architectures")
+    return given[0] if isinstance(given, list) and given and isinstance(given[0], str) else ""
 
 
 def _check_class(settings: Settings, family: Family) -> None:
     """Raises CheckpointError for a class with a head of another kind than those that are read here."""
-    given = settings.values.get("architectures")
-    name = given[0] if isinstance(given, list) and given and isinstance(given[0], str) else ""
+    name = _class(settings)
     heads = (f"{family.stem}ForSequenceClassification", f"{family.stem}ForNextSentencePrediction")
     known = (family.language_model, family.pairs, family.choices, *heads)
+    if token_kind(settings, family):
+        return
     if not name.startswith(f"{family.stem}For") or name in known:
         return
     way = f"--task {NONE} imports its weights without the head" if family.prefix else "name the folder of another class"
@@ -323,6 +359,13 @@ def _config(name: str, names: tuple[str, ...], dropout: float, limit: int | None
     """The `task` section of the checkpoint. Its path is to be named by whoever evaluates."""
     found: dict[str, Any] = {"name": name, "path": f"data/{name}", "head_dropout": dropout, "max_length": limit}
     kind = SPECS[name].task if name in SPECS else Classification if names else Regression
+    if name in TOKEN_KINDS:
+        kind = KINDS[name]
+        found |= {"name": TABLE, "kind": name, "labels": list(names)}
+        if name == TAGGING and not any(map(is_part, names)):
+            found["metric"] = "accuracy"
+    if kind is Span:
+        found["head_dropout"] = 0.0  # their class has none
     if name in COLUMNS:
         found |= {"name": TABLE, "kind": kind.kind, "columns": COLUMNS[name], "labels": list(names)}
     if kind.reads_scores:

@@ -73,6 +73,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
     check_size(source, facts, model, head)
+    family = family if tuned is None else tuned.family
     vector = whole.read(source, facts, model.width) if tuned is None else None
     if tuned is not None and tuned.head.loss is not None:
         vector = sentence_folder.vector_of(tuned)
@@ -179,9 +180,12 @@ def read(source: Path, tokenizer: Path | None, scratch: Path, task: str | None =
         names = hf_task.left_out([name for header in wanted.values() for name in header], family, source)
         remarks.append(f"{', '.join(names)} left out, as --task {task} says")
         wanted = {file: {n: facts for n, facts in one.items() if n not in names} for file, one in wanted.items()}
+    settings = Settings(config, external.read_object(config), family.title)
+    kind = None if task == hf_task.NONE else hf_task.token_kind(settings, family)
+    if kind is not None:
+        family = family.with_token_head(kind)
     shapes = {family.short(name): one.shape for header in wanted.values() for name, one in header.items()}
     head = shapes.get(family.head_weight or "")
-    settings = Settings(config, external.read_object(config), family.title)
     limit = _length_limit(source, model)
     tuned = None
     if task != hf_task.NONE:

@@ -141,7 +141,7 @@ def test_it_is_evaluated(tokenizers: dict[str, Path], tmp_path: Path) -> None:
         ("pair", {"id2label": {"0": "a"}}, r"id2label .* does not name the 2 outputs of the head"),
         ("pair", {"id2label": {"0": "a", "1": "a"}}, "names are lines of text, each another one"),
         ("pair", {"id2label": {"0": "a", "1": ["b"]}}, "names are lines of text, each another one"),
-        ("pair", {"architectures": ["BertForTokenClassification"]}, "its head has no counterpart here; --task none"),
+        ("pair", {"architectures": ["BertForSentenceOrder"]}, "its head has no counterpart here; --task none"),
         ("pair", {"architectures": "Bert"}, "architectures 'Bert'"),
     ],
 )  # fmt: skip
