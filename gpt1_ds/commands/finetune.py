@@ -57,7 +57,10 @@ def _plan(start: Start) -> Iterator[str]:
     yield f"task: {task.name}, {task.kind} of {', '.join(class_names(task)) or 'scores'}"
     for split, encoded in start.encoded.items():
         longest = f"{encoded.lengths.mean():.1f} tokens a sequence, {encoded.lengths.max()} at most"
-        yield f"{split}: {len(encoded)} examples of {encoded.sequences} sequences, {longest}, {encoded.truncated} cut"
+        of = f"of {encoded.sequences} sequences"
+        if task.reads_tokens:
+            of = f"in {len(encoded)} sequences"
+        yield f"{split}: {len(encoded.example_ids)} examples {of}, {longest}, {encoded.truncated} cut"
     yield from start.task.notes
     yield from describe(start.config, start.world, start.resolved.model.vocab_size, None)
     yield from start.first_acts()

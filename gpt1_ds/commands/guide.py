@@ -14,6 +14,7 @@ NAMES = (  # in the order in which a newcomer reads them
     "your-text",
     "pretraining",
     "finetuning",
+    "questions-and-tags",
     "task-results",
     "python",
     "tracking",

@@ -9,7 +9,10 @@ from typing import Final, Literal
 
 TABLE = "table"  # the task whose files, columns and labels this section describes
 SENTENCES: Final = "sentences"  # the kind of task that makes a vector of each text
-KINDS = ("classification", "similarity", "regression", "choice", SENTENCES)
+TOKEN_KINDS = ("span", "tagging")  # whose files have columns of their own
+KINDS = ("classification", "similarity", "regression", "choice", SENTENCES, *TOKEN_KINDS)
+TaskKind = Literal["auto", "classification", "similarity", "regression", "choice", "sentences", "span", "tagging"]
+Metric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "entity_f1"]
 SHORTEST = 8  # tokens: below that, a pair of texts leaves no token of the texts
 
 
@@ -34,7 +37,7 @@ class TaskConfig:
     halves: bool = False  # without labelled test: a fixed half of dev chooses the epoch, the other one (`half`) reports
     train_examples: int | None = None  # use this many training examples only, the same ones for every seed; null: all
     scored_examples: int | None = None  # of each other split with labels score this many only, the same ones; null: all
-    kind: Literal["auto", "classification", "similarity", "regression", "choice", "sentences"] = "auto"  # of `table`
+    kind: TaskKind = "auto"  # of `table`
     form: Literal["head", "text", "frozen"] = "head"  # what answers: a head, text (T5), a linear model of frozen states
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # empty: the official names
     labels: list[str] = field(default_factory=list)  # of `table`: names of classes or choices; empty: those of train
@@ -45,7 +48,7 @@ class TaskConfig:
     header: bool = True  # whether the first row of a `table` file names the columns
     bad_rows: Literal["raise", "skip"] = "raise"  # skip: leave out rows that cannot be read, and say how many
     answer: Literal["all", "labelled"] = "all"  # splits that the best epoch answers; labelled: none without labels
-    metric: Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"] = "auto"  # chooses the best epoch
+    metric: Metric = "auto"  # chooses the best epoch
     pooling: Literal["mean", "cls", "max"] = "mean"  # sentences: what of its states is a sentence's vector
     loss: Literal["nli", "triplet", "cosine", "ranking"] = "nli"  # sentences: what trains the vectors
     margin: float = 1.0  # triplet: by how much the contradiction is to be further away than the entailed text
@@ -55,6 +58,7 @@ class TaskConfig:
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
+    stride: int = 128  # span: tokens from the begin of one row of a long context to that of the next
     tokenizer: str | None = None  # folder of a tokenizer, to start from nothing; null: that of checkpoint.init_from
 
     @property
@@ -92,6 +96,8 @@ class TaskConfig:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
         if self.max_length is not None and self.max_length < SHORTEST:
             yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
+        if self.stride < 1:
+            yield f"task.stride={self.stride} must be at least 1"
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
             yield f"task.score_range={self.score_range} must be two numbers, the lower one first, like [0,5]"
         if self.form != "head" and self.makes_vectors:
@@ -117,6 +123,8 @@ class TaskConfig:
         columns, choices = self.columns, self.columns.choices
         if self.kind == "auto":
             yield f"task.kind is needed for task.name={TABLE}; {', '.join(KINDS)}"
+        if self.kind in TOKEN_KINDS:
+            return
         if not columns.text:
             yield "task.columns.text is empty; name the column of the text"
         if self.kind in ("similarity", SENTENCES) and not columns.text2:

@@ -14,6 +14,7 @@ import os
 import select
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO
 
 import numpy as np
@@ -22,18 +23,22 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.common.files import naming
+from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
+from gpt1_ds.evaluation.token_scores import may_refuse, refused
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
 from gpt1_ds.tasks.base import Example, Task, probabilities
 from gpt1_ds.tasks.batches import build_batch
-from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
+from gpt1_ds.tasks.encoding import Encoded, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.rows import BadRowError
 from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tasks.token_rows import TokenRows, encode_examples
+from gpt1_ds.tracking.entries import read_entries
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
@@ -45,21 +50,33 @@ PLACES = 6  # digits of a probability
 class Prediction:
     """`label` is the likeliest class or choice, and `probabilities` has all of them by their names. Of a task that
     gives a number `score` is that, and `probabilities` are those of its steps, by their numbers, where it has some.
-    `text` is the answer of a model that answers in text.
+    `text` is the answer of a model that answers in text, or the piece [start, stop) of a context, empty where it has no
+    answer. `tags` are those of the words of a text.
     """
 
     label: str | None = None
     score: float | None = None
     probabilities: Mapping[str, float]
     text: str | None = None
+    start: int | None = None
+    stop: int | None = None
+    tags: tuple[str, ...] | None = None
 
     def as_tsv(self) -> str:
-        """`label<TAB>probability`, or the score."""
+        """`label<TAB>probability`, the score, the tags with blanks between, or the answer on one line."""
+        if self.tags is not None:
+            return " ".join(self.tags)
+        if self.start is not None:
+            return " ".join(str(self.text).split())
         if self.label is None:
             return f"{self.score:.{PLACES}f}"
         return f"{self.label}\t{self.probabilities[self.label]:.{PLACES}f}"
 
     def as_json(self) -> str:
+        if self.tags is not None:
+            return json.dumps({"tags": self.tags}, ensure_ascii=False)
+        if self.start is not None:
+            return json.dumps({"text": self.text, "start": self.start, "stop": self.stop}, ensure_ascii=False)
         rounded = {name: round(one, PLACES) for name, one in self.probabilities.items()}
         found: dict[str, object]
         if self.score is not None:
@@ -91,13 +108,13 @@ class Predictor:
             answers, stacks = encode_answers(self.task, loaded.tokenizer), loaded.config.model.stacks
             self._texts = TextToText.of(stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
             self._limit = source_limit(self._limit, answers, stacks)
-        else:
+        elif not self.task.reads_tokens:
             self._reads = Supervised(self.task.head(self.settings, loaded.config.model)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
         """[N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of answers."""
-        encoded = encode(self.task, examples, self._tokenizer, self._limit)
+        encoded = encode_examples(self.task, examples, self._tokenizer, self._limit, self.settings.stride)
         scores_NK = np.zeros((len(encoded), self.task.classes), dtype=np.float32)
         for numbers in _batches(encoded, self.task):
             scores_NK[numbers] = self._of_answers(encoded, numbers) if self.task.answers else self._of(encoded, numbers)
@@ -125,9 +142,45 @@ class Predictor:
 
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
         """What the model says of each example."""
+        if self.task.reads_tokens:
+            return self._of_tokens(examples)
         scores_NK = self.scores(examples)
         found = self.task.predictions(scores_NK).tolist()
         return [self._said(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
+
+    @torch.inference_mode()
+    def _of_tokens(self, examples: Sequence[Example]) -> list[Prediction]:
+        rows = encode_examples(self.task, examples, self._tokenizer, self._limit, self.settings.stride)
+        assert isinstance(rows, TokenRows), "such a task has no others"
+        device = next(self._model.parameters()).device
+        scores: list[NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * len(rows)
+        for numbers in _batches(rows, self.task):
+            batch = build_batch(rows, numbers, multiple=1)
+            length_B = batch.lengths[:, 0]
+            facts_B3 = row_facts(np.zeros_like(length_B), (length_B, batch.seconds[:, 0]))
+            tokens_SB = torch.from_numpy(batch.tokens[:, 0].T.astype(np.int64))
+            found_BSO = self._model.token_scores(tokens_SB.to(device), torch.from_numpy(facts_B3).to(device)).cpu()
+            for number, length, row_SO in zip(numbers.tolist(), length_B.tolist(), found_BSO.numpy(), strict=True):
+                scores[number] = row_SO[:length]
+        if not all(np.isfinite(one).all() for one in scores):
+            raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
+        answered = rows.answers(scores)
+        if answered.places is None:
+            return [Prediction(probabilities={}, tags=tags) for tags in answered.found.tolist()]
+        found = refused(answered, self._threshold) if may_refuse(self.task) else answered.found
+        return [
+            Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
+            for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def _threshold(self) -> float:
+        """How much likelier no answer has to be (logits): what was best on dev, where the run folder has it."""
+        step = int(self._folder.name.rpartition("-")[2]) if self._folder.name.startswith("step-") else 0
+        for entry in read_entries(RunDir(self._folder.parent.parent).evaluation):
+            if (entry["task"], entry["split"], entry["step"]) == (self.task.name, "dev", step):
+                return float(entry["metrics"].get("null_threshold") or 0.0)
+        return 0.0
 
     def _said(self, value: float, probabilities: list[float]) -> Prediction:
         task = self.task

@@ -27,9 +27,10 @@ from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
-from gpt1_ds.tasks.encoding import encode, fitted, length_limit
+from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.metrics import score
 from gpt1_ds.tasks.reading import TaskData
+from gpt1_ds.tasks.token_rows import encode_examples
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -50,7 +51,7 @@ class TaskScorer:
         self.shape = batch_shape(config, groups)
         limit = self._prepare(limit)
         self.splits = {
-            split: encode(self.task_of(split), examples, self.tokenizer, limit)
+            split: encode_examples(self.task_of(split), examples, self.tokenizer, limit, self.settings.stride)
             for split, examples in data.splits.items()
         }
 

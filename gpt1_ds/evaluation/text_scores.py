@@ -22,6 +22,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.task_scores import TaskScorer
+from gpt1_ds.evaluation.token_scores import TokenScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.losses import TextLoss
 from gpt1_ds.objectives.base import HostBatch
@@ -166,7 +167,9 @@ def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multip
 
 
 def make_scorer(config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> TaskScorer:
-    """For a task's own head, or for answers in text."""
+    """For a task's own head, for answers in text, or for scores of tokens."""
     assert config.task is not None, "whoever scores a task has one"
+    if data.task.reads_tokens:
+        return TokenScorer(config, data, tokenizer_folder, groups)
     kind = TextScorer if config.task.form == "text" else TaskScorer
     return kind(config, data, tokenizer_folder, groups)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, head_kind
 from gpt1_ds.config import ModelConfig, TaskConfig
 
-Kind = Literal["classification", "similarity", "regression", "choice", "sentences"]
+Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging"]
 Layout = Literal["single", "pair", "both", "choice", "sentences"]
 Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
 Regression = Literal["classes", "value"]
-Numbers = NDArray[np.int64] | NDArray[np.float64]
+Numbers = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.object_]  # objects: texts, or tuples of tags
 Splits = Mapping[str, Sequence["Example"]]
 SCORE_CLASSES = 6  # a score is a distribution over the whole numbers 0 to 5 (Tai et al. 2015)
 NO_LABEL = -1
@@ -25,20 +25,25 @@ NO_LABEL = -1
 
 @dataclass(frozen=True)
 class Example:
-    """One row of a file, its texts stripped of surrounding blanks. `label` and `score` are None where there is none."""
+    """One row of a file, its texts stripped of surrounding blanks but for the context of a span, which stays as it is
+    written. `label`, `score` and `answers` are None where there is none.
+    """
 
     id: str
-    texts: tuple[str, ...]  # one text; two; a triplet; or the document of a choice, and its question if there is one
+    texts: tuple[str, ...]  # one text; two; a triplet; the document of a choice, and its question if there is one; of a
+    # span the question and the context; of tagging the words
     choices: tuple[str, ...] = ()
     label: str | None = None  # one of Task.labels
     score: float | None = None  # of a regression, within Task.score_range
     group: str = ""  # metrics are also reported per group: RACE's middle and high
+    answers: tuple[tuple[str, int], ...] | None = None  # of a span, and the characters they begin at; (): it has none
+    tags: tuple[str, ...] = ()  # of tagging, one for each word
     source: str = ""  # examples with an equal source belong together when a part is held out; empty: the first text
 
     @property
     def is_labelled(self) -> bool:
         """Whether its right answer is known."""
-        return self.label is not None or self.score is not None
+        return self.label is not None or self.score is not None or self.answers is not None or bool(self.tags)
 
 
 Examples = tuple[Example, ...]
@@ -79,6 +84,9 @@ class Task(ABC):
     fitting_metrics: ClassVar[tuple[str, ...]]  # all are reported for `table`; the first one chooses the best epoch
     losses: ClassVar[tuple[SentenceLoss | None, ...]] = (None,)
     reads_scores: ClassVar[bool] = False  # whether the label column holds a number
+    reads_tokens: ClassVar[bool] = False  # whether every token has a score that counts (token_rows.py)
+    line_fields: ClassVar[tuple[str, str]] = ("text", "text2")  # what a line to predict calls its texts (lines.py)
+    submission: ClassVar[Literal["tsv", "json"]] = "tsv"  # what a file of predictions is
 
     # What is read
 
@@ -93,6 +101,11 @@ class Task(ABC):
         DataError naming `path` for labels that no class can be made of.
         """
         return known
+
+    @classmethod
+    def fit_metrics(cls, metrics: tuple[str, ...], labels: tuple[str, ...], path: str) -> tuple[str, ...]:
+        """The `metrics` that such labels can have. Raises DataError naming `path` where the first one is none."""
+        return metrics
 
     @property
     def has_scores(self) -> bool:
@@ -144,7 +157,7 @@ class Task(ABC):
         numbers: NDArray[np.int64] = np.argmax(scores_NK, axis=1)
         return numbers
 
-    def in_words(self, prediction: float) -> str:
+    def in_words(self, prediction: Any) -> str:
         """Returns a prediction as GLUE's server reads it."""
         return self.labels[int(prediction)]
 

@@ -9,7 +9,7 @@ on ranks or micro-batches: each takes rows of the whole batch, whose length is t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks.base import NO_LABEL
 from gpt1_ds.tasks.encoding import Encoded
+from gpt1_ds.tasks.token_rows import TokenRows
 
 POOL = 50  # batches that are sorted together: more pad less, and shuffle less
 MULTIPLE = 4  # a batch's length is a multiple of this many tokens: fewer shapes for little padding
@@ -40,11 +41,15 @@ class Batch:
     targets: NDArray[np.float32] | None  # [B, 6] or [B, 1], of a regression
     weights: NDArray[np.float32]  # [B], of the task loss; all sum to 1; 0: padding rows and unlabelled ones
     examples: Int64s  # [B], number of the example in its split; -1: a padding row
+    token_targets: NDArray[np.float32] | None = None  # [B, T, O], of spans and tags, times weights that sum to 1 in all
+    counted: int = 0  # of spans and tags, how many the loss of the whole batch is the mean over
 
     def rows(self, start: int, stop: int) -> Batch:
         """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
-        parts: list[Any] = [None if part is None else part[start:stop] for part in vars(self).values()]
-        return Batch(*parts)
+        parts: dict[str, Any] = {
+            name: part[start:stop] for name, part in vars(self).items() if isinstance(part, np.ndarray)
+        }
+        return replace(self, **parts)
 
 
 def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> Batch:
@@ -66,6 +71,9 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
     targets_BCT = np.arange(1, T) < lengths_BC[..., None]
     share_BC = real[:, None] / (np.maximum(lengths_BC - 1, 1) * (C * real.sum()))
     labels = np.where(real, encoded.labels[examples], NO_LABEL)
+    token_targets, counted = None, 0
+    if isinstance(encoded, TokenRows):
+        token_targets, counted = encoded.token_targets(examples, T)
     known = real & (labels != NO_LABEL if encoded.targets is None else np.isfinite(encoded.scores[examples]))
     return Batch(
         tokens=tokens_BCT,
@@ -76,6 +84,8 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
         targets=None if encoded.targets is None else np.where(real[:, None], encoded.targets[examples], 0),
         weights=(known / max(1, known.sum())).astype(np.float32),
         examples=examples,
+        token_targets=token_targets,
+        counted=counted,
     )
 
 

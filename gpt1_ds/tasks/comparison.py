@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.token_metrics import ratios
 
 BLOCKS = 50
 LEVEL = 0.95
@@ -78,7 +79,7 @@ def estimate(
             return None
         tables.append(np.array(rows, dtype=np.float64))
     values = tables[0] - tables[1] if others else tables[0]  # [seeds, 1 + blocks]
-    return Estimate(tuple(values[:, 0].tolist()), {np.asarray(gold).tobytes(): values[:, 1:].mean(axis=0)})
+    return Estimate(tuple(values[:, 0].tolist()), {repr(gold.tolist()).encode(): values[:, 1:].mean(axis=0)})
 
 
 def combine(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
@@ -111,10 +112,15 @@ def _values(
     metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]], classes: int
 ) -> NDArray[np.float64] | None:
     """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
-    if metric == "accuracy":  # a mean: no example is counted twice
-        right = np.array([(gold[block] == found[block]).sum() for block in blocks], dtype=np.float64)
-        sizes = np.array([len(block) for block in blocks])
-        return np.array([right.sum() / sizes.sum(), *(right.sum() - right) / np.maximum(1, sizes.sum() - sizes)])
+    parts_N2 = None  # of a ratio of sums, what each example adds to them: no example is counted twice
+    if gold.dtype == object:
+        parts_N2 = ratios(metric, gold, found)
+    elif metric == "accuracy":
+        parts_N2 = np.stack([gold == found, np.ones(len(gold))], 1).astype(np.float64)
+    if parts_N2 is not None:
+        sums = np.array([parts_N2[block].sum(axis=0) for block in blocks])
+        above, below = np.concatenate([[sums.sum(axis=0)], sums.sum(axis=0) - sums]).T
+        return above / np.maximum(1, below) if below[0] else None
     values = [measure(metric, gold, found, classes)]
     for block in blocks:
         kept = np.ones(len(gold), dtype=np.bool_)

@@ -144,6 +144,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def example_ids(self) -> tuple[str, ...]:
+        """Returns those of what is answered; tags and spans have several rows for one."""
+        return self.ids
+
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """int64 [N, C]: tokens per sequence, the special ones included."""

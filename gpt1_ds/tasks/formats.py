@@ -23,6 +23,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.remote import limit_hub_clients
 
 ENDINGS = {".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+RECORDS = (".csv", ".jsonl", ".ndjson", ".json")  # endings of files with a row, or an object, a sentence
 LONGEST_SHOWN = 40  # letters
 LOOKED_AT = 1000  # records whose keys are the columns of a JSON table
 LONGEST_CELL = 1 << 30  # letters; a book may be one
@@ -196,6 +197,88 @@ def _record(place: str, value: Any, problem: str) -> Row:
     return Row(place, problem=problem) if problem else Row(place, value)
 
 
+SQUAD_COLUMNS = ("id", "question", "context", "answers", "group")
+TAG_COLUMNS = ("tokens", "tags")
+
+
+def squad_json(path: Path) -> Table:
+    """Every question of SQuAD's JSON, 1.1 or 2.0: articles, their paragraphs, questions about each; else the records of
+    any JSON. Raises DataError when the file is no JSON.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    try:
+        values = read_json(path)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(values, dict) or not isinstance(values.get("data"), list):
+        return open_table(path, "json")
+    return Table(str(path), SQUAD_COLUMNS, _questions(values["data"]))
+
+
+def _questions(articles: list[Any]) -> Iterator[Row]:
+    for number, article in enumerate(articles, start=1):
+        try:
+            paragraphs = [(one["context"], list(one["qas"])) for one in article["paragraphs"]]
+        except (KeyError, TypeError) as error:
+            yield Row(f"article {number}", problem=f"damaged ({type(error).__name__}: {error})")
+            continue
+        for context, questions in paragraphs:
+            for question in questions:
+                yield _question(question, context, f"article {number}")
+
+
+def _question(values: Any, context: Any, place: str) -> Row:
+    try:
+        identity, asked, told = str(values["id"]), values["question"], values.get("answers")
+        answers = None if told is None else {name: [one[name] for one in told] for name in ("text", "answer_start")}
+    except (KeyError, TypeError, AttributeError) as error:
+        return Row(place, problem=f"a question is damaged ({type(error).__name__}: {error})")
+    if values.get("is_impossible"):
+        answers = {"text": [], "answer_start": []}
+    row = dict(zip(SQUAD_COLUMNS, (identity, asked, context, answers, ""), strict=True))
+    return Row(f"{place}, question {brief(identity)}", row)
+
+
+def tagged_columns(path: Path) -> Table:
+    """Sentences of a file with a word a line, blank lines between them, as CoNLL's: the first column is the word, the
+    last one its tag; columns stand between tabs, or between blanks where there is no tab. A file of one column has no
+    tags. Raises DataError for a file that is not there, or empty.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; look at task.path and at task.train, dev and test")
+    rows = _sentences(path)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    columns = TAG_COLUMNS if first.problem or "tags" in first.values else TAG_COLUMNS[:1]
+    return Table(str(path), columns, chain([first], rows))
+
+
+def _sentences(path: Path) -> Iterator[Row]:
+    lines: list[list[str]] = []
+    begun = 1
+    with open_text(path, newline="\n") as stream:
+        for number, line in enumerate(chain(stream, [""]), start=1):
+            text = line.rstrip("\r\n")
+            if text.strip() and not text.startswith("-DOCSTART-"):
+                lines.append(text.split("\t") if "\t" in text else text.split())
+            else:
+                if lines:
+                    yield _sentence(lines, f"line {begun}")
+                lines, begun = [], number + 1
+
+
+def _sentence(lines: list[list[str]], place: str) -> Row:
+    widths = {len(cells) for cells in lines}
+    if len(widths) > 1:
+        return Row(place, problem=f"its lines have {min(widths)} to {max(widths)} columns; each is to have as many")
+    values = {"tokens": [cells[0] for cells in lines]}
+    if widths != {1}:
+        values["tags"] = [cells[-1] for cells in lines]
+    return Row(place, values)
+
+
 RACE_COLUMNS = ("id", "article", "question", "options", "answer", "group")
 HUB = "datasets:"  # before the name of a data set of the library
 COPA_COLUMNS = ("id", "premise", "choice1", "choice2", "question", "label")
@@ -297,14 +380,17 @@ def _hub_table(name: str, split: Any) -> Table:
 
 def classes_of(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """The names of the classes of each column that holds their numbers."""
-    return {column: kind.names for column, kind in features.items() if hasattr(kind, "names")}
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}  # of a list, of its members
+    return {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
 
 
 def with_names(values: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """A row with the classes' names for their numbers; -1, for unknown, stays."""
-    named = {
-        column: names[values[column]]
-        for column, names in classes.items()
-        if isinstance(values[column], int) and values[column] >= 0
-    }
+    named: dict[str, Any] = {}
+    for column, names in classes.items():
+        value = values[column]
+        if isinstance(value, int) and value >= 0:
+            named[column] = names[value]
+        elif isinstance(value, list):
+            named[column] = [names[one] if isinstance(one, int) else one for one in value]
     return {**values, **named}

@@ -61,6 +61,7 @@ _MNLI = {
     **{"train": "train", "dev": "validation_matched", "dev_mm": "validation_mismatched"},
     **{"test": "test_matched", "test_mm": "test_mismatched"},
 }
+_PUBLISHED = {"train": "train", "dev": "validation"}  # test is kept by its authors
 _SNLI_TERMS, _MNLI_TERMS = "CC BY-SA 4.0", "OANC, CC BY 3.0 and CC BY-SA 3.0, by the text's source"
 _STSB_TERMS = "scores CC BY-SA 4.0; each source of texts has its own terms"
 _WINOGRAD = "https://raw.githubusercontent.com/vid-koci/bert-commonsense/72486e3223baa48b843bd6f39447f1937674024e/data"
@@ -115,6 +116,40 @@ SETS = {
         ),
         HubSet(name="copa", folder="copa", hub="aps/super_glue", configs=("copa",), licence="BSD 2-Clause"),
         HubSet(name="cosmosqa", folder="cosmosqa", hub="allenai/cosmos_qa", revision=PARQUET, licence="CC BY 4.0"),
+        HubSet(
+            name="squad",
+            folder="squad",
+            hub="rajpurkar/squad",
+            configs=("plain_text",),
+            splits=_PUBLISHED,
+            licence="CC BY-SA 4.0",
+        ),
+        HubSet(
+            name="squad2",
+            folder="squad2",
+            hub="rajpurkar/squad_v2",
+            configs=("squad_v2",),
+            splits=_PUBLISHED,
+            licence="CC BY-SA 4.0",
+        ),
+        HubSet(
+            name="conll2003",
+            folder="conll2003",
+            hub="eriktks/conll2003",
+            configs=("conll2003",),
+            columns={"ner_tags": "tags"},
+            revision=PARQUET,
+            licence="the terms of Reuters' corpus RCV1, for research",
+        ),
+        HubSet(
+            name="pos",  # the English web treebank
+            folder="pos",
+            hub="universal-dependencies/universal_dependencies",
+            configs=("en_ewt",),
+            columns={"upos": "tags"},
+            revision=PARQUET,
+            licence="CC BY-SA 4.0",
+        ),
         HubSet(
             name="blimp",
             folder="blimp",

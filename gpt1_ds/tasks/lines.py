@@ -4,7 +4,9 @@
     tsv     fields between tabs: text, then text2, then every choice, as far as the task has them
     jsonl   an object with text, and text2 and choices (a list) where the task has them; other keys are skipped
 
-Text is that of the task's own column: a premise, a document; text2 the other text, or a choice task's question.
+Text is that of the task's own column: a premise, a document; text2 the other text, or a choice task's question. A span
+is asked for by `question` and `context`, in this order. What is to be tagged is a text with a blank between words, or
+in an object the list `tokens`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.formats import unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
-from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader
+from gpt1_ds.tasks.rows import BadRowError, Columns
+from gpt1_ds.tasks.token_examples import row_reader
 
 Format = Literal["text", "tsv", "jsonl"]
 ENDINGS: Mapping[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -37,15 +40,16 @@ class LineReader:
         spec = find_spec(config)
         question, choices = bool(spec.text2), task.layout == "choice"
         self.format = format
-        self.fields = ("text", *(["text2"] if question else []))
+        first, second = task.line_fields
+        self.fields = (first, *([second] if question else []))
         if choices:
             self.fields += tuple(f"choice {label}" for label in task.labels)
         if format == "text" and len(self.fields) > 1:
             raise DataError(f"{task.name}: reads {', '.join(self.fields)}; use --format tsv or jsonl")
         self._texts = 1 + question
-        self._rows = RowReader(replace(spec, labels=task.labels), task.score_range)
+        self._rows = row_reader(replace(spec, labels=task.labels), task.score_range)
         self._columns = Columns(
-            ("text",), "text2" if question else "", "", ("choices",) if choices else (), id="", group=""
+            (first,), second if question else "", "", ("choices",) if choices else (), id="", group=""
         )
 
     def example(self, line: bytes, number: int) -> Example:
@@ -107,7 +111,7 @@ def choose_format(task: Task, name: str, first: bytes) -> Format:
     if ending in ENDINGS:
         return ENDINGS[ending]
     try:
-        if "text" in _object(first.removeprefix(_BOM).decode()):
+        if task.line_fields[0] in _object(first.removeprefix(_BOM).decode()):
             return "jsonl"
     except (BadRowError, UnicodeDecodeError):
         pass

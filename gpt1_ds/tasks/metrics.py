@@ -8,6 +8,7 @@ is neither there nor predicted.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,18 +23,22 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Numbers, Task
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.registry import SPECS
+from gpt1_ds.tasks.token_metrics import ratio, ratios
+from gpt1_ds.tasks.token_rows import TokenRows
 
 FOLDER = "predictions"  # of a run folder
 
 
-def file_name(task: str, split: str) -> str:
-    """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for."""
+def file_name(task: str, split: str, ending: str = "tsv") -> str:
+    """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for; answers of SQuAD are JSON."""
     official = SPECS[task].submission if task in SPECS else {}
-    return official.get(split, f"{task}-{split}.tsv")
+    return official.get(split, f"{task}-{split}.{ending}")
 
 
 def read_submission(file: Path) -> dict[str, str]:
-    """Example's id -> its prediction, a label's name or a score."""
+    """Example's id -> its prediction, a label's name, a score, or a text."""
+    if file.suffix == ".json":
+        return dict(json.loads(file.read_text()))
     lines = file.read_text().splitlines()[1:]
     return dict(line.rsplit("\t", 1) for line in lines)
 
@@ -41,7 +46,7 @@ def read_submission(file: Path) -> dict[str, str]:
 def write_submission(
     task: Task,
     ids: Sequence[str],
-    predictions: NDArray[np.int64] | NDArray[np.float64],
+    predictions: Numbers,
     folder: Path,
     split: str = "test",
 ) -> Path:
@@ -56,6 +61,12 @@ def write_submission(
         raise DataError(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file_name(task.name, split, task.submission)
+    if task.submission == "json":  # an answer may hold any letter
+        found = dict(zip(ids, map(task.in_words, predictions.tolist()), strict=True))
+        write_atomic(path, json.dumps(found, ensure_ascii=False, indent=0) + "\n")
+        return path
     lines = ["index\tprediction"]
     for identity, prediction in zip(ids, predictions.tolist(), strict=True):
         shown = task.in_words(prediction)
@@ -64,8 +75,6 @@ def write_submission(
                 f"{task.name} {split}: id {identity!r} or label {shown!r} holds a tab or a line end; rename it"
             )
         lines.append(f"{identity}\t{shown}")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(task.name, split)
     write_atomic(path, "\n".join(lines) + "\n")
     return path
 
@@ -84,14 +93,23 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     `predictions` [N] are class or choice numbers, or scores for a regression, in the order of the examples.
     Raises DataError when scikit-learn or scipy is not installed, or when no example has a label.
     """
+    if isinstance(encoded, TokenRows):
+        labelled = np.array([example.is_labelled for example in encoded.examples])
+        return _score(task, task.gold(encoded.examples), labelled, [e.group for e in encoded.examples], predictions)
     assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
     gold: Numbers = encoded.scores if task.has_scores else encoded.labels
     known = np.isfinite(encoded.scores) if task.has_scores else encoded.labels != NO_LABEL
+    return _score(task, gold, known, encoded.groups, predictions)
+
+
+def _score(
+    task: Task, gold: Numbers, known: NDArray[np.bool_], groups_N: Sequence[str], predictions: Numbers
+) -> Scores:
     if not known.any():
         raise DataError(f"{task.name}: no example has a label, so nothing can be scored")
-    groups = np.array(encoded.groups)
+    groups = np.array(groups_N)
     parts = [("", known, task.metrics)]
-    names = sorted(set(encoded.groups) - {""})
+    names = sorted(set(groups_N) - {""})
     if len(names) > 1:
         parts += [(f"_{name}", known & (groups == name), task.metrics[:1]) for name in names]
     values: dict[str, float | None] = {}
@@ -101,7 +119,10 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
             continue
         for metric in metrics:
             value = values[metric + ending] = measure(metric, gold[rows], predictions[rows], len(task.labels))
-            if value is None or (metric == "matthews" and len(np.unique(gold[rows])) == 1):
+            if gold.dtype == object:
+                if value is None:
+                    notes.append(f"{task.name}: {metric}{ending} is null: no entity is there, and none is found")
+            elif value is None or (metric == "matthews" and len(np.unique(gold[rows])) == 1):
                 shown = "null" if value is None else value
                 same = "label" if len(np.unique(gold[rows])) == 1 else "prediction"
                 notes.append(f"{task.name}: {metric}{ending} is {shown}: every {same} is the same")
@@ -114,6 +135,8 @@ def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) 
     F1 is that of class 1 where the task has two `classes`, else the mean over those that occur; no other metric needs
     them.
     """
+    if gold.dtype == object:
+        return ratio(ratios(metric, gold, predictions))
     if metric in ("pearson", "spearman"):
         if len(np.unique(gold)) < 2 or len(np.unique(predictions)) < 2:
             return None

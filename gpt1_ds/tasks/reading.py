@@ -16,9 +16,11 @@ from gpt1_ds.tasks.base import Example, Examples, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
 from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
-from gpt1_ds.tasks.kinds import Classification, Regression, Sentences
+from gpt1_ds.tasks.kinds import Classification, Regression, Sentences, Span, Tagging
 from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
-from gpt1_ds.tasks.rows import FEW, RowReader, naming
+from gpt1_ds.tasks.rows import FEW, naming
+from gpt1_ds.tasks.token_examples import row_reader
+from gpt1_ds.tasks.token_metrics import loose
 
 ENTAILED, CONTRADICTED = "entailment", "contradiction"
 
@@ -107,6 +109,10 @@ def read_task(config: TaskConfig) -> TaskData:
     splits = _thinned(config, splits, notes)
     _check_ids(config, splits)
     labels = spec.task.find_labels(spec.labels, splits, config.path)
+    if count := sum(loose(example.tags) for rows in splits.values() for example in rows):
+        notes.append(
+            f"{config.name}: {count} entities begin with I- and no B-; they count as entities, as in conlleval"
+        )
     return TaskData(task_of_spec(spec, config, labels), splits, tuple(notes))
 
 
@@ -173,7 +179,7 @@ def _read_splits(
     config: TaskConfig, spec: Spec, wanted: Sequence[str] | None = None
 ) -> tuple[dict[str, Examples], list[str]]:
     """(examples by split, notes), of the `wanted` splits only, if they are named."""
-    reader = RowReader(spec, config.score_range)
+    reader = row_reader(spec, config.score_range)
     splits: dict[str, Examples] = {}
     notes: list[str] = []
     for split, tables in _tables(config, spec, "train" if wanted is None or "train" in wanted else ""):
@@ -209,7 +215,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
             f"{config.path}: holds none of {wanted}; name the folder that holds the files of {spec.name}"
             + _way_to(config.path, spec)
         )
-    reader = RowReader(spec, config.score_range)
+    reader = row_reader(spec, config.score_range)
     examples = reader.read(found[split], True)
     DataError.raise_all(f"{problem}; fix this row" for problem in reader.problems[:FEW])
     if not examples:
@@ -283,6 +289,10 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
         return formats.race_folder(path)
     if spec.name == "copa" and path.suffix == ".xml":
         return formats.copa_xml(path)
+    if spec.task is Span and path.suffix == ".json":
+        return formats.squad_json(path)
+    if spec.task is Tagging and config.format == "auto" and path.suffix not in formats.RECORDS:
+        return formats.tagged_columns(path)
     return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
 
 
@@ -314,4 +324,5 @@ def _has_labels(examples: Examples) -> bool:
 def task_of_spec(spec: Spec, config: TaskConfig, labels: tuple[str, ...]) -> Task:
     """The task that `spec` describes, whose classes or choices are called `labels`."""
     low, high = config.score_range
-    return spec.task(spec.name, spec.task.layout_of(bool(spec.text2)), labels, spec.metrics, (low, high))
+    metrics = spec.task.fit_metrics(spec.metrics, labels, config.path)
+    return spec.task(spec.name, spec.task.layout_of(bool(spec.text2)), labels, metrics, (low, high))

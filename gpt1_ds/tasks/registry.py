@@ -14,7 +14,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.kinds import KINDS, Choice, Classification, Regression, Sentences, Similarity
+from gpt1_ds.tasks.kinds import KINDS, Choice, Classification, Regression, Sentences, Similarity, Span, Tagging
 
 Names = tuple[str, ...]
 
@@ -67,6 +67,24 @@ class Spec:
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
+
+COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
+    "span": {
+        "task": Span,
+        "metrics": Span.fitting_metrics,
+        "text": (("question",),),
+        "text2": ("context",),
+        "label": ("answers",),
+    },
+    "tagging": {
+        "task": Tagging,
+        "metrics": Tagging.fitting_metrics,
+        "text": (("tokens",), ("words",)),
+        "text2": (),
+        "label": ("tags", "ner_tags", "labels"),
+        "no_label": (),
+    },
+}
 
 SPECS = {
     spec.name: spec
@@ -250,10 +268,38 @@ SPECS = {
             ),
         ),
         Spec(
+            name="squad",
+            **COLUMNS["span"],
+            files=_files(
+                train="train-v1.1.json|train.json", dev="dev-v1.1.json|dev.json", test="test-v1.1.json|test.json"
+            ),
+        ),
+        Spec(
+            name="squad2",
+            **COLUMNS["span"],
+            files=_files(
+                train="train-v2.0.json|train.json", dev="dev-v2.0.json|dev.json", test="test-v2.0.json|test.json"
+            ),
+        ),
+        Spec(
+            name="conll2003",
+            **COLUMNS["tagging"],
+            files=_files(
+                train="eng.train|train.txt|train.conll",
+                dev="eng.testa|valid.txt|dev.txt|dev.conll",
+                test="eng.testb|test.txt|test.conll",
+            ),
+        ),
+        Spec(
+            name="pos",
+            **{**COLUMNS["tagging"], "metrics": ("accuracy",), "label": ("tags", "pos_tags", "upos", "pos")},
+            files=_each("{0}.tsv|{0}.txt|{0}.conll"),
+        ),
+        Spec(
             name=TABLE,
             id=(),
             no_label=(),
-            files=_each("{0}.csv|{0}.tsv|{0}.jsonl|{0}.json"),
+            files=_each("{0}.csv|{0}.tsv|{0}.jsonl|{0}.json|{0}.conll"),
         ),
     )
 }
@@ -278,6 +324,7 @@ def find_spec(config: TaskConfig) -> Spec:
         if config.makes_vectors:  # of pairs that have a score or a label
             rows = Regression if config.loss == "cosine" else Classification
         spec = replace(spec, task=rows, metrics=rows.fitting_metrics, labels=tuple(config.labels), text2=())
+        spec = replace(spec, **COLUMNS.get(config.kind, {}))
     named: dict[str, Any] = {
         key: (value,) for key in ("text2", "label", "id", "group") if (value := getattr(columns, key))
     }

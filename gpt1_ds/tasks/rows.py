@@ -95,7 +95,7 @@ class RowReader:
                 except BadRowError as problem:
                     self.problems.append(f"{table.path} {row.place}: {problem}")
                     continue
-                if needs_label and example.label is None and example.score is None:
+                if needs_label and not example.is_labelled:
                     self.left_out += 1
                 else:
                     examples.append(example)
@@ -123,28 +123,28 @@ class RowReader:
         choices = self._read_choices(values, columns.choices) if columns.choices else ()
         label, score = self._answer(values.get(columns.label), columns.label, needs_label)
         return Example(
-            id=_text(values, columns.id) if columns.id else str(number),
+            id=text_of(values, columns.id) if columns.id else str(number),
             texts=tuple(texts),
             choices=choices,
             label=label,
             score=score,
-            group="" if is_missing(values.get(columns.group)) else _text(values, columns.group),
+            group="" if is_missing(values.get(columns.group)) else text_of(values, columns.group),
             source="\n".join(sorted(choices)) if self._spec.source_is_choices else "",
         )
 
     def _read_text(self, values: Mapping[str, Any], name: str) -> str:
         if self._spec.has_gaps and is_missing(values.get(name)):
             return ""
-        return _text(values, name)
+        return text_of(values, name)
 
     def _read_choices(self, values: Mapping[str, Any], names: Names) -> Names:
         if len(names) > 1:
-            choices = tuple(_text(values, name) for name in names)
+            choices = tuple(text_of(values, name) for name in names)
         else:
             listed = values.get(names[0])
             if not isinstance(listed, list):
                 raise BadRowError(f"{names[0]} is no list of choices")
-            choices = tuple(_text({f"choice {n}": one}, f"choice {n}") for n, one in enumerate(listed, start=1))
+            choices = tuple(text_of({f"choice {n}": one}, f"choice {n}") for n, one in enumerate(listed, start=1))
         self._choices = self._choices or len(choices)
         if len(choices) != self._choices or len(choices) < 2:
             raise BadRowError(f"{len(choices)} choices where {max(2, self._choices)} are expected")
@@ -179,7 +179,7 @@ class RowReader:
         return label
 
 
-def _text(values: Mapping[str, Any], name: str) -> str:
+def text_of(values: Mapping[str, Any], name: str) -> str:
     """The stripped text in column `name`; numbers of JSON as they are written. Raises BadRowError."""
     value = values.get(name)
     if is_missing(value):

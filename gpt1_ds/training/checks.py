@@ -28,9 +28,10 @@ from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.batches import batches_per_epoch
-from gpt1_ds.tasks.encoding import Encoded, encode, fitted, length_limit
+from gpt1_ds.tasks.encoding import Encoded, fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tasks.token_rows import encode_examples
 from gpt1_ds.tracking.sinks import library_problems
 from gpt1_ds.training import beginning, resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
@@ -95,7 +96,9 @@ class Start:
         if task.answers:
             limit = source_limit(limit, encode_answers(task, self.tokenizer), config.model.stacks)
         return {
-            split: encode(task if split == "train" else task.judged, examples, self.tokenizer, limit)
+            split: encode_examples(
+                task if split == "train" else task.judged, examples, self.tokenizer, limit, config.task.stride
+            )
             for split, examples in self.task.splits.items()
         }
 
@@ -111,7 +114,8 @@ class Start:
         if task is not None and task.form == "frozen":
             return 0  # a linear model is fitted at once
         if task is not None:
-            return finetuning_steps(train, batches_per_epoch(len(self.task.splits["train"]), train.global_batch))
+            rows = self.encoded if self.task.task.reads_tokens else self.task.splits
+            return finetuning_steps(train, batches_per_epoch(len(rows["train"]), train.global_batch))
         if self.data is None:
             return None
         return schedule.total_steps(train, self.config.data, self.config.row, self.data.training.tokens_per_epoch)

@@ -22,6 +22,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.registry import SPECS, find_spec
 from gpt1_ds.tasks.text import encode_answers, source_limit
 from gpt1_ds.training.beginning import model_of
 from gpt1_ds.training.claim import begins_anew, run_folder
@@ -134,6 +135,8 @@ def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
             f"task.form={task.form} reads states of a causal or bidirectional model, not of "
             f"model.{key}={getattr(model, key)}; {way_out}"
         )
+    if task.form != "head" and task.name in SPECS and (kind := find_spec(task).task).reads_tokens:
+        yield f"task.form={task.form} answers a whole text, task.kind={kind.kind} its tokens; use task.form=head"
     if task.form == "text" and model.mask == "bidirectional":
         yield "task.form=text: model.mask=bidirectional writes no text; use task.form=head"
 
@@ -159,7 +162,7 @@ def check_task(config: Config) -> TaskData:
     if config.task.form == "text":
         answers = encode_answers(fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config)))
         source_limit(limit, answers, config.model.stacks)
-    if config.task.form != "frozen":
+    if config.task.form != "frozen" and not data.task.reads_tokens:  # whose rows are more than its examples
         batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data
 

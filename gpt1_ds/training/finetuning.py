@@ -135,7 +135,7 @@ def write_results(workload: Workload, engine: Engine, state: TrainingState, run_
             predictions, _ = scorer.predict(engine, split)
         groups.on_rank_0(
             lambda split=split, found=predictions: write_submission(  # type: ignore[misc]
-                scorer.task_of(split), scorer.splits[split].ids, found, run_dir.path / FOLDER, split
+                scorer.task_of(split), scorer.splits[split].example_ids, found, run_dir.path / FOLDER, split
             )
         )
     if groups.rank == 0:
@@ -191,8 +191,10 @@ def keep_tokenizer(config: Config, run_dir: RunDir) -> Path:
 
 def _describe(workload: Finetuning) -> None:
     train = workload.train
-    shares = ", ".join(f"{len(encoded)} {split}" for split, encoded in workload.scorer.splits.items())
+    shares = ", ".join(f"{len(encoded.example_ids)} {split}" for split, encoded in workload.scorer.splits.items())
     cut = f"; {train.truncated} are longer than {train.limit} tokens and cut" if train.truncated else ""
+    if workload.task.reads_tokens:
+        cut = f"; train has {len(train)} sequences of at most {train.limit} tokens"
     log.say(
         f"{workload.task.name}: {shares} examples, {train.lengths.mean():.1f} tokens a sequence{cut}; "
         f"{workload.batches.per_epoch} batches an epoch, {workload.batches.padding_share():.0%} of them padding"

@@ -15,6 +15,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
+from gpt1_ds.config.task import TOKEN_KINDS
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.configuration import finetune_config
 
@@ -38,7 +39,9 @@ LAYOUTS = {
     "tp2": (2, ["parallel.tensor=2"]),
     "tp2-sequence": (2, ["parallel.tensor=2", "parallel.sequence=true"]),
     "pp2": (2, ["parallel.pipeline=2", "train.micro_batch=1"]),
+    "zero2": (2, ["parallel.zero=2"]),
     "zero3": (2, ["parallel.zero=3", "train.micro_batch=4"]),
+    "whole": (1, ["train.micro_batch=8"]),
     "tp2-pp2": (4, ["parallel.tensor=2", "parallel.pipeline=2", "train.recompute=block"]),
 }
 
@@ -54,6 +57,8 @@ def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[
     kind = KIND.get(kind, kind)
     if loss:
         return _make_sentences(folder, loss)
+    if kind in TOKEN_KINDS:  # whose columns have names of their own
+        return ["task.name=table", f"task.path={folder}", f"task.kind={kind}"]
     return ["task.name=table", f"task.path={folder}", f"task.kind={kind}", f"task.columns={COLUMNS[shape]}"]
 
 
@@ -74,6 +79,11 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
     def text() -> list[str]:
         return draw.choices(WORDS, k=draw.randint(2, 7))
 
+    if shape == "tagging":
+        words = draw.choices(WORDS, k=draw.randint(3, 9))
+        return {"tokens": words, "tags": [f"B-{word[0]}" if word[0] in "lna" else "O" for word in words]}
+    if shape == "span":
+        return _question(draw, number)
     row: dict[str, Any] = {"a": " ".join(text()), "b": " ".join(text())}
     if shape == "regression":
         common = draw.randint(0, 4)
@@ -92,6 +102,17 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
     label = number % 2
     row["b" if shape != "single" and number % 4 > 1 else "a"] += " file path" if label else " value"
     return {**row, "x": ("no", "yes")[label]}
+
+
+def _question(draw: random.Random, number: int) -> dict[str, Any]:
+    """The answer follows the word that is asked for; now and then there is none."""
+    words = draw.choices([word for word in WORDS if word != "error"], k=draw.randint(30, 60))
+    answers, starts = [], []
+    if number % 4:
+        at = draw.randrange(len(words) - 1)
+        words[at] = "error"
+        answers, starts = [words[at + 1]], [len(" ".join(words[: at + 1])) + 1]
+    return {"question": "which error", "context": " ".join(words), "answers": answers, "starts": starts}
 
 
 def configuration(words: list[str]) -> Config:

@@ -10,10 +10,24 @@ from gpt1_ds.tasks.kinds.choice import Choice
 from gpt1_ds.tasks.kinds.classification import Classification, Similarity
 from gpt1_ds.tasks.kinds.regression import Regression
 from gpt1_ds.tasks.kinds.sentences import Sentences
+from gpt1_ds.tasks.kinds.span import Span
+from gpt1_ds.tasks.kinds.tagging import Tagging
 
-__all__ = ["KINDS", "Choice", "Classification", "Regression", "Sentences", "Similarity", "from_values"]
+__all__ = [
+    "KINDS",
+    "Choice",
+    "Classification",
+    "Regression",
+    "Sentences",
+    "Similarity",
+    "Span",
+    "Tagging",
+    "from_values",
+]
 
-KINDS: Mapping[str, type[Task]] = {one.kind: one for one in (Classification, Similarity, Regression, Choice, Sentences)}
+KINDS: Mapping[str, type[Task]] = {
+    one.kind: one for one in (Classification, Similarity, Regression, Choice, Sentences, Span, Tagging)
+}
 
 
 def from_values(values: Mapping[str, Any]) -> Task:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ class Regression(Task):
             return scores_NK[:, 0].astype(np.float64)
         return read_out(probabilities(scores_NK), self.score_range)
 
-    def in_words(self, prediction: float) -> str:
+    def in_words(self, prediction: Any) -> str:
         """Returns a score with 3 places; one outside of the task's range is brought to its border."""
         low, high = self.score_range
         return f"{min(max(prediction, low), high):.3f}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ class Sentences(Task):
         """[N], the cosine of each pair."""
         return scores_NK[:, 0].astype(np.float64)
 
-    def in_words(self, prediction: float) -> str:
+    def in_words(self, prediction: Any) -> str:
         return f"{prediction:.6f}"
 
     @property

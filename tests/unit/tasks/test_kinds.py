@@ -11,7 +11,17 @@ import pytest
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import KINDS as NAMES
 from gpt1_ds.tasks.base import NO_LABEL, Example, Kind, Task
-from gpt1_ds.tasks.kinds import KINDS, Choice, Classification, Regression, Sentences, Similarity, from_values
+from gpt1_ds.tasks.kinds import (
+    KINDS,
+    Choice,
+    Classification,
+    Regression,
+    Sentences,
+    Similarity,
+    Span,
+    Tagging,
+    from_values,
+)
 
 LABELS = ("no", "yes", "perhaps")
 TASKS: tuple[Task, ...] = (
@@ -20,6 +30,8 @@ TASKS: tuple[Task, ...] = (
     Regression("r", "both", (), ("pearson",), (1.0, 3.0)),
     Choice("q", "choice", LABELS, ("accuracy",)),
     Sentences("v", "sentences", LABELS, ("spearman",), loss="triplet"),
+    Span("a", "pair", ("answer", "no answer"), ("f1",)),
+    Tagging("t", "single", LABELS, ("entity_f1",)),
 )
 
 
@@ -54,9 +66,9 @@ def test_vectors_have_a_loss() -> None:
 
 def test_outputs_sequences_and_classes() -> None:
     found = [(task.outputs, task.sequences, task.classes) for task in TASKS]
-    assert found == [(3, 1, 3), (2, 2, 2), (6, 2, 6), (1, 3, 3), (3, 3, 3)]
+    assert found == [(3, 1, 3), (2, 2, 2), (6, 2, 6), (1, 3, 3), (3, 3, 3), (2, 1, 2), (3, 1, 3)]
     assert [task.head(TaskConfig(name="x", path="x"), ModelConfig()).choice for task in TASKS] == [
-        *(False, False, False, True, False)
+        *(False, False, False, True, False, False, False)
     ]
 
 

@@ -75,6 +75,9 @@ def test_the_papers_choice() -> None:
         "mrpc": "f1",
         "qqp": "f1",
         "stsb": "pearson",
+        "squad": "f1",
+        "squad2": "f1",
+        "conll2003": "entity_f1",
     }
 
 

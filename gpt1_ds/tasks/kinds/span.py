@@ -1,0 +1,55 @@
+"""Questions whose answer is a piece of a text, or which the text does not answer (SQuAD 1.1 and 2.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
+from gpt1_ds.tasks.token_controls import span_rules
+from gpt1_ds.tasks.token_metrics import Objects, objects
+
+ANSWER, NO_ANSWER = "answer", "no answer"
+
+
+@dataclass(frozen=True)
+class Span(Task):
+    kind = "span"
+    fitting_metrics = ("f1", "exact_match")
+    reads_tokens = True
+    line_fields = ("question", "context")
+    submission = "json"
+
+    @classmethod
+    def layout_of(cls, has_two_texts: bool) -> Layout:
+        return "pair"
+
+    @classmethod
+    def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
+        """Two where a training text leaves a question without an answer."""
+        impossible = any(example.answers == () for example in splits["train"])
+        return (ANSWER, NO_ANSWER) if impossible else (ANSWER,)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a question may have no answer."""
+        return NO_ANSWER in self.labels
+
+    def gold(self, examples: Sequence[Example]) -> Objects:
+        return objects([tuple(text for text, _ in example.answers or ()) for example in examples])
+
+    def in_words(self, prediction: Any) -> str:
+        return str(prediction)
+
+    @property
+    def _head_outputs(self) -> int:
+        return 2  # where the answer begins, and where it ends
+
+    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
+        return HeadSpec(self.outputs, 1, False, settings.head_dropout, settings.lm_coefficient, "span")
+
+    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
+        return span_rules(self, splits)

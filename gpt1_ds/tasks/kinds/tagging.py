@@ -1,0 +1,66 @@
+"""A tag of each word: parts of speech, or entities by B-, I- and O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt1_ds.architecture.head import HeadSpec
+from gpt1_ds.common.errors import DataError
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.tasks.base import ControlAnswers, Example, Layout, Splits, Task
+from gpt1_ds.tasks.formats import brief
+from gpt1_ds.tasks.token_controls import tag_rules
+from gpt1_ds.tasks.token_metrics import Objects, is_part, objects
+
+
+@dataclass(frozen=True)
+class Tagging(Task):
+    kind = "tagging"
+    fitting_metrics = ("entity_f1", "accuracy")
+    reads_tokens = True
+    line_fields = ("tokens", "")
+
+    @classmethod
+    def layout_of(cls, has_two_texts: bool) -> Layout:
+        return "single"
+
+    @classmethod
+    def find_labels(cls, known: tuple[str, ...], splits: Splits, path: str) -> tuple[str, ...]:
+        """The tags: those that are `known`, else those of train, by letter."""
+        names = known or tuple(sorted({tag for example in splits["train"] for tag in example.tags}))
+        unseen = {
+            split: sorted({tag for example in rows for tag in example.tags} - set(names))
+            for split, rows in splits.items()
+        }
+        DataError.raise_all(
+            f"{path} {split}: tag {', '.join(map(brief, found[:5]))} is none of those of train; leave these sentences "
+            "out, or train on more"
+            for split, found in unseen.items()
+            if found
+        )
+        if len(names) < 2:
+            raise DataError(f"{path} train: every tag is {brief(names[0])}; tagging needs two tags or more")
+        return names
+
+    @classmethod
+    def fit_metrics(cls, metrics: tuple[str, ...], labels: tuple[str, ...], path: str) -> tuple[str, ...]:
+        """Tags that are no parts of entities have an accuracy alone."""
+        if any(map(is_part, labels)):
+            return metrics
+        if metrics[0] == "entity_f1":
+            raise DataError(f"{path}: no tag is part of an entity (B-..., I-...); set task.metric=accuracy")
+        return tuple(metric for metric in metrics if metric != "entity_f1")
+
+    def gold(self, examples: Sequence[Example]) -> Objects:
+        return objects([example.tags for example in examples])
+
+    def in_words(self, prediction: Any) -> str:
+        return " ".join(prediction)
+
+    def head(self, settings: TaskConfig, model: ModelConfig) -> HeadSpec:
+        return HeadSpec(self.outputs, 1, False, settings.head_dropout, settings.lm_coefficient, "tags")
+
+    def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
+        return tag_rules(self, splits)

@@ -1,0 +1,125 @@
+"""Rows of a table as examples of spans and tags, and what is wrong with a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpt1_ds.common.text import is_missing
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.formats import brief, unusable
+from gpt1_ds.tasks.kinds import Span, Tagging
+from gpt1_ds.tasks.registry import Spec
+from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader, text_of
+
+STARTS = ("starts", "answer_starts", "answer_start")  # columns of where answers begin
+
+
+def row_reader(spec: Spec, score_range: Sequence[float]) -> RowReader:
+    """What makes examples of the rows of this task."""
+    known = {Span: SpanReader, Tagging: TagReader}
+    return known.get(spec.task, RowReader)(spec, score_range)
+
+
+class SpanReader(RowReader):
+    """Answers are {text: [...], answer_start: [...]}, as in SQuAD and the `datasets` library; or texts, and in a column
+    beside them the characters that they begin at, without which the first place of a text counts. In a file of
+    delimited cells both are JSON, or one answer as it is.
+    """
+
+    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+        """One row as an example. Raises BadRowError."""
+        context = values.get(columns.text2)
+        if is_missing(context) or not isinstance(context, str):
+            raise BadRowError(f"{columns.text2} is missing")
+        if problem := unusable(context):
+            raise BadRowError(f"{columns.text2} {problem}")
+        return Example(
+            id=text_of(values, columns.id) if columns.id else str(number),
+            texts=(text_of(values, columns.text[0]), context),
+            answers=self._answers(values, columns.label, context, needs_label),
+            group="" if is_missing(values.get(columns.group)) else text_of(values, columns.group),
+            source=context,
+        )
+
+    def _answers(
+        self, values: Mapping[str, Any], name: str, context: str, needs_label: bool
+    ) -> tuple[tuple[str, int], ...] | None:
+        """(text, where it begins) of each; None where nothing is known."""
+        told = _listed(values.get(name))
+        if told is None:
+            if needs_label and name not in values:
+                raise BadRowError(f"{name} is missing")
+            return () if needs_label else None
+        starts: Any = next((values[column] for column in STARTS if not is_missing(values.get(column))), None)
+        if isinstance(told, dict):
+            starts, told = told.get("answer_start"), told.get("text")
+        texts = told if isinstance(told, list) else [told]
+        places = [None] * len(texts) if starts is None else _listed(starts)
+        places = places if isinstance(places, list) else [places]
+        if len(texts) != len(places):
+            raise BadRowError(f"{len(texts)} answers, but {len(places)} places where they begin")
+        return tuple(self._one(text, place, context) for text, place in zip(texts, places, strict=True))
+
+    def _one(self, text: Any, place: Any, context: str) -> tuple[str, int]:
+        if not isinstance(text, str) or not text.strip():
+            raise BadRowError(f"answer {brief(str(text))} is no text")
+        try:
+            start = context.find(text) if place is None else int(place)
+        except (TypeError, ValueError):
+            raise BadRowError(f"answer_start={brief(str(place))} is no number") from None
+        if start < 0 or context[start : start + len(text)] != text:
+            where = f"at character {start} of" if place is not None else "in"
+            raise BadRowError(f"answer {brief(text)} is not {where} the context")
+        shown = text.lstrip()
+        return shown.rstrip(), start + len(text) - len(shown)
+
+
+class TagReader(RowReader):
+    """Words and tags are lists of equal length, or in delimited cells texts with blanks between."""
+
+    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+        """One row as an example. Raises BadRowError."""
+        words = _words(values, columns.text[0])
+        tags: list[str] = []
+        if needs_label or not is_missing(values.get(columns.label)):
+            tags = [self._spec.aliases.get(tag, tag) for tag in _words(values, columns.label)]
+            if len(tags) != len(words):
+                raise BadRowError(f"{len(words)} words, but {len(tags)} tags")
+            if unknown := sorted({*tags}.difference(self._spec.labels or tags)):
+                raise BadRowError(f"tag {brief(unknown[0])} is none of {', '.join(self._spec.labels)}")
+        return Example(
+            id=text_of(values, columns.id) if columns.id else str(number),
+            texts=tuple(words),
+            tags=tuple(tags),
+            group="" if is_missing(values.get(columns.group)) else text_of(values, columns.group),
+            source=" ".join(words),
+        )
+
+
+def _words(values: Mapping[str, Any], name: str) -> list[str]:
+    told = values.get(name)
+    if is_missing(told):
+        raise BadRowError(f"{name} is missing")
+    words = told.split() if isinstance(told, str) else told
+    if not isinstance(words, list) or not words:
+        raise BadRowError(f"{name} is no list of words")
+    words = [str(word).strip() for word in words]
+    if problem := next(filter(None, map(unusable, words)), ""):
+        raise BadRowError(f"{name} {problem}")
+    if not all(words) or any(mark in word for word in words for mark in "\t\n\r"):
+        raise BadRowError(f"{name} has a word that is empty or holds a tab or a line end")
+    return words
+
+
+def _listed(value: Any) -> Any:
+    """A cell's JSON list or object; anything else as it is, None for nothing."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, str) and value.lstrip()[0] in "[{":
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value

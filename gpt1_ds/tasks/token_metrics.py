@@ -1,0 +1,111 @@
+"""Scores of spans and tags, each a ratio of two sums over the examples, so that an interval can leave some out.
+
+- exact_match and f1 of a span, as SQuAD's script counts (Rajpurkar et al. 2016, section 6.1): in lower case, without
+  punctuation and articles; F1 is that of the words of both texts, and of several right answers the nearest one counts.
+  Where there is no answer, only an empty text is right (Rajpurkar et al. 2018).
+- entity_f1 of tags, as conlleval counts (Tjong Kim Sang and De Meulder 2003): an entity is right where its kind and
+  both its ends are. One begins at a B-, or at an I- that does not go on with an entity of its kind.
+- accuracy of tags: the share of all words.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Objects = NDArray[np.object_]
+Floats = NDArray[np.float64]
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def objects(values: Sequence[object]) -> Objects:
+    """[N] of any values, also of tuples, which numpy would take apart."""
+    found = np.empty(len(values), dtype=object)
+    found[:] = values if not values or not isinstance(values[0], tuple) else [*map(tuple, values)]  # type: ignore[arg-type]
+    return found
+
+
+def ratios(metric: str, gold: NDArray[Any], found: NDArray[Any]) -> Floats:
+    """float64 [N, 2]: what each example adds to the numerator and to the denominator of `metric`. Right answers are
+    tuples: of texts, none where there is no answer, or of tags.
+    """
+    return np.array([_RATIOS[metric](right, said) for right, said in zip(gold, found, strict=True)]).reshape(-1, 2)
+
+
+def ratio(parts_N2: Floats) -> float | None:
+    """The metric of these examples together; None where its denominator is 0."""
+    above, below = parts_N2.sum(axis=0).tolist()
+    return above / below if below else None
+
+
+def _normal(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def _exact(answers: tuple[str, ...], said: str) -> tuple[float, float]:
+    return float(any(_normal(answer) == _normal(said) for answer in answers or ("",))), 1.0
+
+
+def _nearest(answers: tuple[str, ...], said: str) -> tuple[float, float]:
+    return max(_overlap(_normal(answer), _normal(said)) for answer in answers or ("",)), 1.0
+
+
+def _overlap(words: list[str], said: list[str]) -> float:
+    """F1 of words; where one side has none, whether the other has none either."""
+    if not words or not said:
+        return float(words == said)
+    common = (Counter(words) & Counter(said)).total()
+    return 2 * common / (len(words) + len(said))
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(kind, first word, last word) of each entity of a sentence."""
+    found, begun, kind = set(), 0, ""
+    for number, tag in enumerate((*tags, "O")):
+        prefix, _, name = tag.partition("-")
+        goes_on = kind and name == kind and prefix in ("I", "E", "M")
+        if kind and not goes_on:
+            found.add((kind, begun, number - 1))
+            kind = ""
+        if not kind and is_part(tag):
+            begun, kind = number, name
+        if kind and prefix in ("E", "S"):
+            found.add((kind, begun, number))
+            kind = ""
+    return found
+
+
+def is_part(tag: str) -> bool:
+    """Whether a tag says that its word is part of an entity."""
+    prefix, dash, name = tag.partition("-")
+    return bool(dash and name) and prefix in ("B", "I", "E", "S", "M")
+
+
+def loose(tags: Sequence[str]) -> int:
+    """How many entities begin with I-, without a B- before."""
+    pairs = zip(("O", *tags), tags, strict=False)
+    return sum(tag.startswith("I-") and before.partition("-")[2] != tag[2:] for before, tag in pairs)
+
+
+def _entity_f1(tags: tuple[str, ...], said: tuple[str, ...]) -> tuple[float, float]:
+    right, found = entities(tags), entities(said)
+    return 2.0 * len(right & found), float(len(right) + len(found))
+
+
+def _words_right(tags: tuple[str, ...], said: tuple[str, ...]) -> tuple[float, float]:
+    return float(sum(tag == other for tag, other in zip(tags, said, strict=True))), float(len(tags))
+
+
+_RATIOS: Mapping[str, Callable[..., tuple[float, float]]] = {
+    "exact_match": _exact,
+    "f1": _nearest,
+    "entity_f1": _entity_f1,
+    "accuracy": _words_right,
+}
