@@ -18,6 +18,7 @@ from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
 from gpt1_ds.tasks.kinds.sentences import STS
 from gpt1_ds.tasks.metrics import file_name, read_submission
+from gpt1_ds.tasks.token_metrics import objects
 
 AVERAGE, TREND = "average", "per doubling"
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided"
@@ -79,15 +80,15 @@ class StudyAnswers:
                 return None
             found.append([one for one in answers if one is not None])
         classes = len(self.known[column.name]["labels"])
-        return estimate(column.metric, np.array(known["gold"]), *found, classes=classes)
+        return estimate(column.metric, as_answers(known["gold"]), *found, classes=classes)
 
     def _answers(self, column: Column, split: str, known: dict[str, Any], name: str, seed: int) -> Numbers | None:
         """[N], in the order of the right answers."""
         if name in known["controls"]:
-            return np.array(known["controls"][name])
+            return as_answers(known["controls"][name])
         place = self.results.cells.get((column.name, name, seed))
         # Sentence vectors are judged by scored pairs, whatever task they are trained on
-        named = (file_name(task, split) for task in (column.task, STS))
+        named = (file_name(task, split, ending) for task in (column.task, STS) for ending in ("tsv", "json"))
         file = next((file for one in named if place and (file := place / "predictions" / one).is_file()), None)
         if file is None:
             return None
@@ -96,8 +97,18 @@ class StudyAnswers:
             return None
         if column.metric in ("pearson", "spearman"):
             return np.array([float(told[one]) for one in known["ids"]])
+        if isinstance(known["gold"][0], list):  # texts of spans, or tags with a blank between
+            words = [told[one] for one in known["ids"]]
+            return objects(words if file.suffix == ".json" else [tuple(one.split(" ")) for one in words])
         number_of = {label: number for number, label in enumerate(labels)}
         return np.array([number_of[told[one]] for one in known["ids"]])
+
+
+def as_answers(values: list[Any]) -> Numbers:
+    """[N], as they were before they were written as JSON: numbers, texts, or tuples of texts."""
+    if isinstance(values[0], (str, list)):
+        return objects([tuple(one) if isinstance(one, list) else one for one in values])
+    return np.array(values)
 
 
 def intervals(answers: StudyAnswers) -> Intervals:

@@ -233,3 +233,50 @@ def test_a_packed_study_draws_the_same_page(folder: Path, tmp_path_factory: pyte
     for name in ("comparisons.csv", "results.csv", "table.md"):
         assert (copy / name).read_text() == (folder / name).read_text()
     assert main(["report", str(copy), "--out", "x"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["span", "tagging"])
+def test_answers_in_words_are_compared_as_scores_are(kind: str, tmp_path: Path) -> None:
+    """Two rows of two seeds: of 40 examples the first is wrong about 4 and 5, the second about 20 and 21."""
+    gold: list[list[str]] = [["the cat", "cat"] if kind == "span" else ["B-x", "I-x", "O"] for _ in range(40)]
+    metric = {"span": "exact_match", "tagging": "entity_f1"}[kind]
+    cells = []
+    for row, wrong in (("good", 4), ("bad", 20)):
+        for seed in (1, 2):
+            name = f"t/{row}/{seed}"
+            cells.append({"task": "t", "variant": row, "seed": seed, "folder": name, "choice": ""})
+            bad = wrong + seed - 1
+            if kind == "span":
+                told = {str(number): "a dog" if number < bad else "A cat." for number in range(40)}
+                finish_words(tmp_path / name, "t-dev.json", json.dumps(told), {metric: 1 - bad / 40})
+            else:
+                lines = ["index\tprediction", *(f"{n}\tB-x {'O' if n < bad else 'I-x'} O" for n in range(40))]
+                finish_words(tmp_path / name, "t-dev.tsv", "\n".join(lines) + "\n", {metric: 1 - bad / 40})
+    told = {
+        **{"name": "s", "checkpoint": "c", "variants": ["good", "bad"], "seeds": [1, 2], "cells": cells},
+        "tasks": [{"name": "t", "task": "t", "metric": metric, "table": True}],
+        "layer_transfer": [],
+        "compare": [
+            {"first": "good", "second": second, "expect": "above", "tasks": [], "claim": second, "margin": 2.0}
+            | {"trend": False}
+            for second in ("bad", "rule")
+        ],
+    }
+    (tmp_path / "study.json").write_text(json.dumps(told))
+    rule: list[Any] = ["dog"] * 40 if kind == "span" else [["O", "O", "O"]] * 40
+    answers = {"ids": [str(number) for number in range(40)], "gold": gold, "controls": {"rule": rule}}
+    score = {"control": "rule", "split": "dev", "metric": metric, "value": 0.0}
+    known = {"t": {"examples": "", "labels": ["O", "B-x", "I-x"], "scores": [score], "answers": {"dev": answers}}}
+    (tmp_path / "controls.json").write_text(json.dumps(known))
+    paired, against_rule = comparisons(StudyAnswers(tmp_path, read_study(tmp_path)))
+    assert paired.difference == pytest.approx(100 * 16 / 40)
+    assert paired.low < 40 < paired.high
+    assert against_rule.difference == pytest.approx(100 * (1 - 4.5 / 40))
+    assert (paired.verdict, against_rule.verdict) == ("supported", "supported")
+
+
+def finish_words(place: Path, name: str, text: str, metrics: dict[str, float]) -> None:
+    (place / "predictions").mkdir(parents=True)
+    (place / "predictions" / name).write_text(text)
+    (place / "eval.json").write_text(json.dumps([{"task": "t", "split": "dev", "step": 1, "metrics": metrics}]))
+    (place / "DONE").write_text("{}")
