@@ -231,7 +231,7 @@ def encode_spans(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, 
         asked = tokenizer.encode(question)[: min(QUESTION, left // 2)]
         answer = _answer_tokens(example, offsets_P2)
         windows = _windows(len(ids), left - len(asked), stride)
-        shown_WP, is_text_P = _shown(len(ids), windows), offsets_P2[:, 1] > offsets_P2[:, 0]
+        window_P, is_text_P = _shown(len(ids), windows), offsets_P2[:, 1] > offsets_P2[:, 0]
         for number, (start, stop) in enumerate(windows):
             second = 1 + len(asked) + len(between)
             row = np.concatenate([first, asked, between, ids[start:stop], last]).astype(np.int32)
@@ -242,7 +242,7 @@ def encode_spans(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, 
             place_T2 = np.full((len(row), 2), -1)
             place_T2[second : second + stop - start] = offsets_P2[start:stop]
             begin_T = np.zeros(len(row), dtype=np.bool_)
-            begin_T[second : second + stop - start] = shown_WP[number, start:stop] & is_text_P[start:stop]
+            begin_T[second : second + stop - start] = (window_P[start:stop] == number) & is_text_P[start:stop]
             rows.append(row)
             owners.append(owner)
             seconds.append(second)
@@ -280,16 +280,17 @@ def _windows(count: int, most: int, stride: int) -> list[tuple[int, int]]:
         start += min(most, stride)
 
 
-def _shown(count: int, windows: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
-    """bool [windows, count]: whether a token has no more around it in any other window: on the shorter side, and then
-    in the longer window.
+def _shown(count: int, windows: Sequence[tuple[int, int]]) -> Int64s:
+    """int64 [count]: the number of the window with the most around each token: on the shorter side, and then in the
+    longer window.
     """
-    around_WP = np.full((len(windows), count), -np.inf)
-    for around_P, (start, stop) in zip(around_WP, windows, strict=True):
+    most_P, window_P = np.full(count, -np.inf), np.zeros(count, dtype=np.int64)
+    for number, (start, stop) in enumerate(windows):
         at = np.arange(start, stop)
-        around_P[start:stop] = np.minimum(at - start, stop - 1 - at) + 0.01 * (stop - start)
-    best_P = around_WP.argmax(axis=0) if count else np.zeros(0, dtype=np.int64)
-    return np.arange(len(windows))[:, None] == best_P  # type: ignore[no-any-return]
+        around = np.minimum(at - start, stop - 1 - at) + 0.01 * (stop - start)
+        better = at[around > most_P[start:stop]]
+        most_P[better], window_P[better] = around[better - start], number
+    return window_P
 
 
 def _symbols(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, Int32s, Int32s]:
