@@ -115,6 +115,10 @@ SETS = {
             licence="for non-commercial research only",
         ),
         HubSet(name="copa", folder="copa", hub="aps/super_glue", configs=("copa",), licence="BSD 2-Clause"),
+        HubSet(name="boolq", folder="boolq", hub="aps/super_glue", configs=("boolq",), licence="CC BY-SA 3.0"),
+        HubSet(name="cb", folder="cb", hub="aps/super_glue", configs=("cb",), licence="none stated, for research"),
+        HubSet(name="wic", folder="wic", hub="aps/super_glue", configs=("wic",), licence="CC BY-NC 4.0"),
+        HubSet(name="swag", folder="swag", hub="allenai/swag", configs=("regular",), licence="MIT"),
         HubSet(name="cosmosqa", folder="cosmosqa", hub="allenai/cosmos_qa", revision=PARQUET, licence="CC BY 4.0"),
         HubSet(
             name="squad",

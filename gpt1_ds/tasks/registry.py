@@ -35,6 +35,7 @@ def _each(alternatives: str) -> dict[str, tuple[Names, ...]]:
 
 
 GLUE = _each("{0}.tsv")
+SUPERGLUE = _files(train="train.jsonl", dev="val.jsonl", test="test.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ class Spec:
 NLI = ("entailment", "neutral", "contradiction")
 NOT_NLI = ("entailment", "not_entailment")
 BINARY = ("0", "1")
+TRUTH = ("False", "True")
 
 COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
     "span": {
@@ -266,6 +268,37 @@ SPECS = {
                 dev="val.jsonl",
                 test="copa-test.xml|test.jsonl",
             ),
+        ),
+        Spec(
+            name="boolq",
+            text=(("passage",),),
+            text2=("question",),
+            labels=TRUTH,
+            aliases={"false": "False", "true": "True"},
+            files=SUPERGLUE,
+        ),
+        Spec(
+            name="cb",
+            metrics=("accuracy", "f1"),
+            labels=("entailment", "contradiction", "neutral"),
+            files=SUPERGLUE,
+        ),
+        Spec(
+            name="wic",  # whether the word means the same in both sentences
+            text=(("word", "sentence1"),),
+            labels=TRUTH,
+            aliases={"false": "False", "true": "True"},
+            files=SUPERGLUE,
+        ),
+        Spec(
+            name="swag",
+            task=Choice,
+            text=(("sent1",),),
+            text2=("sent2",),
+            choices=(("ending0", "ending1", "ending2", "ending3"),),
+            id=(),
+            labels=("0", "1", "2", "3"),
+            files=_files(train="train.csv", dev="val.csv", test="test.csv"),
         ),
         Spec(
             name="squad",

@@ -304,3 +304,33 @@ def test_halves_do_not_depend_on_other_examples(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("text,label\na,0\n")
     with pytest.raises(DataError, match=r"dev: 1 examples are too few for task.halves=true"):
         read(tmp_path, "task.train=[train.csv]", "task.dev=[one.csv]", "task.halves=true", *TABLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "texts", "label"),
+    [
+        ("boolq", {"question": "is it", "passage": "It is.", "label": True, "idx": 3}, ("It is.", "is it"), "True"),
+        ("cb", {"premise": "p", "hypothesis": "h", "label": "neutral", "idx": 0}, ("p", "h"), "neutral"),
+        ("wic", {"word": "bank", "sentence1": "a bank", "sentence2": "the bank", "label": False, "idx": 1},
+         ("bank a bank", "the bank"), "False"),
+    ],
+)  # fmt: skip
+def test_superglue_files(name: str, row: dict[str, Any], texts: tuple[str, ...], label: str, tmp_path: Path) -> None:
+    line = json.dumps(row) + "\n"
+    other = json.dumps({**row, "label": "entailment" if name == "cb" else not row["label"], "idx": 9}) + "\n"
+    unlabelled = json.dumps({key: value for key, value in row.items() if key != "label"})
+    for file, text in (("train.jsonl", line + other), ("val.jsonl", line), ("test.jsonl", unlabelled)):
+        (tmp_path / file).write_text(text)
+    data = read_task(section(tmp_path, f"task.name={name}"))
+    (one,), (test,) = data.splits["dev"], data.splits["test"]
+    assert (one.texts, one.label, one.id) == (texts, label, str(row["idx"]))
+    assert test.label is None
+
+
+def test_swag_files(tmp_path: Path) -> None:
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+    row = "0,anet,1,He sits. He,He sits.,He,gold,eats.,runs.,sings.,falls.,2\n"
+    for file in ("train.csv", "val.csv"):
+        (tmp_path / file).write_text(header + row)
+    (one,) = read_task(section(tmp_path, "task.name=swag")).splits["train"]
+    assert (one.texts, one.choices, one.label) == (("He sits.", "He"), ("eats.", "runs.", "sings.", "falls."), "2")
