@@ -18,7 +18,7 @@ from gpt1_ds.interop.families.gpt2 import FAMILY
 from tools.bench.ours import TINY, connect, initial_weights
 from tools.bench.rows import Options, Ratio, Row, rate, ratio, take_turns
 
-PROMPTS, LENGTH, TOKENS, BEAMS = 32, 32, 64, 4
+PROMPTS, LENGTH, TOKENS, BEAMS = 32, 32, 32, 4
 SMALL = ["model.layers=6", "model.width=384", "model.heads=6", "model.context=256", "model.vocab_size=8192"]
 END = 0  # never written: texts have one length
 
