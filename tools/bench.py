@@ -43,6 +43,7 @@ ROWS = {  # number: module of tools/bench, devices
     17: ("books", ("cpu",)),
     18: ("growth", ("cpu",)),
     19: ("library_kinds", ("cpu",)),
+    20: ("generation", ("cpu",)),
 }
 RESULTS = Path(__file__).with_name("bench") / "results"
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
+from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.text import shown
+
+if TYPE_CHECKING:
+    from gpt1_ds.evaluation.load import Loaded
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +24,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     text.add_argument("--prompt", metavar="TEXT", help="what the text begins with (default: none)")
     source = "what an encoder-decoder reads; <extra_id_0> stands for the first span to fill in (default: none)"
     text.add_argument("--source", metavar="TEXT", help=source)
+    many = "many of either, one a line or as JSON lines with text; answered by JSON lines (default: none)"
+    text.add_argument("--input", metavar="FILE", help=many)
     parser.add_argument("--tokens", type=int, metavar="N", help="tokens to add at most (default: 100)")
+    least = "tokens to add at least (default: %(default)s)"
+    parser.add_argument("--min-tokens", type=int, default=0, metavar="N", help=least)
     temperature = "how freely tokens are drawn; 0 takes the likeliest one (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help=temperature)
     top_k = "draw from the K likeliest; 0: all (default: %(default)s)"
@@ -26,31 +36,55 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     top_p = "draw from the likeliest ones that make up the probability P; 1: all (default: %(default)s)"
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help=top_p)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the draws (default: %(default)s)")
+    repeated = "divide the logits of tokens that are there already by R; 1: as they are (default: %(default)s)"
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help=repeated)
+    beams = "draw nothing, look for the likeliest text with N beams; 1: draw (default: %(default)s)"
+    parser.add_argument("--beams", type=int, default=1, metavar="N", help=beams)
+    penalty = "beams compare by log-likelihood / length^A, or / ((5 + length) / 6)^A (default: %(default)s)"
+    parser.add_argument("--length-penalty", choices=("plain", "gnmt"), default="plain", help=penalty)
+    parser.add_argument("--length-alpha", type=float, default=1.0, metavar="A", help="this A (default: %(default)s)")
+    early = "end as soon as there are as many whole texts as beams"
+    parser.add_argument("--early-end", action="store_true", help=early)
 
 
 def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.evaluation.sampling import Sampling
     from gpt1_ds.launcher import libraries
 
-    sampling = Sampling(options.tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    names = Sampling.__dataclass_fields__
+    sampling = Sampling(**{name: value for name, value in vars(options).items() if name in names})
+    if options.input and (not Path(options.input).exists() or Path(options.input).is_dir()):
+        raise UserError(f"{options.input}: no such file; --input names one with a prompt a line")
     libraries.load()
     from gpt1_ds.evaluation.generate import answer, generate
     from gpt1_ds.evaluation.load import load_checkpoint
 
     loaded = load_checkpoint(options.checkpoint)
-    if options.source is None:
-        prompt, text = options.prompt, generate(loaded, options.prompt, sampling)
-        print(shown(prompt + text))
+    if options.input:
+        from gpt1_ds.evaluation.prompts import answers
+
+        for lines in answers(loaded, Path(options.input), sampling):
+            print("\n".join(lines), flush=True)
+    elif options.source is None:
+        text = generate(loaded, options.prompt, sampling)
+        print(shown(options.prompt + text))
+        _keep(loaded, options.prompt, text)
     else:
-        prompt, text = options.source, answer(loaded, options.source, sampling)
+        text = answer(loaded, options.source, sampling)
         print(shown(text))
-    run = loaded.folder.parent.parent
-    if (run / "config.yaml").exists():  # the run's report shows its samples
-        try:
-            append(run / "samples.jsonl", json.dumps({"step": loaded.step, "prompt": prompt, "text": text}) + "\n")
-        except OSError as error:
-            log.say(f"{run / 'samples.jsonl'}: not kept for the run's report: {error.strerror}")
+        _keep(loaded, options.source, text)
     return 0
+
+
+def _keep(loaded: Loaded, prompt: str, text: str) -> None:
+    """Writes down what the report of the run shows."""
+    run = loaded.folder.parent.parent
+    if not (run / "config.yaml").exists():
+        return
+    try:
+        append(run / "samples.jsonl", json.dumps({"step": loaded.step, "prompt": prompt, "text": text}) + "\n")
+    except OSError as error:
+        log.say(f"{run / 'samples.jsonl'}: not kept for the run's report: {error.strerror}")
 
 
 COMMAND = Command("sample", "text from a checkpoint", _run, _add_options)

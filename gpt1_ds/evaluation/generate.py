@@ -1,5 +1,5 @@
-"""Text from a model: how it is drawn, what a causal model continues, what an encoder-decoder writes of a source
-(sentinels as text: `<extra_id_0>` is the first one), and what a masked model puts in the place of `<mask>`.
+"""Text from a model: what a causal model continues, what an encoder-decoder writes of a source (sentinels as text:
+`<extra_id_0>` is the first one), and what a masked model puts in the place of `<mask>`. Ids are chosen in decoding.py.
 
 Shapes: S positions, V vocabulary.
 """
@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
+from gpt1_ds.common.errors import ArgumentError, ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.probes import frame_of
-from gpt1_ds.evaluation.sampling import TOKENS, Sampling
-from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.evaluation.sampling import Sampling
 
 
 def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
@@ -29,106 +27,58 @@ def generate(loaded: Loaded, prompt: str, sampling: Sampling) -> str:
     """
     if loaded.config.model.kind == "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} is an encoder-decoder, which answers a source; use --source")
-    if loaded.config.model.mask == "bidirectional":
-        raise ConfigError(
-            f"{loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
-            "continue text; use fill"
-        )
-    return continued(loaded, loaded.tokenizer.encode(prompt).tolist(), sampling)
+    return written(loaded, [prompt], sampling)[0]
 
 
-@torch.no_grad()
-def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
-    """What follows the ids `prompt`; the token that completes one of `stops` is the last."""
-    tokenizer, context = loaded.tokenizer, loaded.config.model.context
-    device = next(loaded.model.parameters()).device
-    generator = torch.Generator().manual_seed(sampling.seed)
-    forbidden = control_symbols(tokenizer)
-    sequence = [*prompt] or [tokenizer.eod_id]
-    begin, pending, seen, caches = len(sequence), sequence[-context:], 0, loaded.model.caches()
-    most = begin + (TOKENS if sampling.tokens is None else sampling.tokens)
-    while len(sequence) < most:
-        if seen + len(pending) > context:  # learned positions end here: continue from the later half
-            pending, seen, caches = sequence[-max(1, context // 2) :], 0, loaded.model.caches()
-        tokens_SB = torch.tensor(pending, device=device).unsqueeze(1)
-        logits_V = loaded.model.logits(tokens_SB, caches=caches)[-1, 0]
-        seen += len(pending)
-        token = next_token(loaded, logits_V, forbidden, sampling, generator)
-        if token == tokenizer.eod_id:
-            break
-        sequence.append(token)
-        pending = [token]
-        if stops and any(stop in tokenizer.decode(sequence[begin:]) for stop in stops):
-            break
-    return tokenizer.decode(sequence[begin:])
-
-
-def control_symbols(tokenizer: Tokenizer) -> list[int]:
-    """What no text has."""
-    return [number for number in tokenizer.special_ids.present().values() if number != tokenizer.eod_id]
-
-
-def next_token(
-    loaded: Loaded, logits_V: Tensor, forbidden: list[int], sampling: Sampling, generator: torch.Generator
-) -> int:
-    """The next token. Raises CheckpointError where logits are not finite."""
-    vocab_size = loaded.tokenizer.vocab_size
-    if not bool(logits_V[:vocab_size].isfinite().all()):  # pad rows are not
-        raise CheckpointError(f"{loaded.folder}: its weights give no finite numbers: this is not a trained model")
-    logits_V[forbidden] = -torch.inf
-    logits_V[vocab_size:] = -torch.inf
-    return choose(logits_V.float().cpu(), sampling, generator)
-
-
-def choose(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One token id: the likeliest at temperature 0, else drawn from the top_k and top_p that are left."""
-    if sampling.temperature == 0:
-        return int(logits_V.argmax())
-    below_V = (logits_V - logits_V.max()).double()  # so that the likeliest stays finite at any temperature
-    logits_V = (below_V / sampling.temperature).float()
-    if sampling.top_k:
-        logits_V = logits_V.masked_fill(
-            logits_V < logits_V.topk(min(sampling.top_k, len(logits_V))).values[-1], -torch.inf
-        )
-    if sampling.top_p < 1:
-        ordered, order = logits_V.sort(descending=True)
-        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)  # mass of likelier tokens
-        logits_V = logits_V.index_fill(0, order[before >= sampling.top_p], -torch.inf)
-    return int(torch.multinomial(logits_V.softmax(-1), 1, generator=generator))
-
-
-_SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")
-
-
-@torch.no_grad()
 def answer(loaded: Loaded, source: str, sampling: Sampling) -> str:
     """What the decoder writes; sentinels in it are shown, as they say which span the text after them is. Raises
     ConfigError for a model without a decoder, ArgumentError for a text that is too long.
     """
     if loaded.config.model.kind != "encoder_decoder":
         raise ConfigError(f"sample: {loaded.folder} has one stack: it continues text; use --prompt, not --source")
-    tokenizer, model, context = loaded.tokenizer, loaded.model, loaded.config.model.context
-    most = min(TOKENS, context - 1) if sampling.tokens is None else sampling.tokens
-    if most >= context:
-        raise ArgumentError(f"tokens={sampling.tokens} is too many for model.context={context}; use less than that")
-    source_ids = [*encode_sentinels(tokenizer, source), tokenizer.eod_id]
-    if len(source_ids) > context:
-        raise ArgumentError(
-            f"source has {len(source_ids)} tokens, the encoder reads model.context={context}; use a shorter one"
+    return written(loaded, [source], sampling)[0]
+
+
+def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Sequence[int] | None = None) -> list[str]:
+    """What the model writes after each text, in batches: what `generate` gives of a prompt, and of an encoder-decoder
+    what `answer` gives of a source. `seeds` are those of the texts (None: `sampling.seed` for all). Raises ConfigError
+    for a masked model, ArgumentError for a source that is too long.
+    """
+    if loaded.config.model.mask == "bidirectional":
+        raise ConfigError(
+            f"{loaded.folder} is an encoder (model.mask=bidirectional): it fills <mask> in, it does not "
+            "continue text; use fill"
         )
-    device = next(model.parameters()).device
-    facts_B3 = torch.from_numpy(row_facts(np.zeros(1, np.int64), (np.array([len(source_ids)]),) * 2)).to(device)
-    memory = model.encode(torch.tensor(source_ids, device=device).unsqueeze(1), facts_B3)
-    generator, caches, token = torch.Generator().manual_seed(sampling.seed), model.caches(), tokenizer.pad_id
-    forbidden, written = control_symbols(tokenizer), list[int]()
-    while len(written) < most:
-        states = model.decode(memory, torch.tensor([[token]], device=device), caches)
-        logits_V = model.logits_of(states)[-1, 0]
-        token = next_token(loaded, logits_V, forbidden, sampling, generator)
-        if token == tokenizer.eod_id:
-            break
-        written.append(token)
-    return decode_sentinels(tokenizer, written)
+    tokenizer = loaded.tokenizer
+    answers = loaded.config.model.kind == "encoder_decoder"
+    ids = [source_ids(loaded, text) if answers else tokenizer.encode(text).tolist() for text in texts]
+    found = write(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
+    return [decode_sentinels(tokenizer, one) if answers else tokenizer.decode(one) for one in found]
+
+
+def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: Sequence[str] = ()) -> str:
+    """What follows the ids `prompt`; the token that completes one of `stops` is the last."""
+    tokenizer = loaded.tokenizer
+
+    def stopped(ids: list[int]) -> bool:
+        text = tokenizer.decode(ids)
+        return any(stop in text for stop in stops)
+
+    ask, name = stopped if stops else None, str(loaded.folder)
+    return tokenizer.decode(write(loaded.model, tokenizer, [prompt], sampling, stopped=ask, name=name)[0])
+
+
+_SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")
+
+
+def source_ids(loaded: Loaded, text: str) -> list[int]:
+    """What an encoder reads: the text and an end token. Raises ArgumentError for a text that is too long."""
+    ids, context = [*encode_sentinels(loaded.tokenizer, text), loaded.tokenizer.eod_id], loaded.config.model.context
+    if len(ids) > context:
+        raise ArgumentError(
+            f"source has {len(ids)} tokens, the encoder reads model.context={context}; use a shorter one"
+        )
+    return ids
 
 
 def encode_sentinels(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias, get_args, overload
+from typing import Any, TypeAlias, Unpack, get_args, overload
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ import torch
 from gpt1_ds.common.errors import ArgumentError, CheckpointError
 from gpt1_ds.common.text import count
 from gpt1_ds.evaluation.embed import Embedder, Float32s, Pooled, nearest
-from gpt1_ds.evaluation.generate import Filling, answer, fill, generate
+from gpt1_ds.evaluation.generate import Filling, fill, written
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.sampling import Choice, Sampling
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.rows import BadRowError
 
@@ -59,49 +59,23 @@ class LanguageModel(Loaded):
         return self
 
     @overload
-    def generate(
-        self,
-        text: str,
-        tokens: int | None = ...,
-        *,
-        temperature: float = ...,
-        top_k: int = ...,
-        top_p: float = ...,
-        seed: int = ...,
-    ) -> str: ...
+    def generate(self, text: str, tokens: int | None = ..., **choice: Unpack[Choice]) -> str: ...
     @overload
-    def generate(
-        self,
-        text: Texts,
-        tokens: int | None = ...,
-        *,
-        temperature: float = ...,
-        top_k: int = ...,
-        top_p: float = ...,
-        seed: int = ...,
-    ) -> list[str]: ...
-    def generate(
-        self,
-        text: str | Texts,
-        tokens: int | None = None,
-        *,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> str | list[str]:
+    def generate(self, text: Texts, tokens: int | None = ..., **choice: Unpack[Choice]) -> list[str]: ...
+    def generate(self, text: str | Texts, tokens: int | None = None, **choice: Unpack[Choice]) -> str | list[str]:
         """What follows `text` (which is not repeated), at most `tokens` tokens (100); of an encoder-decoder its answer.
-        Of a list, a list: each text by itself, as if it came alone.
+        Of a list, a list, from batches: each text as if it came alone.
 
-        `temperature` 0 takes the likeliest token; `top_k` (0: all) and `top_p` (1: all) say what is drawn from, `seed`
-        is that of the draws. Raises ArgumentError for values out of range and a text that is too long,
-        ConfigError for a masked model, which continues no text.
+        `temperature` 0 takes the likeliest token (0.8); `top_k` (0: all) and `top_p` (1: all) say what is drawn from,
+        `seed` (0) is that of the draws. `beams` above 1 look for the likeliest text instead. `min_tokens`,
+        `repetition_penalty`, `length_penalty`, `length_alpha` and `early_end` are told in sampling.py. Raises
+        ArgumentError for values out of range and a text that is too long, ConfigError for a masked model, which
+        continues no text.
         """
-        one_by_one = _texts("text", text)
-        write = answer if self.config.model.kind == "encoder_decoder" else generate
-        drawn = Sampling(tokens, temperature, top_k, top_p, seed)
+        texts = _texts("text", text)
+        sampling = Sampling(tokens, **choice)
         try:
-            found = [write(self, one, drawn) for one in one_by_one]
+            found = written(self, texts, sampling)
         except ArgumentError as error:
             raise error.renamed(source="text") from None
         return found[0] if isinstance(text, str) else found

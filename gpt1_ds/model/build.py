@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.config.policy import is_compiled
 from gpt1_ds.model import names
+from gpt1_ds.model.caches import Caches, Columns
 from gpt1_ds.model.embeddings import PositionEmbedding, TokenEmbedding
 from gpt1_ds.model.heads import FinalNorm, Head, MaskedHead, PooledHead, SentenceHead, TaskHead
 from gpt1_ds.model.layers import TensorParallel
@@ -145,20 +146,20 @@ class DenseModel(nn.Module):
         states = self.states(*tokens, facts_B3=_whole_rows(tokens[0]))
         return self.logits_of(states.last).transpose(0, 1)[..., : self.output.vocab_size].float()
 
-    def states(self, *tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> States:
+    def states(self, *tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> States:
         """Returns the states after the last block, of the tokens of each stack; with `caches` (of `self.caches`) the S
         positions follow those that the caches hold. Without facts every row is one segment of S tokens.
         """
         states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_B3 is None else facts_B3)
         for index, layer in enumerate(self.layers):
-            states = layer(states) if caches is None else layer(states, caches[index])
+            states = layer(states) if caches is None else layer(states, caches.layers[index])
         return states
 
-    def hidden(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
+    def hidden(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Returns [S, B, D], the last of `states`, of a model of one stack."""
         return self.states(tokens_SB, facts_B3=facts_B3, caches=caches).last
 
-    def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Sequence[Any] | None = None) -> Tensor:
+    def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Returns [S, B, V] of the language model; arguments are those of `hidden`."""
         return self.logits_of(self.hidden(tokens_SB, facts_B3, caches))
 
@@ -188,20 +189,23 @@ class DenseModel(nn.Module):
             states = layer(states)
         return states
 
-    def decode(self, memory: States, target_TB: Tensor, caches: Sequence[Any]) -> Tensor:
+    def decode(self, memory: States, target_TB: Tensor, caches: Caches) -> Tensor:
         """Returns [T, B, D]: the last states of these T positions, which follow those that the caches hold."""
         target, (ends, blocks) = States(target_TB, memory.facts_B3), (self.layers[:2], self.layers[self._encoded :])
-        for layer, cache in zip(ends, caches, strict=False):
+        for layer, cache in zip(ends, caches.layers, strict=False):
             target = layer(target, cache)
         states = memory.with_stack(1, target.last)
-        for layer, cache in zip(blocks, caches[2:], strict=True):
+        for layer, cache in zip(blocks, caches.layers[2:], strict=True):
             states = layer(states, cache)
         return states.last
 
-    def caches(self) -> list[Any]:
-        """Empty ones, one per layer that sees new positions; None for one that looks at one position only."""
+    def caches(self, size: int | None = None, first_B: Tensor | None = None) -> Caches:
+        """Empty ones, for `size` positions (None: a whole context). Rows that are shorter than others begin with
+        padding: `first_B` says how much (None: none).
+        """
+        columns = Columns(size or self.context, first_B)
         new = [*self.layers[:2], *self.layers[self._encoded :]] if self.stacks == 2 else self.layers
-        return [layer.new_cache() for layer in new]  # type: ignore[operator]
+        return Caches(columns, [layer.new_cache(columns) for layer in new])  # type: ignore[operator]
 
 
 def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterator[str]:

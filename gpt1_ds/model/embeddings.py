@@ -16,6 +16,7 @@ from gpt1_ds.architecture.facts import KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
+from gpt1_ds.model.caches import Columns, PositionCount
 from gpt1_ds.model.layers import ColumnProduct, TensorParallel
 from gpt1_ds.model.relative import RelativeTables
 from gpt1_ds.model.states import States
@@ -55,7 +56,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
             embedded_SBD = tensor_parallel.scatter_to_sequence_parallel_region(embedded_SBD, group=self.tensor.group)
         return embedded_SBD  # type: ignore[no-any-return]
 
-    def new_cache(self) -> None:
+    def new_cache(self, columns: Columns) -> None:
         """A token is looked up by itself."""
 
     def project(self, states: States) -> States:
@@ -91,9 +92,13 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
         self.tensor = tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int) -> Tensor:
-        """The sum with the rows from position `first` on."""
-        return hidden_SBD + self.tensor.replicated(self.weight)[first : first + hidden_SBD.shape[0]].unsqueeze(1)
+    def forward(self, hidden_SBD: Tensor, first: int, begin_B: Tensor | None = None) -> Tensor:
+        """The sum with the rows from position `first` on; the text of a row begins at `begin_B` (None: at 0)."""
+        weight_SD, until = self.tensor.replicated(self.weight), first + hidden_SBD.shape[0]
+        if begin_B is None:
+            return hidden_SBD + weight_SD[first:until].unsqueeze(1)
+        position_S1 = torch.arange(first, until, device=hidden_SBD.device).unsqueeze(1)
+        return hidden_SBD + weight_SD[(position_S1 - begin_B).clamp(min=0)]
 
 
 class Segments(nn.Module):
@@ -112,12 +117,6 @@ class Segments(nn.Module):
         return hidden_SBD + torch.where(is_second_SB1, second_D, first_D)
 
 
-class PositionCount:
-    """Counts the positions seen so far, for sampling."""
-
-    positions = 0
-
-
 class PositionEmbedding(nn.Module):
     """Adds the learned positions and segments, normalises and drops; kept apart from the tied module, whose copies are
     synchronised. Relative positions' tables begin their way here.
@@ -133,8 +132,8 @@ class PositionEmbedding(nn.Module):
         self.probability = model.embedding_dropout
         names.label(self, layer, tensor)
 
-    def new_cache(self) -> PositionCount:
-        return PositionCount()
+    def new_cache(self, columns: Columns) -> PositionCount:
+        return PositionCount(columns)
 
     def forward(self, states: States, cache: PositionCount | None = None) -> States:
         facts_B3 = states.facts_B3
@@ -146,7 +145,8 @@ class PositionEmbedding(nn.Module):
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
         if self.positions is not None:
-            hidden_SBD = self.positions(hidden_SBD, first_position)
+            begin_B = None if cache is None else cache.columns.first_B
+            hidden_SBD = self.positions(hidden_SBD, first_position, begin_B)
         if self.segments is not None:
             hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
         if self.embedding_norm is not None:

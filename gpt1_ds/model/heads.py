@@ -17,6 +17,7 @@ from gpt1_ds.architecture.head import HeadSpec, Pooling
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model.caches import Columns
 from gpt1_ds.model.embeddings import TokenEmbedding
 from gpt1_ds.model.layers import ACTIVATIONS, Activation, Linear, TensorParallel, cut_parameter
 from gpt1_ds.model.states import States
@@ -39,7 +40,7 @@ class FinalNorm(nn.Module):
         self.probability = model.residual_dropout if model.stacks > 1 else 0.0
         names.label(self.norm, layer, tensor)
 
-    def new_cache(self) -> None:
+    def new_cache(self, columns: Columns) -> None:
         """A position is normalised by itself."""
 
     def forward(self, states: States, _cache: None = None) -> States:

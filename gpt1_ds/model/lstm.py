@@ -11,6 +11,8 @@ Shapes: S positions, B rows, D width, U units.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -18,17 +20,11 @@ from gpt1_ds.architecture.facts import KEY
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model.caches import Columns, Recurrence
 from gpt1_ds.model.layers import Linear, TensorParallel
 from gpt1_ds.model.states import States
 
 INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
-
-
-class Recurrence:
-    """State after the positions seen so far, for sampling."""
-
-    def __init__(self) -> None:
-        self.state: tuple[Tensor, Tensor] | None = None
 
 
 class Cell(nn.LSTM):
@@ -55,17 +51,29 @@ class Lstm(nn.Module):
         self.probabilities = (model.embedding_dropout, model.residual_dropout)
         names.label(self, layer, tensor)
 
-    def new_cache(self) -> Recurrence:
-        return Recurrence()
+    def new_cache(self, columns: Columns) -> Recurrence:
+        return Recurrence(columns)
 
     def forward(self, states: States, cache: Recurrence | None = None) -> States:
         x_SBD, facts_B3 = states.last, states.facts_B3
         if self.training:
             x_SBD = dropout.dropout(x_SBD, facts_B3[:, KEY], INPUT_SITE, self.probabilities[0])
-        state_SBU, last = self.cell(x_SBD, cache.state if cache is not None else None)
-        if cache is not None:
-            cache.state = last
+        state_SBU = self.cell(x_SBD)[0] if cache is None else self._after(x_SBD, cache)
         hidden_SBD = self.out(state_SBU)
         if self.training:
             hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], OUTPUT_SITE, self.probabilities[1])
         return States(hidden_SBD, facts_B3)
+
+    def _after(self, x_SBD: Tensor, cache: Recurrence) -> Tensor:
+        """Returns the states [S, B, U] after what the cache holds. Where a row begins its state is zero."""
+        first_B = cache.columns.first_B
+        if cache.state is not None or first_B is None:
+            state_SBU, cache.state = self.cell(x_SBD, cache.state)
+            return state_SBU  # type: ignore[no-any-return]
+        parts = []
+        for begin, end in pairwise(sorted({0, *first_B.tolist(), len(x_SBD)})):
+            part_SBU, last = self.cell(x_SBD[begin:end], cache.state)
+            has_begun_B1 = (first_B < end).unsqueeze(1)
+            cache.state = tuple(part * has_begun_B1 for part in last)
+            parts.append(part_SBU)
+        return torch.cat(parts)

@@ -13,8 +13,8 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.model import dropout, names
+from gpt1_ds.model.caches import BlockCache, Columns, KeyValueCache, MemoryCache
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
 from gpt1_ds.model.kernels.residual_norm import sum_and_norm
@@ -73,44 +74,6 @@ def make_norm(model: ModelConfig, tensor: TensorParallel) -> Norm:
     return kind(model.width, model.norm_eps, tensor)
 
 
-class KeyValueCache:
-    """Keys and values of the positions seen so far, for sampling, in buffers that hold a whole context T."""
-
-    def __init__(self, context: int) -> None:
-        self.context, self.positions = context, 0
-        self.key_GTH: Tensor | None = None
-        self.value_GTH: Tensor | None = None
-
-    def extend(self, key_GSH: Tensor, value_GSH: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns those of all positions so far, these S the last of them: views of the buffers."""
-        if self.key_GTH is None or self.value_GTH is None:
-            groups, _, width = key_GSH.shape
-            self.key_GTH, self.value_GTH = key_GSH.new_empty(2, groups, self.context, width)
-        first, self.positions = self.positions, self.positions + key_GSH.shape[1]
-        assert self.positions <= self.context, "the context is full"
-        self.key_GTH[:, first : self.positions] = key_GSH
-        self.value_GTH[:, first : self.positions] = value_GSH
-        return self.key_GTH[:, : self.positions], self.value_GTH[:, : self.positions]
-
-
-class MemoryCache:
-    """Cross attention's keys and values, which stay the same for all positions of the target."""
-
-    def __init__(self) -> None:
-        self.known: tuple[Tensor, Tensor] | None = None
-
-    def of(self, make: Callable[[Tensor], tuple[Tensor, Tensor]], memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
-        if self.known is None:
-            self.known = make(memory_TBD)
-        return self.known
-
-
-@dataclass(frozen=True)
-class BlockCache:
-    own: KeyValueCache
-    memory: MemoryCache
-
-
 class HeadAttention(nn.Module):
     """What a stack's attention to itself and a decoder's to the memory share: softmax(q k') v of each head."""
 
@@ -121,12 +84,20 @@ class HeadAttention(nn.Module):
         self.tensor, self.pairs = tensor, (model.context + 1) // 2  # of keys
 
     def attend(
-        self, q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, facts_B3: Tensor, scores: Scores, site: Tensor, cached: bool
+        self,
+        q_GSH: Tensor,
+        k_GTH: Tensor,
+        v_GTH: Tensor,
+        facts_B3: Tensor,
+        scores: Scores,
+        site: Tensor,
+        cached: bool,
+        padding_BST: Tensor | None = None,
     ) -> Tensor:
         """Returns [S, B, N x H]."""
         keys_B, heads = facts_B3[:, KEY], len(q_GSH) // len(facts_B3)
         if cached:
-            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores)
+            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_B3), padding_BST)
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._head_drop(keys_B, site, heads), scores)
         else:
@@ -175,12 +146,21 @@ class Attention(HeadAttention):
     ) -> Tensor:
         qkv = self.qkv(x_SBD).unflatten(-1, (-1, 3, self.head_dim))  # S B N 3 H: whole heads, however many are here
         q_GSH, k_GSH, v_GSH = (part.flatten(0, 1) for part in qkv.permute(3, 1, 2, 0, 4))
+        padding_BST = None
         if cache is not None:
             k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
-        bias_NST = None if table_NK is None else score_bias(table_NK, len(qkv), k_GSH.shape[1], self.encodes)
+            padding_BST = cache.columns.padding(len(qkv), k_GSH.shape[1])
+        bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], cache)
         scores = Scores(self.factor, None if self.causal else _until(facts_B3, qkv.shape[2]), bias_NST=bias_NST)
-        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_B3, scores, site, cache is not None)
+        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_B3, scores, site, cache is not None, padding_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
+
+    def _bias(self, table_NK: Tensor, queries: int, keys: int, cache: KeyValueCache | None) -> Tensor:
+        """Returns fp32 [N, S, T], which is the same for all blocks of a stack."""
+        if cache is None:
+            return score_bias(table_NK, queries, keys, self.encodes)
+        make = partial(score_bias, table_NK, queries, keys, self.encodes)
+        return cache.columns.once("bias", (queries, keys), make)
 
 
 class CrossAttention(HeadAttention):
@@ -262,7 +242,7 @@ class Block(nn.Module):
         self.mlp = Mlp(layer, model, tensor)
         self.mlp_norm = make_norm(model, tensor)
         self.probability, self.tensor, self.recompute = model.residual_dropout, tensor, recompute
-        self.pre_norm, self.context, self.stack = layer.norm == "pre", model.context, layer.stack
+        self.pre_norm, self.stack = layer.norm == "pre", layer.stack
         more = model.stacks > 1 or model.ffn_dropout > 0
         first = FIRST_OF_MORE + MORE_SITES * layer.depth if more else SITES * layer.depth + 1
         self.sites = Sites(out=5) if more else Sites()
@@ -270,11 +250,11 @@ class Block(nn.Module):
         self.register_buffer("site", torch.tensor(first), persistent=False)
         names.label(self, layer, tensor)
 
-    def new_cache(self) -> BlockCache:
+    def new_cache(self, columns: Columns) -> BlockCache:
         """Raises ConfigError where tokens see those after them: their states change with each new one."""
         if self.attention.encodes:
             raise ConfigError("model.mask=bidirectional has no caches: it reads whole rows; leave caches out")
-        return BlockCache(KeyValueCache(self.context), MemoryCache())
+        return BlockCache(columns, KeyValueCache(columns), MemoryCache())
 
     def forward(self, states: States, cache: BlockCache | None = None) -> States:
         table_NK = None if states.tables is None else states.tables[self.stack]

@@ -54,15 +54,9 @@ class LineReader:
 
     def example(self, line: bytes, number: int) -> Example:
         """Line `number`, 1 being the first, without its line feed. Raises BadRowError."""
-        if len(line) > LONGEST:
-            raise BadRowError(f"is longer than {LONGEST} bytes")
-        text = line.removeprefix(_BOM if number == 1 else b"").removesuffix(b"\r").decode(errors="surrogateescape")
-        if problem := unusable(text):
-            raise BadRowError(problem)
-        if not text.strip():
-            raise BadRowError("is empty")
+        text = decoded(line, number)
         if self.format == "jsonl":
-            return self._read(_object(text), number)
+            return self._read(as_object(text), number)
         return self.of_fields([text] if self.format == "text" else text.split("\t"), number)
 
     def of_fields(self, fields: Sequence[str], number: int = 1) -> Example:
@@ -80,6 +74,18 @@ class LineReader:
 
     def _read(self, values: Mapping[str, Any], number: int) -> Example:
         return self._rows.example(values, self._columns, number, needs_label=False)
+
+
+def decoded(line: bytes, number: int) -> str:
+    """The text of line `number`, 1 being the first, without its line end. Raises BadRowError for one without text."""
+    if len(line) > LONGEST:
+        raise BadRowError(f"is longer than {LONGEST} bytes")
+    text = line.removeprefix(_BOM if number == 1 else b"").removesuffix(b"\r").decode(errors="surrogateescape")
+    if problem := unusable(text):
+        raise BadRowError(problem)
+    if not text.strip():
+        raise BadRowError("is empty")
+    return text
 
 
 def read_texts(path: Path) -> list[str]:
@@ -111,14 +117,15 @@ def choose_format(task: Task, name: str, first: bytes) -> Format:
     if ending in ENDINGS:
         return ENDINGS[ending]
     try:
-        if task.line_fields[0] in _object(first.removeprefix(_BOM).decode()):
+        if task.line_fields[0] in as_object(first.removeprefix(_BOM).decode()):
             return "jsonl"
     except (BadRowError, UnicodeDecodeError):
         pass
     return "text" if task.layout == "single" else "tsv"
 
 
-def _object(text: str) -> dict[str, Any]:
+def as_object(text: str) -> dict[str, Any]:
+    """The JSON object that `text` is. Raises BadRowError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -50,17 +50,30 @@ def fused(
     ).squeeze(0)
 
 
-def cached(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, scores: Scores = CAUSAL) -> Tensor:
-    """The last S of T positions attend to what they see; no dropout. The bias is of these positions, [N, S, T]."""
-    (groups, positions, _), keys = q_GSH.shape, k_GTH.shape[1]
-    mask = None  # a single position sees everything before it
-    if positions > 1 or scores.until_G is not None:
+def cached(
+    q_GSH: Tensor,
+    k_GTH: Tensor,
+    v_GTH: Tensor,
+    scores: Scores = CAUSAL,
+    rows: int = 1,
+    padding_BST: Tensor | None = None,
+) -> Tensor:
+    """The last S of T positions attend to what they see, but for padding; no dropout. The bias is of these positions,
+    [N, S, T].
+    """
+    positions, keys = q_GSH.shape[1], k_GTH.shape[1]
+    mask = None  # [B or 1, N or 1, S, T]; a single position sees everything before it
+    if positions > 1 or not scores.causal:
         mask = scores.visible(positions, keys, q_GSH.device)
+        if mask is not None:
+            mask = mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (rows, -1))
+    if padding_BST is not None:
+        mask = ~padding_BST[:, None] if mask is None else mask & ~padding_BST[:, None]
     if scores.bias_NST is not None:
-        bias_GST = scores.bias_NST.repeat(groups // len(scores.bias_NST), 1, 1)
-        mask = (bias_GST if mask is None else bias_GST.masked_fill(~mask, -math.inf)).to(q_GSH.dtype)
-    q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scores.factor_of(q_GSH)).squeeze(0)
+        bias_NST = scores.bias_NST if mask is None else scores.bias_NST.masked_fill(~mask, -math.inf)
+        mask = bias_NST.to(q_GSH.dtype)
+    q, k, v = (x.unflatten(0, (rows, -1)) for x in (q_GSH, k_GTH, v_GTH))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scores.factor_of(q_GSH)).flatten(0, 1)
 
 
 def _define() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpt1_ds.common.errors import ArgumentError
-from gpt1_ds.evaluation.generate import choose
+from gpt1_ds.evaluation.decoding import choose
 from gpt1_ds.evaluation.sampling import Sampling
 
 

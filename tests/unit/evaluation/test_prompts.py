@@ -1,0 +1,98 @@
+"""`sample --input`: lines of text and of JSON, in order, and what is no prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gpt1_ds
+from gpt1_ds.cli import main
+from gpt1_ds.evaluation import prompts
+from gpt1_ds.evaluation.language_model import LanguageModel
+from tests.helpers.foreign import SMALL, make_checkpoint
+
+TEXTS = ["the module", "a file", "return the list of the module", "It", "class"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("prompts") / "c", tiny_data.parent / "tokenizer", SMALL)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> LanguageModel:
+    return gpt1_ds.load(checkpoint)
+
+
+def sample(capsys: pytest.CaptureFixture[str], checkpoint: Path, *words: str) -> tuple[int, list[str], str]:
+    capsys.readouterr()
+    code = main(["sample", "--checkpoint", str(checkpoint), *words])
+    found = capsys.readouterr()
+    return code, found.out.splitlines(), found.err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_line_each_in_order(
+    as_json: bool, checkpoint: Path, model: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(prompts, "PROMPTS", 2)
+    file = tmp_path / "prompts"
+    lines = [json.dumps({"text": text, "seed": 3}) if as_json else text for text in TEXTS]
+    file.write_text("\n".join(lines))
+    code, out, _ = sample(capsys, checkpoint, "--input", str(file), "--tokens", "6", "--seed", "3")
+    wanted = [{"prompt": text, "text": model.generate(text, 6, seed=3)} for text in TEXTS]
+    assert (code, [json.loads(line) for line in out]) == (0, wanted)
+    assert len({one["text"] for one in wanted}) > 3
+
+
+def test_a_seed_of_its_own_and_beams(
+    checkpoint: Path, model: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps({"text": "It was", "seed": seed}) + "\n" for seed in (1, 2, 1)))
+    _, out, _ = sample(capsys, checkpoint, "--input", str(file), "--tokens", "6")
+    texts = [json.loads(line)["text"] for line in out]
+    assert texts == [model.generate("It was", 6, seed=seed) for seed in (1, 2, 1)]
+    words = ["--tokens", "6", "--beams", "3", "--length-penalty", "gnmt", "--length-alpha", "0.6", "--early-end"]
+    _, out, _ = sample(capsys, checkpoint, "--input", str(file), *words)
+    best = model.generate("It was", 6, beams=3, length_penalty="gnmt", length_alpha=0.6, early_end=True)
+    assert {json.loads(line)["text"] for line in out} == {best}
+    _, out, _ = sample(capsys, checkpoint, "--prompt", "It was", *words)
+    assert "\n".join(out).startswith("It was")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("p.txt", b"the\n\nfile\n", "line 2: is empty"),
+        ("p.jsonl", b'{"text": "a"}\n{"text": 3}\n', 'line 2: needs "text", a string'),
+        ("p.jsonl", b'{"text": "a", "seed": -4}\n', "line 1: seed=-4 must be 0 or more"),
+        ("p.jsonl", b"text\n", "line 1: not JSON"),
+        ("p.txt", b"\xff\n", "line 1: holds bytes that are not UTF-8"),
+    ],
+)
+def test_what_is_no_prompt_is_one_line(
+    name: str, content: bytes, says: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    code, _, told = sample(capsys, checkpoint, "--input", str(tmp_path / name), "--tokens", "2")
+    assert (code, len(told.splitlines())) == (2, 1)
+    assert f"{tmp_path / name} {says}" in told
+
+
+def test_flags_that_do_not_go_together(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in (
+        (["--beams", "4", "--top-k", "5"], "--beams=4 must be 1 for top_k"),
+        (["--early-end"], "--beams=1 must be 2 or more"),
+        (["--beams", "0"], "--beams=0 must be at least 1"),
+        (["--tokens", "4", "--min-tokens", "5"], "--min-tokens=5 must be 0 or more, and at most tokens=4"),
+        (["--repetition-penalty", "0"], "--repetition-penalty=0.0 must be above 0"),
+    ):
+        code, _, told = sample(capsys, checkpoint, "--prompt", "It", *words)
+        assert (code, len(told.splitlines())) == (2, 1), told
+        assert says in told
+    code, _, told = sample(capsys, checkpoint, "--input", str(tmp_path / "none"))
+    assert (code, told) == (2, f"gpt1-ds: {tmp_path / 'none'}: no such file; --input names one with a prompt a line\n")
