@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpt1_ds.launcher import launch
 from tests.helpers import schedule
 
 pytest_plugins = ["pytester"]
@@ -27,6 +28,7 @@ SECONDS = pytest.StashKey[float]()  # of a test so far, with its fixtures
 main = sys.modules["__main__"]
 main.__spec__ = None
 main.__dict__.pop("__file__", None)
+launch._PRELOADED.append("pytest")  # which each rank that runs a function of a test would import
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -96,11 +96,11 @@ class Cluster:
         return "\n".join([queue, *(f"--- {file}\n{file.read_text()[-3000:]}" for file in files)])
 
 
-def rank_of(run_dir: RunDir, rank: int) -> int:
-    """The process of one of the run's ranks: torchrun writes RANK into its environment."""
+def rank_of(run_dir: RunDir, rank: int, variable: str = "RANK") -> int:
+    """The process of one of the run's ranks: torchrun writes RANK into its environment, srun SLURM_PROCID."""
     for pid in processes_of(run_dir):
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        if f"RANK={rank}".encode() in variables:
+        if f"{variable}={rank}".encode() in variables:
             return pid
     raise AssertionError(f"rank {rank} is not there")
 

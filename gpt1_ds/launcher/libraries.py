@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ def load() -> None:
         import deepspeed.ops
         import deepspeed.runtime.pipe.engine
 
-        with _nothing_compiled():
+        with _nothing_compiled(), _no_trackers():
             import deepspeed.runtime.zero.muon.original_muon  # every engine asks whether its optimizer is this one
             import megatron.core.tensor_parallel
         from deepspeed.utils import logger
@@ -67,6 +68,18 @@ def _nothing_compiled() -> Iterator[None]:
         yield
     finally:
         torch.compile = real
+
+
+@contextlib.contextmanager
+def _no_trackers() -> Iterator[None]:
+    """Megatron imports trackers for servers and timers, which are not used here: a tenth of what starting costs."""
+    names = [name for name in ("wandb", "torch.utils.tensorboard") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(names))  # type: ignore[arg-type]  # None: importing it says that it is not there
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
 
 
 @contextlib.contextmanager

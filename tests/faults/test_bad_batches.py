@@ -107,25 +107,18 @@ def test_a_loss_that_is_not_finite_is_skipped_where_the_gradients_are_finite(tin
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rollback_leaves_no_trace(layout: str, tiny_data: Path, tmp_path: Path) -> None:
-    """The run ends bit for bit as one that never had the batch."""
+    """The run ends bit for bit as one that never had the batch, and so does the same run when it is made longer: the
+    checkpoint remembers what was passed over.
+    """
     words = words_for(layout, tiny_data, tmp_path / "back", "rollback")
-    assert start(layout, words, "nan") == 0
     never = words_for(layout, tiny_data, tmp_path / "never", "rollback")
-    assert start(layout, never, "without") == 0
-    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
-    assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(never))
-    back = runs.events(runs.folder(words), "rolled back")
-    assert [(event["step"], event["to"], event["passed_over"]) for event in back] == [(BAD, 5, [BAD])]
-
-
-def test_passed_over_batches_are_remembered_by_the_checkpoint(tiny_data: Path, tmp_path: Path) -> None:
-    words = words_for("one", tiny_data, tmp_path, "rollback")
-    assert start("one", words, "nan") == 0
-    assert start("one", [*words, "train.steps=12"], "nan") == 0
-    never = words_for("one", tiny_data, tmp_path / "never", "rollback")
-    assert start("one", [*never, "train.steps=10"], "without") == 0
-    assert start("one", [*never, "train.steps=12"], "without") == 0
-    assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
+    for steps in (10, 12) if layout == "one" else (10,):
+        assert start(layout, [*words, f"train.steps={steps}"], "nan") == 0
+        assert start(layout, [*never, f"train.steps={steps}"], "without") == 0
+        assert runs.losses(runs.folder(words)) == runs.losses(runs.folder(never))
+        assert runs.weights(runs.folder(words)) == runs.weights(runs.folder(never))
+        back = runs.events(runs.folder(words), "rolled back")
+        assert [(event["step"], event["to"], event["passed_over"]) for event in back] == [(BAD, 5, [BAD])]
 
 
 @pytest.mark.parametrize("action", ["skip", "rollback"])

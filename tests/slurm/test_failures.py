@@ -14,7 +14,8 @@ from tools.cluster import ROOT, Cluster, processes_of, rank_of
 
 
 def test_requeued(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, job = cluster.submit("requeued", *BARE)
+    """With a task per rank on one node, which is tested nowhere else; other tests requeue jobs of two nodes."""
+    run_dir, job = cluster.submit("requeued", *BARE, "slurm.nodes=1", "slurm.ranks_per_node=2")
     cluster.wait_for_step(run_dir, 8)
     cluster.call("scontrol", "requeue", job)
     assert_done(cluster, run_dir, uninterrupted)
@@ -35,11 +36,11 @@ def test_killed_rank_ends_the_job_and_the_next_continues(cluster: Cluster, unint
 
 def test_lost_node(cluster: Cluster, sandbox: Path, uninterrupted: dict[int, float]) -> None:
     """slurmd and the ranks of the second node are killed together; the run resumes when the node is back."""
-    run_dir, _ = cluster.submit("lost")
+    run_dir, _ = cluster.submit("lost", *BARE)
     cluster.wait_for_step(run_dir, 8)
     cluster.wait_for_save(run_dir)
     os.kill(int((sandbox / "slurmd-node2.pid").read_text()), signal.SIGKILL)
-    os.kill(rank_of(run_dir, 1), signal.SIGKILL)
+    os.kill(rank_of(run_dir, 1, "SLURM_PROCID"), signal.SIGKILL)
     cluster.wait(lambda: not processes_of(run_dir), seconds=90)
     script = str(ROOT / "tools" / "slurm_sandbox.sh")
     subprocess.run(["bash", script, "node", str(sandbox), "node2"], check=True, capture_output=True)
@@ -57,33 +58,29 @@ def test_wrong_words_are_not_tried_again(cluster: Cluster) -> None:
     assert not cluster.queued("pretrain")
 
 
-def test_script_works_by_itself_and_two_jobs_share_a_host(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
+def test_script_works_by_itself(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
     script = str(ROOT / "launch" / "pretrain.sbatch")
-    for name in ("one", "two"):
-        cluster.call("sbatch", "--nodes=2", "--cpus-per-task=1", script, *cluster.words(name))
+    cluster.call("sbatch", "--nodes=2", "--cpus-per-task=1", script, *cluster.words("alone"))
     cluster.wait_for_end("pretrain")
-    for name in ("one", "two"):
-        assert runs.losses(cluster.run_dir(name)) == uninterrupted, cluster.said()
+    assert runs.losses(cluster.run_dir("alone")) == uninterrupted, cluster.said()
 
 
 def test_array_of_runs(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    """A task that is asked to hand over is requeued, and its sibling is not."""
+    """Two jobs that share their hosts: the one that is asked to hand over is requeued, and its sibling is not."""
     manifest = cluster.place / "runs.jsonl"
     manifest.write_text("".join(json.dumps(["pretrain", *cluster.words(name)]) + "\n" for name in ("one", "two")))
     script = str(ROOT / "launch" / "array.sbatch")
     words = ["sbatch", "--parsable", "--array=0-1", "--nodes=2", "--cpus-per-task=1", script, str(manifest)]
     job = cluster.call(*words)
     cluster.wait_for_step(cluster.run_dir("two"), 3)
+    began, hosts = cluster.state(f"{job}_1")["StartTime"], cluster.state(f"{job}_1")["NodeList"]
     cluster.call("scancel", "--batch", "--signal=USR1", f"{job}_1")
     cluster.wait_for_end("array")
     for name in ("one", "two"):
         assert runs.losses(cluster.run_dir(name)) == uninterrupted, cluster.said()
+    sibling = cluster.state(f"{job}_0")
+    assert (sibling["NodeList"], began < sibling["EndTime"]) == (hosts, True), "they ran beside each other"
     assert (tries(cluster.run_dir("one")), tries(cluster.run_dir("two"))) == (1, 2)
-
-
-def test_a_task_per_rank(cluster: Cluster, uninterrupted: dict[int, float]) -> None:
-    run_dir, _ = cluster.submit("direct", "slurm.launcher=srun", "slurm.nodes=1", "slurm.ranks_per_node=2")
-    assert_done(cluster, run_dir, uninterrupted)
 
 
 def test_health_check(cluster: Cluster) -> None:

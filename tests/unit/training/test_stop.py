@@ -42,9 +42,11 @@ def requests(folder: Path, rank: int = 0) -> Requests:
 
 
 def ask(number: int) -> None:
+    """Send the signal, and wait for the thread that answers it; those that other tests left behind never end."""
+    before = threading.enumerate()
     os.kill(os.getpid(), number)
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon:
+        if thread not in before:
             thread.join(10)
 
 
