@@ -95,6 +95,7 @@ class TrainConfig:
     deepspeed_patches: Patches = "fast"  # replaced parts: all; what right numbers need; none
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
+    label_smoothing: float = 0.0  # share of each token's target spread over the vocabulary; never in evaluations
     log_every: int = 10  # steps between lines in metrics.jsonl
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
     eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
@@ -132,6 +133,8 @@ class TrainConfig:
                 f"use train.global_batch={-(-self.global_batch // self.micro_batch) * self.micro_batch}, or "
                 f"train.micro_batch={fits}"
             )
+        if not 0 <= self.label_smoothing < 1:
+            yield f"train.label_smoothing={self.label_smoothing} must be in [0, 1); use 0 for none, or 0.1"
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
             yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"
         elif self.profile is not None and not (self.profiled.start and len(self.profiled)):

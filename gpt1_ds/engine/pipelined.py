@@ -88,7 +88,7 @@ class PipelineEngine(Engine):
         self.groups = groups
         self.micro_losses = []
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
-        self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
+        self.loss, self.objective = self.announced(make_loss(config, objective.head, vocab_size, tensor)), objective
         layout = groups.layout
         if config.task is None:
             whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)

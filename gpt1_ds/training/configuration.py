@@ -159,6 +159,11 @@ def check_task(config: Config) -> TaskData:
     if config.task.form == "text":
         answers = encode_answers(fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config)))
         source_limit(limit, answers, config.model.stacks)
+    smoothing = config.task.label_smoothing
+    if smoothing and fitted(data.task, config.task, config.model).head(config.task, config.model).is_value:
+        raise ConfigError(
+            f"task.label_smoothing={smoothing} smooths classes, the head of this task gives a score; use 0"
+        )
     if config.task.form != "frozen":
         batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data
