@@ -14,9 +14,10 @@ from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import Config
-from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_hits, head_loss, token_scores
+from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_loss
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.states import States
+from gpt1_ds.model.token_scores import head_hits, token_scores
 
 SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' library of sentence vectors
 

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_hits, head_loss
+from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_loss
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.token_scores import head_hits
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
 
