@@ -151,6 +151,7 @@ class OptimizerConfig:
     momentum: float = 0.95  # muon: decay of the mean gradient of blocks' matrices; the rest has AdamW's two
     eps: float = 1e-8  # added to the root of the second moment
     weight_decay: float = 0.01  # decoupled; on matrices and embeddings, never on biases and gains
+    layer_decay: float = 1.0  # a block's learning rate as a share of that above it; the head has lr; 1: all have it
     clip: float = 1.0  # largest global gradient norm; 0: no clipping
 
     def problems(self) -> Iterator[str]:
@@ -160,6 +161,8 @@ class OptimizerConfig:
             yield f"optimizer.betas={self.betas} must be two numbers from 0 up to, not including, 1, like [0.9,0.999]"
         if not 0 <= self.momentum < 1:
             yield f"optimizer.momentum={self.momentum} must be from 0 up to, not including, 1, like 0.95"
+        if not 0 < self.layer_decay <= 1:
+            yield f"optimizer.layer_decay={self.layer_decay} must be above 0, and at most 1; use 1 for none, or 0.8"
         if not self.eps > 0:
             yield f"optimizer.eps={self.eps} must be above 0"
         for key in ("weight_decay", "clip"):

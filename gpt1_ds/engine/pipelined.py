@@ -109,7 +109,7 @@ class PipelineEngine(Engine):
         self._check_groups(model)
         if compiles(config):
             compile_blocks(model)
-        optimizer = make_optimizer(model, config.optimizer)
+        optimizer = make_optimizer(model, config.optimizer, config.model.layers)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, layout.data)
