@@ -118,6 +118,13 @@ class Layer:
     weights_of: str = ""  # prefix of the block whose weights it has, cross attention apart; empty: its own
     joined: bool = False  # is never cut apart from the layer before it
 
+    @property
+    def level(self) -> int | None:
+        """Its place from below: 0 of the embeddings, 1 of the first block; None of what stands above all blocks."""
+        if self.kind in ("tokens", "positions") or (self.kind == "head" and self.tied is not None):
+            return 0
+        return None if self.depth is None else self.depth + 1
+
     def has(self, name: str) -> bool:
         """Whether it has the parameter of this name, without the prefix."""
         return any(parameter.name == self.full_name(name) for parameter in self.parameters)

@@ -95,6 +95,7 @@ class TrainConfig:
     deepspeed_patches: Patches = "fast"  # replaced parts: all; what right numbers need; none
     deterministic: bool = False  # on GPUs: kernels and NCCL sums that repeat to the bit, at some cost; CPUs always do
     recompute: Literal["none", "block"] = "none"  # block: keep only block inputs, run each block twice, save memory
+    label_smoothing: float = 0.0  # share of each token's target spread over the vocabulary; never in evaluations
     log_every: int = 10  # steps between lines in metrics.jsonl
     eval_every: int = 100  # steps between held-out evaluations; 0: only at the end
     eval_batches: int = 8  # held-out batches of global_batch sequences per evaluation; 0: all of the held-out data
@@ -132,6 +133,8 @@ class TrainConfig:
                 f"use train.global_batch={-(-self.global_batch // self.micro_batch) * self.micro_batch}, or "
                 f"train.micro_batch={fits}"
             )
+        if not 0 <= self.label_smoothing < 1:
+            yield f"train.label_smoothing={self.label_smoothing} must be in [0, 1); use 0 for none, or 0.1"
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
             yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"
         elif self.profile is not None and not (self.profiled.start and len(self.profiled)):
@@ -148,6 +151,7 @@ class OptimizerConfig:
     momentum: float = 0.95  # muon: decay of the mean gradient of blocks' matrices; the rest has AdamW's two
     eps: float = 1e-8  # added to the root of the second moment
     weight_decay: float = 0.01  # decoupled; on matrices and embeddings, never on biases and gains
+    layer_decay: float = 1.0  # a block's learning rate as a share of that above it; the head has lr; 1: all have it
     clip: float = 1.0  # largest global gradient norm; 0: no clipping
 
     def problems(self) -> Iterator[str]:
@@ -157,6 +161,8 @@ class OptimizerConfig:
             yield f"optimizer.betas={self.betas} must be two numbers from 0 up to, not including, 1, like [0.9,0.999]"
         if not 0 <= self.momentum < 1:
             yield f"optimizer.momentum={self.momentum} must be from 0 up to, not including, 1, like 0.95"
+        if not 0 < self.layer_decay <= 1:
+            yield f"optimizer.layer_decay={self.layer_decay} must be above 0, and at most 1; use 1 for none, or 0.8"
         if not self.eps > 0:
             yield f"optimizer.eps={self.eps} must be above 0"
         for key in ("weight_decay", "clip"):

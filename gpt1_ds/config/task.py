@@ -56,6 +56,7 @@ class TaskConfig:
     sts: str = ""  # sentences: folder (STS-B) or file of scored pairs that vectors are judged by; cosine may do without
     lm_coefficient: float = 0.5  # weight of the language-model loss on the task's own text; bidirectional models: 0
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
+    label_smoothing: float = 0.0  # share of the right class's target spread over all of them; never in evaluations
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
     stride: int = 128  # span: tokens from the begin of one row of a long context to that of the next
@@ -92,6 +93,7 @@ class TaskConfig:
             yield f"task.lm_coefficient={self.lm_coefficient} must be 0 (none) or more"
         if not 0 <= self.head_dropout < 1:
             yield f"task.head_dropout={self.head_dropout} must be in [0, 1)"
+        yield from self._smoothing_problems()
         if self.transfer_layers is not None and self.transfer_layers < -1:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
         if self.max_length is not None and self.max_length < SHORTEST:
@@ -108,6 +110,17 @@ class TaskConfig:
             names = getattr(self, key)
             if len(set(names)) < len(names):
                 yield f"task.{key}={names} names something twice; keep one of each"
+
+    def _smoothing_problems(self) -> Iterator[str]:
+        given = f"task.label_smoothing={self.label_smoothing}"
+        if not 0 <= self.label_smoothing < 1:
+            yield f"{given} must be in [0, 1); use 0 for none, or 0.1"
+        elif self.label_smoothing and self.form == "text":
+            yield f"{given} smooths classes, task.form=text writes tokens; use train.label_smoothing"
+        elif self.label_smoothing and self.form == "frozen":
+            yield f"{given} smooths what a head learns, task.form=frozen has none; leave it out"
+        elif self.label_smoothing and self.makes_vectors and self.loss != "nli":
+            yield f"{given} smooths classes, task.loss={self.loss} has none; leave it out"
 
     def _sentence_problems(self) -> Iterator[str]:
         if not self.margin > 0:

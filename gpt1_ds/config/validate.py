@@ -72,6 +72,11 @@ def problems(config: Config) -> Iterator[str]:
         yield (
             f"parallel.zero=0 accumulates gradients in {train.precision}; use parallel.zero=1, which keeps them in fp32"
         )
+    if config.optimizer.layer_decay != 1 and model.stacks > 1:
+        yield (
+            f"optimizer.layer_decay={config.optimizer.layer_decay} counts the blocks of one stack, "
+            f"model.kind={model.kind} has {model.stacks}; use 1"
+        )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
 

@@ -31,10 +31,25 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     return [group for group in groups if group["params"]]
 
 
-def muon_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) -> list[dict[str, Any]]:
+    """The same groups, cut by the level of their parameters. `share` is of the learning rate: decay^k, k levels below
+    the head (Clark et al. 2020, ELECTRA; with one level above the last block as in Bao et al. 2022, BEiT).
+    """
+    cut = []
+    for group in groups:
+        levels: dict[int, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            level = names.info(parameter).level
+            levels.setdefault(blocks + 1 if level is None else level, []).append(parameter)
+        for level, held in sorted(levels.items()):
+            cut.append({**group, "params": held, "share": decay ** (blocks + 1 - level)})
+    return cut
+
+
+def muon_groups(decaying: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same groups, matrices of blocks apart from what else decays: those are `orthogonal`."""
     groups = []
-    for group in parameter_groups(module, weight_decay):
+    for group in decaying:
         for orthogonal in (True, False):
             held = [p for p in group["params"] if (names.info(p).matrices is not None) == orthogonal]
             if held:
@@ -42,12 +57,14 @@ def muon_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return groups
 
 
-def make_optimizer(module: nn.Module, settings: OptimizerConfig) -> torch.optim.Optimizer:
+def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0) -> torch.optim.Optimizer:
+    """Returns that of a module which holds part of a model of so many `blocks`."""
     arguments: dict[str, Any] = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
-    if settings.name == "muon":
-        groups = muon_groups(module, settings.weight_decay)
-        return Muon(groups, momentum=settings.momentum, **arguments, fused=True)
     groups = parameter_groups(module, settings.weight_decay)
+    if settings.layer_decay != 1:
+        groups = layer_groups(groups, settings.layer_decay, blocks)
+    if settings.name == "muon":
+        return Muon(muon_groups(groups), momentum=settings.momentum, **arguments, fused=True)
     if settings.name == "adam2018":
         return Adam2018(groups, **arguments)
     return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler

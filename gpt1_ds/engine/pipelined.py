@@ -88,7 +88,7 @@ class PipelineEngine(Engine):
         self.groups = groups
         self.micro_losses = []
         tensor = TensorParallel(groups.tensor_group, config.parallel.sequence)
-        self.loss, self.objective = self.announced(make_loss(objective.head, vocab_size, tensor)), objective
+        self.loss, self.objective = self.announced(make_loss(config, objective.head, vocab_size, tensor)), objective
         layout = groups.layout
         if config.task is None:
             whole = pretrained_architecture(config.model, vocab_size, objective.head, config.row)
@@ -109,7 +109,7 @@ class PipelineEngine(Engine):
         self._check_groups(model)
         if compiles(config):
             compile_blocks(model)
-        optimizer = make_optimizer(model, config.optimizer)
+        optimizer = make_optimizer(model, config.optimizer, config.model.layers)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, layout.data)

@@ -101,7 +101,7 @@ class DenseModel(nn.Module):
         self.heads = nn.ModuleDict(heads)  # task_head, masked_head, a head that is not tied: where there is one
         self.project = next((spec.apply for spec in specs if spec.apply), None)
         names.share(self)
-        self.loss = make_loss(head, vocab_size, tensor)
+        self.loss = make_loss(config, head, vocab_size, tensor)
         self.stacks, self.context = config.model.stacks, config.model.context
         norms = [number for number, spec in enumerate(body) if spec.layer.kind == "norm"]
         self._encoded = norms[0] + 1 if self.stacks == 2 else 0  # the encoder's layers, both embeddings first

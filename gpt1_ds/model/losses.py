@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.model.kernels.cross_entropy import chunk_logits, head_hits, head_loss, token_scores
+from gpt1_ds.config import Config
+from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_loss
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.states import States
+from gpt1_ds.model.token_scores import head_hits, token_scores
 
 SCALE = 20.0  # of the cosines that a softmax is over, as in the authors' library of sentence vectors
 
@@ -34,15 +36,15 @@ class Loss(Protocol):
     def __call__(self, states: States, labels: tuple[Tensor, ...]) -> Tensor: ...
 
 
-def make_loss(head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
+def make_loss(config: Config, head: HeadSpec | None, vocab_size: int, tensor: TensorParallel) -> Loss:
+    of_task = 0.0 if config.task is None else config.task.label_smoothing
     if head is not None and head.loss is not None:
-        return SentenceLoss(head)
-    language = LanguageLoss(vocab_size, tensor)
-    if head is None:
+        return SentenceLoss(head, of_task)
+    kind = TextLoss if head is not None and head.kind == "text" else LanguageLoss
+    language = kind(vocab_size, tensor, config.train.label_smoothing)
+    if head is None or head.kind == "text":
         return language
-    if head.reads_tokens:
-        return TokenLoss(head, language)
-    return TextLoss(vocab_size, tensor) if head.kind == "text" else TaskLoss(head, language)
+    return TokenLoss(head, language, of_task) if head.reads_tokens else TaskLoss(head, language, of_task)
 
 
 class LanguageLoss:
@@ -52,10 +54,13 @@ class LanguageLoss:
 
     The weights are worked out on the host from the whole global batch, so that the mean over micro-batches and
     data-parallel ranks that DeepSpeed takes is the mean over the batch's tokens, however the batch is cut.
+
+    While a model is trained, `smoothing` of a target is spread over the vocabulary; an evaluation has none.
     """
 
-    def __init__(self, vocab_size: int, tensor: TensorParallel) -> None:
+    def __init__(self, vocab_size: int, tensor: TensorParallel, smoothing: float = 0.0) -> None:
         self.vocab_size, self.tensor = vocab_size, tensor
+        self.target = Target.smoothed(smoothing, vocab_size)
         self.scores: list[Tensor] = []
         self.measures: list[dict[str, Tensor]] = []
 
@@ -69,7 +74,8 @@ class LanguageLoss:
         real = min(max(0, self.vocab_size - first), len(weight_VD))
         hidden_TD = hidden_SBD.reshape(-1, hidden_SBD.shape[-1])
         labels_T, weights_T = labels_SB.flatten(), weights_SB.flatten()
-        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V)
+        target = self.target if torch.is_grad_enabled() else SHARP
+        loss = head_loss(hidden_TD, weight_VD, labels_T, weights_T, real, self.tensor, bias_V, target)
         if places and not torch.is_grad_enabled():  # an evaluation, which may multiply with the vocabulary once more
             chunks = chunk_logits(hidden_TD, weight_VD, bias_V)
             hits = head_hits(chunks, labels_T, weights_T, real, self.tensor)
@@ -103,8 +109,8 @@ class TaskLoss:
     global batch.
     """
 
-    def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
-        self.spec, self.language = spec, language
+    def __init__(self, spec: HeadSpec, language: LanguageLoss, smoothing: float = 0.0) -> None:
+        self.spec, self.language, self.smoothing = spec, language, smoothing
         self.scores: list[Tensor] = []
         self.measures = language.measures
 
@@ -116,7 +122,7 @@ class TaskLoss:
         if self.spec.is_value:
             loss_E = (scores_EK - targets_EK).square().sum(-1)
         else:
-            loss_E = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
+            loss_E = _cross_entropy(scores_EK, targets_EK, self.smoothing)
         loss = (loss_E * weights_E).sum()
         if self.spec.lm_coefficient:
             *tokens, weights_SB = tokens
@@ -143,10 +149,11 @@ class TokenLoss:
 
     Labels: those of the language model's loss; the tokens of each row [B]; the target distributions [S, B, O], times
     their weights, which come from the host and the whole global batch. Scores are [B, S, O], of evaluations alone.
+    While a model is trained, `smoothing` of a tag's target is spread over all tags.
     """
 
-    def __init__(self, spec: HeadSpec, language: LanguageLoss) -> None:
-        self.spec, self.language = spec, language
+    def __init__(self, spec: HeadSpec, language: LanguageLoss, smoothing: float = 0.0) -> None:
+        self.spec, self.language, self.smoothing = spec, language, smoothing
         self.scores: list[Tensor] = []
         self.measures = language.measures
 
@@ -156,6 +163,9 @@ class TokenLoss:
         scores_SBO = states.scores.float()
         if not torch.is_grad_enabled():
             self.scores.append(scores_SBO.transpose(0, 1))
+        elif self.smoothing:
+            share_SB1 = targets_SBO.sum(-1, keepdim=True) / self.spec.outputs
+            targets_SBO = (1 - self.smoothing) * targets_SBO + self.smoothing * share_SB1
         is_padding_SB1 = (torch.arange(len(scores_SBO), device=length_B.device)[:, None] >= length_B)[..., None]
         axis = 0 if self.spec.kind == "span" else -1
         log_SBO = scores_SBO.masked_fill(is_padding_SB1, -math.inf if axis == 0 else 0.0).log_softmax(axis)
@@ -180,8 +190,8 @@ class SentenceLoss:
         ranking   cross-entropy of SCALE x cos(u, v) over the second texts v of the example's group of G
     """
 
-    def __init__(self, spec: HeadSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: HeadSpec, smoothing: float = 0.0) -> None:
+        self.spec, self.smoothing = spec, smoothing
         self.scores: list[Tensor] = []
         self.measures: list[dict[str, Tensor]] = []
 
@@ -195,7 +205,7 @@ class SentenceLoss:
         if targets_EK.shape[1] == 1:
             loss_E = (cosine_E - targets_EK[:, 0]).square()
         elif logits_EK is not None:  # nli
-            loss_E = -(targets_EK * logits_EK.float().log_softmax(-1)).sum(-1)
+            loss_E = _cross_entropy(logits_EK.float(), targets_EK, self.smoothing)
         elif self.spec.loss == "triplet":
             near_E, far_E = (F.pairwise_distance(texts[0], other) for other in texts[1:])
             loss_E = (near_E - far_E + self.spec.margin).relu()
@@ -203,6 +213,14 @@ class SentenceLoss:
             loss_E = _ranking(texts[0], texts[1], self.spec.group)
         loss: Tensor = (loss_E * weights_E).sum()
         return loss
+
+
+def _cross_entropy(scores_EK: Tensor, targets_EK: Tensor, smoothing: float) -> Tensor:
+    """[E]: nats; while a model is trained, `smoothing` of a target is spread over its K classes or choices."""
+    if smoothing and torch.is_grad_enabled():
+        targets_EK = (1 - smoothing) * targets_EK + smoothing / targets_EK.shape[1]
+    loss_E: Tensor = -(targets_EK * scores_EK.log_softmax(-1)).sum(-1)
+    return loss_E
 
 
 def _ranking(u_ED: Tensor, v_ED: Tensor, group: int) -> Tensor:

@@ -47,6 +47,7 @@ class ParameterInfo:
     stop: int = 0
     initial: Initial = NORMAL
     matrices: Matrices | None = None
+    level: int | None = None  # that of its layer
 
     @classmethod
     def whole(cls, parameter: architecture.Parameter) -> ParameterInfo:
@@ -75,7 +76,7 @@ def label(module: nn.Module, layer: Layer, tensor: TensorParallel) -> None:
             assert shape[one.cut] == rows, f"{one.name} has {shape} here"
             shape[one.cut] = one.shape[one.cut]
         assert (tuple(shape), dim) == (one.shape, one.cut), f"{one.name} is {shape} cut along {dim}, not {one}"
-        info = ParameterInfo(one.name, one.shape, dim, start, stop, one.initial, one.matrices)
+        info = ParameterInfo(one.name, one.shape, dim, start, stop, one.initial, one.matrices, layer.level)
         parameter.info = info  # type: ignore[attr-defined]
     assert not known, f"the module lacks {list(known)}"
 

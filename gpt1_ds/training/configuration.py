@@ -162,6 +162,13 @@ def check_task(config: Config) -> TaskData:
     if config.task.form == "text":
         answers = encode_answers(fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config)))
         source_limit(limit, answers, config.model.stacks)
+    smoothing = config.task.label_smoothing
+    head = fitted(data.task, config.task, config.model).head(config.task, config.model)
+    if smoothing and (head.is_value or head.kind == "span"):
+        what = "a score" if head.is_value else "a span"
+        raise ConfigError(
+            f"task.label_smoothing={smoothing} smooths classes, the head of this task gives {what}; use 0"
+        )
     if config.task.form != "frozen" and not data.task.reads_tokens:  # whose rows are more than its examples
         batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
     return data

@@ -95,6 +95,24 @@ def test_without_the_language_model(layout: str, fine_tuned) -> None:  # type: i
     assert one[0][0]["loss"] < 1.0, "the loss of the task alone"
 
 
+def test_smoothed_targets_equal_one_process(fine_tuned) -> None:  # type: ignore[no-untyped-def]
+    """Those of the classes and those of the tokens; the dev split's loss is that of the right classes alone."""
+    words = ("task.label_smoothing=0.1", "train.label_smoothing=0.1")
+    one, sharp = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    assert one[0][-1]["loss"] > sharp[0][-1]["loss"] + 0.01, "it learns something else"
+    assert_alike(one, fine_tuned("choice", "tp2-pp2", "zero3", words), 0)
+
+
+@pytest.mark.parametrize("layout", ["tp2", "zero3", "tp2-pp2"])
+def test_rates_by_layer_equal_one_process(layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
+    """The language model's loss is there: both stages of the pipeline hold the embeddings, at their rate."""
+    words = ("optimizer.layer_decay=0.5",)
+    one, plain = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    assert one[0][0]["loss"] == plain[0][0]["loss"]
+    assert one[0][-1]["loss"] > plain[0][-1]["loss"] + 0.01, "it learns more slowly"
+    assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
+
+
 @pytest.mark.parametrize("layout", ["pp2"])
 def test_bf16_stays_close(layout: str, fine_tuned) -> None:  # type: ignore[no-untyped-def]
     one, other = fine_tuned("choice", "one", "zero3"), fine_tuned("choice", layout, "tp2", ("train.precision=bf16",))

@@ -10,6 +10,7 @@ from tools.layouts import LAYOUTS, ONE, Layout, Trace, compare, trace
 
 STEPS = 8  # the warm-up and three steps at the full rate: what is wrong shows at once or grows with every step
 BF16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "tp2 pp2", "zero3", "tp2 sequence", "pp2 recompute mb2")]
+SMOOTHED = [layout for layout in LAYOUTS if layout.name in ("tp2", "tp2 pp2", "zero3") and layout.ranks > 1]
 FP16_WORDS = ["train.precision=fp16"]
 FP16 = [layout for layout in LAYOUTS if layout.name in ("dp2", "pp2", "tp2 zero2")]
 
@@ -34,6 +35,20 @@ def test_training_learns(tiny_data: Path) -> None:
 def test_fp32_equals_one_process(layout: Layout, one: Trace, tiny_data: Path) -> None:
     apart = compare(one, trace(layout, tiny_data, STEPS))
     assert apart.same_batches
+    assert apart.loss <= 1e-5
+    assert apart.norm <= 1e-4
+    assert apart.weights <= 1e-4, apart.worst
+
+
+@pytest.fixture(scope="module")
+def smoothed(tiny_data: Path) -> Trace:
+    return trace(ONE, tiny_data, STEPS, ["train.label_smoothing=0.1"])
+
+
+@pytest.mark.parametrize("layout", SMOOTHED, ids=lambda layout: f"{layout.ranks}-{layout.name.replace(' ', '-')}")
+def test_smoothed_labels_equal_one_process(layout: Layout, smoothed: Trace, one: Trace, tiny_data: Path) -> None:
+    assert smoothed.losses[-1] > one.losses[-1] + 0.01, "it learns something else"
+    apart = compare(smoothed, trace(layout, tiny_data, STEPS, ["train.label_smoothing=0.1"]))
     assert apart.loss <= 1e-5
     assert apart.norm <= 1e-4
     assert apart.weights <= 1e-4, apart.worst

@@ -79,6 +79,7 @@ def test_tags(folder: Path, program: Program) -> None:
         (["task.kind=span", "task.path=data/ask", "task.form=text"], "task.form=text answers a whole text"),
         (["task.kind=span", "task.path=data/ask", "task.metric=entity_f1"], "does not fit a task of kind span"),
         (["task.kind=span", "task.path=data/ask", "task.stride=0"], "task.stride=0 must be at least 1"),
+        (["task.kind=span", "task.path=data/ask", "task.label_smoothing=0.1"], "the head of this task gives a span"),
         (["task.kind=tagging", "task.path=data/nothing"], "data/nothing: no such folder"),
         (["task.kind=tagging", "task.path=data/ask"], "has no column tokens"),
     ],

@@ -1,5 +1,4 @@
-"""The tied head and its cross-entropy as one operation, a chunk of tokens at a time; for evaluations also how often the
-highest logit is that of the right token, and how likely that is.
+"""The tied head and its cross-entropy as one operation, a chunk of tokens at a time.
 
 Logits are by far the largest tensor of a small model. Here only a chunk's are there at once; their gradient is written
 over them and multiplied out at once, so the backward pass has nothing left to do but to scale its result. (The loss is
@@ -11,7 +10,8 @@ Shapes: T tokens, C of them in a chunk, R rows of a block, D width, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,22 @@ from gpt1_ds.model.layers import TensorParallel
 HALF_UNIT = 4096.0  # gradients in fp16 are multiplied with it until the loss scale is known: they would vanish
 
 
+class Target(NamedTuple):
+    """What the softmax of a token is compared with: `label` on the right column and `each` on every column of the
+    vocabulary, 1 in all (label smoothing: Szegedy et al. 2016, section 7).
+    """
+
+    label: float = 1.0
+    each: float = 0.0
+
+    @classmethod
+    def smoothed(cls, smoothing: float, vocab_size: int) -> Target:
+        return cls(1 - smoothing, smoothing / vocab_size)
+
+
+SHARP = Target()
+
+
 def head_loss(
     hidden_TD: Tensor,
     weight_VD: Tensor,
@@ -32,6 +48,7 @@ def head_loss(
     real: int,
     tensor: TensorParallel,
     bias_V: Tensor | None = None,
+    target: Target = SHARP,
 ) -> Tensor:
     """fp32 scalar: sum over tokens of weight x cross-entropy (nats) of the logits `hidden_TD @ weight_VD.T + bias_V`.
 
@@ -39,12 +56,13 @@ def head_loss(
     gradient of `hidden_TD` is this rank's part of a sum over the ranks.
     """
     differentiate = torch.is_grad_enabled()
-    return _HeadLoss.apply(hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate)  # type: ignore[no-any-return]
+    arguments = (hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate)
+    return _HeadLoss.apply(*arguments)  # type: ignore[no-any-return]
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, differentiate):  # type: ignore[no-untyped-def]
+    def forward(ctx, hidden_TD, weight_VD, bias_V, labels_T, weights_T, real, tensor, target, differentiate):  # type: ignore[no-untyped-def]
         loss = torch.zeros((), dtype=torch.float32, device=hidden_TD.device)
         ctx.unit = HALF_UNIT if hidden_TD.dtype == torch.float16 else 1.0
         grad_hidden_TD = torch.empty_like(hidden_TD) if differentiate else None
@@ -53,7 +71,7 @@ class _HeadLoss(torch.autograd.Function):
         factor_VD = products.wide(weight_VD)
         for tokens, logits_CV in chunk_logits(hidden_TD, factor_VD, bias_V):
             unit = ctx.unit if differentiate else None
-            loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit)
+            loss += chunk_loss(logits_CV, labels_T[tokens], weights_T[tokens], real, tensor, unit, target)
             if grad_hidden_TD is None:
                 continue
             products.product(logits_CV, factor_VD, grad_hidden_TD[tokens])
@@ -79,40 +97,60 @@ class _HeadLoss(torch.autograd.Function):
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(factor)
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None)
 
 
 def chunk_loss(
-    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+    logits_CV: Tensor,
+    labels_C: Tensor,
+    weights_C: Tensor,
+    real: int,
+    tensor: TensorParallel,
+    unit: float | None,
+    target: Target = SHARP,
 ) -> Tensor:
     """One chunk's part of the loss; the gradient, times `unit`, is written over the logits unless that is None."""
     if kernels.available(logits_CV.device):
-        return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit)
+        return _loss_by_kernels(logits_CV, labels_C, weights_C, real, tensor, unit, target)
     logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)  # not -inf: a rank may hold padding alone
-    return _Softmax(logits_CV, labels_C, weights_C, tensor).loss(unit)
+    return _Softmax(logits_CV, labels_C, weights_C, real, tensor, target).loss(unit)
 
 
 def _loss_by_kernels(
-    logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, real: int, tensor: TensorParallel, unit: float | None
+    logits_CV: Tensor,
+    labels_C: Tensor,
+    weights_C: Tensor,
+    real: int,
+    tensor: TensorParallel,
+    unit: float | None,
+    target: Target,
 ) -> Tensor:
     kernel = kernels.module("cross_entropy_triton")
     first = tensor.rank * logits_CV.shape[1]
     if tensor.size == 1 and unit is not None:
-        logsumexp_C, predicted_C = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, first, real, unit)
+        logsumexp_C, predicted_C = kernel.sums_and_gradient(logits_CV, labels_C, weights_C, first, real, unit, *target)
     else:
-        logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, first, real)
+        logsumexp_C, predicted_C = kernel.sums(logits_CV, labels_C, first, real, *target)
     if tensor.size > 1:
         logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
         if unit is not None:
-            kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit)
+            kernel.gradient(logits_CV, labels_C, weights_C, logsumexp_C, first, real, unit, *target)
     return ((logsumexp_C - predicted_C) * weights_C).sum()  # type: ignore[no-any-return]
 
 
 class _Softmax:
     """The softmax of one chunk's logits [C, V], which become their gradient, by torch."""
 
-    def __init__(self, logits_CV: Tensor, labels_C: Tensor, weights_C: Tensor, tensor: TensorParallel) -> None:
-        self.logits_CV, self.tensor = logits_CV, tensor
+    def __init__(
+        self,
+        logits_CV: Tensor,
+        labels_C: Tensor,
+        weights_C: Tensor,
+        real: int,
+        tensor: TensorParallel,
+        target: Target,
+    ) -> None:
+        self.logits_CV, self.real, self.tensor, self.target = logits_CV, real, tensor, target
         self.weights_C1 = weights_C.unsqueeze(1)
         column_C1 = labels_C.unsqueeze(1) - tensor.rank * logits_CV.shape[1]
         self.here_C1 = (column_C1 >= 0) & (column_C1 < logits_CV.shape[1])
@@ -121,11 +159,14 @@ class _Softmax:
     def loss(self, unit: float | None) -> Tensor:
         logits_CV, alone = self.logits_CV, self.tensor.size == 1
         predicted_C1 = logits_CV.gather(1, self.column_C1).float().masked_fill_(~self.here_C1, 0.0)
+        predicted_C1.mul_(self.target.label)
         logsumexp_C1 = torch.empty_like(predicted_C1)
         for rows, block_RV in _row_blocks(logits_CV):
             probability_RV = torch.softmax(block_RV, -1)
             # at the largest logit, where the probability is well above 0
             torch.sub(block_RV.amax(-1, True), probability_RV.amax(-1, True).log_(), out=logsumexp_C1[rows])
+            if self.target.each:
+                predicted_C1[rows] += self.target.each * block_RV[:, : self.real].sum(-1, True)
             if alone and unit is not None:
                 self._write(probability_RV, rows, self.weights_C1[rows] * unit)
         if not alone:
@@ -140,7 +181,9 @@ class _Softmax:
 
     def _write(self, probability_RV: Tensor, rows: slice, weight_R1: Tensor) -> None:
         probability_RV.mul_(weight_R1)
-        probability_RV.scatter_add_(1, self.column_C1[rows], -weight_R1 * self.here_C1[rows])
+        probability_RV.scatter_add_(1, self.column_C1[rows], -self.target.label * weight_R1 * self.here_C1[rows])
+        if self.target.each:
+            probability_RV[:, : self.real] -= self.target.each * weight_R1
         self.logits_CV[rows].copy_(probability_RV)
 
 
@@ -173,51 +216,3 @@ def over_ranks(logsumexp: Tensor, predicted: Tensor, tensor: TensorParallel) -> 
     sums = torch.stack([(logsumexp - maximum).exp_(), predicted])
     torch.distributed.all_reduce(sums, group=tensor.group)
     return sums[0].log_().add_(maximum), sums[1]
-
-
-@torch.no_grad()
-def head_hits(
-    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, weights_T: Tensor, real: int, tensor: TensorParallel
-) -> Tensor:
-    """fp32 scalar: sum of the weights of those tokens whose highest logit (of equal ones the first) is the label's.
-
-    `chunks` are tokens and their logits [C, V], which are written over; the first `real` columns of a rank are those of
-    the vocabulary.
-    """
-    hits = torch.zeros((), dtype=torch.float32, device=weights_T.device)
-    for tokens, logits_CV in chunks:
-        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
-        hits += ((_highest(logits_CV, tensor) == labels_T[tokens]) * weights_T[tokens]).sum()
-    return hits
-
-
-@torch.no_grad()
-def token_scores(
-    chunks: Iterable[tuple[slice, Tensor]], labels_T: Tensor, real: int, tensor: TensorParallel
-) -> tuple[Tensor, Tensor]:
-    """(fp32 [T]: log-probability of each label in nats, bool [T]: whether its logit is the highest)."""
-    logs, highest = [], []
-    for tokens, logits_CV in chunks:
-        logits_CV[:, real:].fill_(torch.finfo(logits_CV.dtype).min)
-        highest.append(_highest(logits_CV, tensor) == labels_T[tokens])
-        column_C = labels_T[tokens] - tensor.rank * logits_CV.shape[1]
-        here_C = (column_C >= 0) & (column_C < logits_CV.shape[1])
-        at_C1 = column_C.clamp(0, logits_CV.shape[1] - 1).unsqueeze(1)
-        predicted_C = logits_CV.gather(1, at_C1)[:, 0].float().masked_fill(~here_C, 0.0)
-        logsumexp_C = logits_CV.float().logsumexp(1)
-        if tensor.size > 1:
-            logsumexp_C, predicted_C = over_ranks(logsumexp_C, predicted_C, tensor)
-        logs.append(predicted_C - logsumexp_C)
-    return torch.cat(logs), torch.cat(highest)
-
-
-def _highest(logits_CV: Tensor, tensor: TensorParallel) -> Tensor:
-    """int64 [C]: the column of each token's highest logit among those of all ranks; of equal ones the first."""
-    highest_C, column_C = logits_CV.max(1)
-    column_C += tensor.rank * logits_CV.shape[1]
-    if tensor.size > 1:
-        here_C = highest_C.clone()
-        torch.distributed.all_reduce(highest_C, op=torch.distributed.ReduceOp.MAX, group=tensor.group)
-        column_C.masked_fill_(here_C < highest_C, tensor.size * logits_CV.shape[1])  # after all columns
-        torch.distributed.all_reduce(column_C, op=torch.distributed.ReduceOp.MIN, group=tensor.group)
-    return column_C

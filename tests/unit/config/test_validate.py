@@ -24,6 +24,12 @@ REFUSED = [
         "model.head=masked has LayerNorm, biases and a tied matrix, not model.norm_kind=rms, model.biases=true, "
         "model.tied=true; leave these keys out, or use model.head=plain",
     ),
+    (["train.label_smoothing=1"], r"train.label_smoothing=1.0 must be in \[0, 1\); use 0 for none, or 0.1"),
+    (["optimizer.layer_decay=0"], "optimizer.layer_decay=0.0 must be above 0, and at most 1; use 1 for none, or 0.8"),
+    (
+        [*TWO_STACKS, *SPANS, "optimizer.layer_decay=0.8"],
+        "optimizer.layer_decay=0.8 counts the blocks of one stack, model.kind=encoder_decoder has 2; use 1",
+    ),
     (["train.profile=5"], "train.profile=5 is not START:STOP; write 20:25 for steps 20 to 24"),
     (["train.profile=a:b"], "train.profile=a:b is not START:STOP"),
     (["train.profile=5:-1"], "is not START:STOP"),

@@ -1,4 +1,4 @@
-"""Losses of sentence vectors against their formulas, and pooling against a loop."""
+"""Losses of sentence vectors and smoothed targets against their formulas, and pooling against a loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model.heads import pooled
 from gpt1_ds.model.layers import TensorParallel
-from gpt1_ds.model.losses import SentenceLoss
+from gpt1_ds.model.losses import LanguageLoss, Loss, SentenceLoss, TaskLoss, TokenLoss
 from gpt1_ds.model.states import States
 
 E, D = 6, 5
@@ -38,6 +38,72 @@ def test_nli_is_cross_entropy() -> None:
     classes_E = torch.arange(E) % 3
     found = loss_of("nli", vectors(2), F.one_hot(classes_E, 3).float(), logits_EK)
     assert found == pytest.approx(float(F.cross_entropy(logits_EK, classes_E)), abs=1e-6)
+
+
+def smoothed_losses() -> list[tuple[Loss, States, tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor]]:
+    """Of each loss that smooths 0.1 of its targets: what it is given, and the logits and classes that it stands for."""
+    logits_EK = torch.randn(E, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    classes_E, tensor = torch.arange(E) % 3, TensorParallel(connect_alone())
+    facts_B3, targets_EK = torch.zeros(E, COLUMNS, dtype=torch.int64), F.one_hot(torch.arange(E) % 3, 3).float()
+    no_tokens = (torch.zeros(1, E, dtype=torch.int64), torch.zeros(1, E))
+    of_task = TaskLoss(HeadSpec(3, 1, lm_coefficient=0.0), LanguageLoss(3, tensor, 0.5), 0.1)
+    of_nli = SentenceLoss(HeadSpec(3, 2, kind="mean", loss="nli"), 0.1)
+    states_1EK, at_E = logits_EK.unsqueeze(0), torch.zeros(E, dtype=torch.int64)
+    pairs = torch.zeros(2 * E, COLUMNS, dtype=torch.int64)
+    return [
+        (
+            of_task,
+            States(torch.zeros(1), facts_B3, scores=states_1EK),
+            (*no_tokens, at_E, targets_EK, WEIGHTS),
+            logits_EK,
+            classes_E,
+        ),
+        (
+            of_nli,
+            States(torch.zeros(1), pairs, vectors_BD=vectors(2), scores=logits_EK),
+            (*UNREAD, targets_EK, WEIGHTS),
+            logits_EK,
+            classes_E,
+        ),
+        (
+            LanguageLoss(3, tensor, 0.1),
+            States(states_1EK, facts_B3, weight_VD=torch.eye(3)),
+            (classes_E.unsqueeze(0), WEIGHTS.unsqueeze(0)),
+            logits_EK,
+            classes_E,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_targets_are_smoothed_in_training_alone(number: int) -> None:
+    loss, states, labels, logits_EK, classes_E = smoothed_losses()[number]
+    trained = loss(states, labels)
+    wanted = F.cross_entropy(logits_EK, classes_E, label_smoothing=0.1)
+    torch.testing.assert_close(trained, wanted, rtol=0, atol=1e-6)
+    found, expected = (torch.autograd.grad(value, logits_EK, retain_graph=True)[0] for value in (trained, wanted))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        evaluated = loss(states, labels)
+    torch.testing.assert_close(evaluated, F.cross_entropy(logits_EK, classes_E).detach(), rtol=0, atol=1e-6)
+
+
+def test_tags_are_smoothed_in_training_alone() -> None:
+    """Two rows of three tokens and five tags; the last token of the second row fills it up, and one has no tag."""
+    torch.manual_seed(0)
+    scores_SB5 = torch.randn(3, 2, 5, requires_grad=True)
+    tags_SB = torch.tensor([[1, 4], [0, -100], [2, -100]])
+    counted_SB = tags_SB >= 0
+    targets_SB5 = F.one_hot(tags_SB.clamp(min=0), 5) * (counted_SB / counted_SB.sum())[..., None]
+    spec = HeadSpec(5, 1, lm_coefficient=0.0, kind="tags")
+    loss = TokenLoss(spec, LanguageLoss(7, TensorParallel(connect_alone())), 0.1)
+    states = States(torch.zeros(3, 2, 4), torch.zeros(2, 3, dtype=torch.int64), scores=scores_SB5)
+    labels = (torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2), torch.tensor([3, 2]), targets_SB5)
+    flat = scores_SB5.flatten(0, 1), tags_SB.flatten()
+    wanted = F.cross_entropy(*flat, ignore_index=-100, label_smoothing=0.1)
+    torch.testing.assert_close(loss(states, labels), wanted, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(loss(states, labels), F.cross_entropy(*flat, ignore_index=-100), rtol=0, atol=1e-6)
 
 
 def test_triplet_is_a_margin() -> None:

@@ -12,12 +12,13 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import padded
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig, load
-from gpt1_ds.engine.optimizer import parameter_groups
+from gpt1_ds.engine.optimizer import layer_groups, parameter_groups
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import dropout, names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.layers import TensorParallel
 from gpt1_ds.model.names import initial_value
+from gpt1_ds.model.transformer import Block
 from gpt1_ds.objectives.base import row_facts
 from tools.families import FAMILIES
 
@@ -94,6 +95,28 @@ def test_all_embeddings_decay_and_the_masked_heads_bias_does_not(encoder: DenseM
     assert {"segments.weight", "positions.weight", "tokens.weight", "masked.dense.weight"} <= decays
     assert "masked.bias" in stays
     assert all(name.endswith(".bias") or "norm" in name for name in stays)
+
+
+def test_lower_layers_have_lower_rates(encoder: DenseModel) -> None:
+    """BEiT's: decay^(blocks + 1 - level), of embeddings level 0, of block i level i + 1, of the rest no decay."""
+    blocks = sum(isinstance(layer, Block) for layer in encoder.layers)
+    plain = parameter_groups(encoder, 0.01)
+    groups = layer_groups(plain, 0.5, blocks)
+    shares = {names.info(p).name: group["share"] for group in groups for p in group["params"]}
+    decays = [
+        {names.info(p).name: group["weight_decay"] for group in some for p in group["params"]}
+        for some in (plain, groups)
+    ]
+    assert decays[0] == decays[1]
+    assert shares.keys() == {names.info(p).name for p in encoder.parameters()}
+    for name, share in shares.items():
+        level = blocks + 1
+        if name.startswith("blocks."):
+            level = int(name.split(".")[1]) + 1
+        elif name.split(".")[0] in ("tokens", "positions", "segments", "embedding_norm"):
+            level = 0
+        assert share == 0.5 ** (blocks + 1 - level), name
+    assert {1.0, 0.5, 0.5 ** (blocks + 1)} <= set(shares.values())
 
 
 def drawn(name: str, seed: int = 1, **part: int) -> torch.Tensor:

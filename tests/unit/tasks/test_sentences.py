@@ -113,6 +113,10 @@ def test_what_does_not_fit(words: list[str], message: str, tmp_path: Path) -> No
     [
         (["task.sts="], "task.sts is empty; name the scored pairs (STS-B) that judge the vectors of task.loss=nli"),
         (["task.margin=0"], "task.margin=0.0 must be above 0"),
+        (
+            ["task.label_smoothing=0.1", "task.loss=cosine"],
+            "task.label_smoothing=0.1 smooths classes, task.loss=cosine has",
+        ),
         (["task.group=1"], "task.group=1 must be at least 2: an example alone has no wrong answers"),
         (["task.dev_fraction=0.1"], "task.dev_fraction=0.1: the scored pairs of task.sts are dev; leave it out"),
         (["task.pooling=cls"], "task.pooling=cls reads nothing of model.mask=causal: its first token sees no other"),

@@ -35,6 +35,10 @@ def words(folder: Path, tokenizer: Path, *more: str) -> list[str]:
             ["task.form=text", "task.kind=sentences", "task.sts=x"],
             "task.form=text answers a task, task.kind=sentences makes vectors",
         ),
+        (
+            ["task.form=text", "task.label_smoothing=0.1"],
+            "task.label_smoothing=0.1 smooths classes, task.form=text writes tokens; use train.label_smoothing",
+        ),
         (["task.form=text", "task.regression=value"], "task.regression=value needs task.form=head; .* leave it out"),
     ],
 )
@@ -59,3 +63,10 @@ def test_an_answer_that_is_too_long(span_data: Path, tmp_path: Path) -> None:
     settings = ["task.form=text", "train.global_batch=4", "train.micro_batch=4", "task.max_length=8"]
     with pytest.raises(ConfigError, match=r"task.form=text: an answer has \d tokens, which leaves too few of the 8"):
         check_task(finetune_config([], words(tmp_path, span_data.parent / "tokenizer", *settings)))
+
+
+def test_a_score_has_no_smoothed_target(span_data: Path, tmp_path: Path) -> None:
+    task = make_task(tmp_path, "regression", 8, 2)
+    more = [f"task.tokenizer={span_data.parent / 'tokenizer'}", "task.regression=value", "task.label_smoothing=0.1"]
+    with pytest.raises(ConfigError, match=r"task.label_smoothing=0.1 smooths classes, the head of this task gives"):
+        check_task(finetune_config([], [*task, *more]))

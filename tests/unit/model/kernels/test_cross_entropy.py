@@ -6,8 +6,9 @@ import torch.nn.functional as F
 
 from gpt1_ds.architecture import blocking
 from gpt1_ds.engine.process_groups import connect_alone
-from gpt1_ds.model.kernels.cross_entropy import chunk_logits, head_hits, head_loss
+from gpt1_ds.model.kernels.cross_entropy import SHARP, Target, chunk_logits, head_loss
 from gpt1_ds.model.layers import TensorParallel
+from gpt1_ds.model.token_scores import head_hits
 
 TOKENS, WIDTH, ROWS, REAL = 37, 16, 128, 100
 
@@ -24,11 +25,11 @@ def posed(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     return hidden_TD, weight_VD.requires_grad_(), labels_T, weights_T
 
 
-def plain(dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, ...]:
+def plain(dtype: torch.dtype, scale: float, smoothing: float) -> tuple[torch.Tensor, ...]:
     """Loss and gradients in float64, of the same rounded numbers."""
     hidden, weight, labels, weights = posed(dtype)
     hidden_TD, weight_VD = (x.detach().double().requires_grad_() for x in (hidden, weight))
-    nats_T = F.cross_entropy(hidden_TD @ weight_VD[:REAL].T, labels, reduction="none")
+    nats_T = F.cross_entropy(hidden_TD @ weight_VD[:REAL].T, labels, reduction="none", label_smoothing=smoothing)
     loss = (nats_T * weights.double()).sum()
     (scale * loss).backward()
     assert hidden_TD.grad is not None
@@ -36,20 +37,23 @@ def plain(dtype: torch.dtype, scale: float) -> tuple[torch.Tensor, ...]:
     return loss.detach(), hidden_TD.grad, weight_VD.grad
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [1, 7, TOKENS])
 @pytest.mark.parametrize(
     ("dtype", "scale", "tolerance"),
     [(torch.float32, 1.0, 1e-5), (torch.float32, 0.3, 1e-5), (torch.bfloat16, 1.0, 2e-2), (torch.float16, 2e4, 5e-3)],
 )
 def test_equals_the_plain_path(
-    dtype: torch.dtype, scale: float, tolerance: float, chunk: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, scale: float, tolerance: float, chunk: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden, weight, labels, weights = posed(dtype)
     monkeypatch.setitem(blocking.CHUNK_BYTES, "cpu", chunk * ROWS * hidden.element_size())
     monkeypatch.setitem(blocking.LOSS_LOGITS, "cpu", 3 * ROWS)
-    loss = head_loss(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()))
+    target = Target.smoothed(smoothing, REAL)
+    assert (target == SHARP) is (smoothing == 0)
+    loss = head_loss(hidden, weight, labels, weights, REAL, TensorParallel(connect_alone()), target=target)
     (scale * loss).backward()
-    for found, expected in zip((loss.detach(), hidden.grad, weight.grad), plain(dtype, scale), strict=True):
+    for found, expected in zip((loss.detach(), hidden.grad, weight.grad), plain(dtype, scale, smoothing), strict=True):
         assert found is not None
         error = (found.double() - expected).abs().max() / expected.abs().max()
         assert error <= tolerance
