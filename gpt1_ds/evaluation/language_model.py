@@ -137,8 +137,9 @@ class LanguageModel(Loaded):
     @overload
     def predict(self, example: OneExample) -> Prediction: ...
     def predict(self, example: OneExample | list[OneExample]) -> Prediction | list[Prediction]:
-        """What a fine-tuned model says: label, probabilities, or score. An example is its text, a tuple of its texts
-        and choices in the task's order, or a mapping with text, text2 and choices. Of a list, a list, from batches.
+        """What a fine-tuned model says: label, probabilities, or score; of a span its text, start and stop; tags. An
+        example is its text, a tuple of its texts and choices in the task's order, or a mapping with text, text2 and
+        choices, or question and context, or tokens. Of a list, a list, from batches.
 
         Raises ArgumentError for what is no example of the task, CheckpointError for a model without a task.
         """
