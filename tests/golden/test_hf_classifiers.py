@@ -14,14 +14,13 @@ import transformers
 
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried
-from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tracking.entries import of_models
-from tests.helpers.foreign import import_hf
+from tests.helpers.foreign import encoder_tokenizers, import_hf
 from tests.helpers.served import SENTENCE
 from tests.helpers.theirs import theirs_of
 
@@ -45,11 +44,7 @@ FOUND = {
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("symbols")
-    (place / "text.txt").write_text(f"{SENTENCE} file\n" * 40)
-    for name in ("wordpiece", "gpt2-bpe"):
-        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
-    return {"bert": place / "wordpiece", "roberta": place / "gpt2-bpe"}
+    return encoder_tokenizers(tmp_path_factory.mktemp("symbols"))
 
 
 def make_theirs(name: str, tokenizer: Path, source: Path, **settings: Any) -> Any:

@@ -13,10 +13,8 @@ import transformers
 from gpt1_ds import load
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.interop import huggingface
-from tests.helpers.foreign import import_hf
-from tests.helpers.served import SENTENCE
+from tests.helpers.foreign import encoder_tokenizers, import_hf
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -34,11 +32,7 @@ CLASSES = {
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("symbols")
-    (place / "text.txt").write_text(f"{SENTENCE} file\n" * 40)
-    for name in ("wordpiece", "gpt2-bpe"):
-        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
-    return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe"}
+    return encoder_tokenizers(tmp_path_factory.mktemp("symbols"))
 
 
 def make_theirs(name: str, tokenizer: Path, folder: Path) -> Any:
@@ -67,7 +61,7 @@ def make_theirs(name: str, tokenizer: Path, folder: Path) -> Any:
 def test_answers_are_theirs_and_a_second_export_is_the_first(
     name: str, tokenizers: dict[str, Path], tmp_path: Path
 ) -> None:
-    tokenizer = tokenizers[name.partition("For")[0]]
+    tokenizer = tokenizers[name.partition("For")[0].lower()]
     model = make_theirs(name, tokenizer, tmp_path / "theirs")
     assert import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizer, CLASSES[name]) == []
     ours = load(tmp_path / "ours")
@@ -128,6 +122,6 @@ def assert_tags(ours: Any, theirs: Any, auto: Any, words: list[str]) -> None:
 def test_a_wrong_task_is_refused(
     name: str, task: str | None, message: str, tokenizers: dict[str, Path], tmp_path: Path
 ) -> None:
-    make_theirs(name, tokenizers["Bert"], tmp_path / "theirs")
+    make_theirs(name, tokenizers["bert"], tmp_path / "theirs")
     with pytest.raises(CheckpointError, match=message):
-        import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["Bert"], task)
+        import_hf(tmp_path / "theirs", tmp_path / "ours", tokenizers["bert"], task)

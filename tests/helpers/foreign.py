@@ -14,9 +14,11 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.data.tokenizers.train import train
 from gpt1_ds.interop import huggingface, imported, openai
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.model.names import ParameterInfo
+from tests.helpers.served import SENTENCE
 
 PROVENANCE = {"code": "0" * 16, "version": "0"}
 SMALL = ModelConfig(layers=2, width=32, heads=4, context=48, residual_dropout=0.2, embedding_dropout=0.0)
@@ -74,3 +76,11 @@ def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray)
     facts_B3 = torch.zeros(tokens_TB.shape[1], 3, dtype=torch.int64)
     labels = (tokens_TB[1:].contiguous(), weights_SB)
     return engine.evaluate([MicroBatch((tokens_TB[:-1].contiguous(), facts_B3), labels)])
+
+
+def encoder_tokenizers(place: Path) -> dict[str, Path]:
+    """Small tokenizers with the symbols of encoders, as BERT and RoBERTa have them."""
+    (place / "text.txt").write_text(f"{SENTENCE} file\n" * 40)
+    for name, pieces in (("wordpiece", 100), ("gpt2-bpe", 280)):
+        train([place / "text.txt"], place / name, pieces, model=name, masks=True)
+    return {"bert": place / "wordpiece", "roberta": place / "gpt2-bpe"}
