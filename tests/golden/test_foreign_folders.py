@@ -301,8 +301,8 @@ REFUSED_MODELS: dict[str, tuple[Make, str]] = {
         partial(t5_model, proj="gated-gelu", tied=False, scaled=False, dense_act_fn="gelu"),
         "dense_act_fn 'gelu' is not known of a gated layer of T5; gelu_new",
     ),
-    "questions": (partial(bert_model, name="BertForQuestionAnswering"), "--task none imports its weights without the"),
-    "tagging": (partial(bert_model, name="BertForTokenClassification"), "--task none imports its weights without the"),
+    "questions": (partial(bert_model, name="BertForQuestionAnswering"), "is a fine-tuned model; say what it reads"),
+    "tagging": (partial(bert_model, name="BertForTokenClassification"), "is a fine-tuned model; say what it reads"),
     "fewer-rows": (partial(gpt2_model, rows=len(GPT2) - 4), "has rows for 258 token ids, the tokenizer gives text ids"),
 }
 

@@ -165,6 +165,34 @@ CASES = {
         ],
         *("1", "valid.csv", 1),
     ),
+    "boolq": Case(
+        "train.jsonl",
+        '{"question": "is it so", "passage": "It is .", "label": true, "idx": 0}\n'
+        '{"question": "is it not", "passage": "It is .", "label": false, "idx": 1}\n',
+        *(["S It is . D is it so E"], "True", "val.jsonl"),
+    ),
+    "cb": Case(
+        "train.jsonl",
+        "".join(
+            json.dumps({"premise": "a man sleeps .", "hypothesis": "a man is awake .", "label": label, "idx": idx})
+            + "\n"
+            for idx, label in enumerate(("contradiction", "neutral", "entailment"))
+        ),
+        *(NLI_PAIR, "contradiction", "val.jsonl", 3),
+    ),
+    "wic": Case(
+        "train.jsonl",
+        '{"word": "bank", "sentence1": "a bank .", "sentence2": "the bank .", "label": false, "idx": 0}\n'
+        '{"word": "bank", "sentence1": "a bank .", "sentence2": "a bank !", "label": true, "idx": 1}\n',
+        *(["S bank a bank . D the bank . E"], "False", "val.jsonl"),
+    ),
+    "swag": Case(
+        "train.csv",
+        ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n"
+        "0,anet,1,He sits . He,He sits .,He,gold,eats .,runs .,sings .,falls .,2\n",
+        [f"S He sits . He D {ending} . E" for ending in ("eats", "runs", "sings", "falls")],
+        *("2", "val.csv", 1),
+    ),
     "copa": Case(
         "copa-dev.xml",
         '<?xml version="1.0"?>\n<!DOCTYPE copa-corpus SYSTEM "copa.dtd">\n<copa-corpus version="1.0">\n'
@@ -203,7 +231,8 @@ def shown(encoded: Encoded, tokenizer: WordTokenizer, example: int) -> list[str]
 def test_every_preset_has_a_case() -> None:
     presets = Path(__file__).parents[2] / "configs" / "finetune"
     forms = {"sentences", "text"}  # of any task: tests/unit/tasks/test_sentences.py, test_task_text.py
-    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms
+    tokens = {"squad", "squad2", "conll2003", "pos"}  # tests/unit/tasks/test_token_rows.py, test_token_examples.py
+    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms | tokens
 
 
 @pytest.mark.parametrize("name", CASES)
