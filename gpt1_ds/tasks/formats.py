@@ -257,7 +257,7 @@ def tagged_columns(path: Path) -> Table:
 
 def _sentences(path: Path) -> Iterator[Row]:
     lines: list[list[str]] = []
-    begun = 1
+    first = 1
     with open_text(path, newline="\n") as stream:
         for number, line in enumerate(chain(stream, [""]), start=1):
             text = line.rstrip("\r\n")
@@ -265,8 +265,8 @@ def _sentences(path: Path) -> Iterator[Row]:
                 lines.append(text.split("\t") if "\t" in text else text.split())
             else:
                 if lines:
-                    yield _sentence(lines, f"line {begun}")
-                lines, begun = [], number + 1
+                    yield _sentence(lines, f"line {first}")
+                lines, first = [], number + 1
 
 
 def _sentence(lines: list[list[str]], place: str) -> Row:
@@ -392,5 +392,5 @@ def with_names(values: Mapping[str, Any], classes: Mapping[str, Sequence[str]]) 
         if isinstance(value, int) and value >= 0:
             named[column] = names[value]
         elif isinstance(value, list):
-            named[column] = [names[one] if isinstance(one, int) else one for one in value]
+            named[column] = [names[one] if isinstance(one, int) and one >= 0 else one for one in value]
     return {**values, **named}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt1_ds.tasks.formats import with_names
 from gpt1_ds.tasks.kinds import Span, Tagging
 from gpt1_ds.tasks.reading import read_task
 from tests.helpers.shared_data import shared_data
@@ -141,3 +142,8 @@ def test_real_files() -> None:
     speech = read_task(section(shared_data("ewt_pos"), "task.name=pos"))
     assert {split: len(rows) for split, rows in speech.splits.items()} == {"train": 12544, "dev": 2001}
     assert len(speech.task.labels) == 17
+
+
+def test_unknown_numbers_of_the_hub_are_no_tags() -> None:
+    classes = {"tags": ["O", "B-x"], "label": ["no", "yes"]}
+    assert with_names({"tags": [1, 0, -1], "label": -1}, classes) == {"tags": ["B-x", "O", -1], "label": -1}
