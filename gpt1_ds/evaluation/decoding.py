@@ -116,7 +116,7 @@ class _Rows(ABC):
 
 class _Continued(_Rows):
     """A stack continues its prompts; one without ids begins after the end of a document. Where a row fills the context
-    it goes on from its later half, as learned positions end there.
+    it continues from its later half, as learned positions end there.
     """
 
     def __init__(self, model: DenseModel, prompts: Sequence[Sequence[int]], end: int, most: int) -> None:

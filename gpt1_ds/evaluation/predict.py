@@ -26,7 +26,7 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
-from gpt1_ds.evaluation.token_scores import may_refuse, refused
+from gpt1_ds.evaluation.token_scores import refused
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
@@ -167,7 +167,7 @@ class Predictor:
         answered = rows.answers(scores)
         if answered.places is None:
             return [Prediction(probabilities={}, tags=tags) for tags in answered.found.tolist()]
-        found = refused(answered, self._threshold) if may_refuse(self.task) else answered.found
+        found = refused(answered, self._threshold) if self.task.may_refuse else answered.found
         return [
             Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
             for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)
@@ -175,9 +175,12 @@ class Predictor:
 
     @cached_property
     def _threshold(self) -> float:
-        """How much likelier no answer has to be (logits): what was best on dev, where the run folder has it."""
-        step = int(self._folder.name.rpartition("-")[2]) if self._folder.name.startswith("step-") else 0
-        for entry in read_entries(RunDir(self._folder.parent.parent).evaluation):
+        """How much likelier no answer has to be (logits): what was best on dev, where a run folder says it."""
+        run_dir = RunDir(self._folder.parent.parent)
+        if self._folder.parent != run_dir.checkpoints or not self._folder.name.startswith("step-"):
+            return 0.0
+        step = int(self._folder.name.removeprefix("step-"))
+        for entry in read_entries(run_dir.evaluation):
             if (entry["task"], entry["split"], entry["step"]) == (self.task.name, "dev", step):
                 return float(entry["metrics"].get("null_threshold") or 0.0)
         return 0.0

@@ -16,7 +16,6 @@ from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import Batch, evaluation_batches
-from gpt1_ds.tasks.kinds import Span
 from gpt1_ds.tasks.token_metrics import ratios
 from gpt1_ds.tasks.token_rows import Answered, TokenRows
 from gpt1_ds.tracking.record import TaskRecord
@@ -35,7 +34,7 @@ class TokenScorer(TaskScorer):
     def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
         answered, loss = self._answered(engine, split)
         more: dict[str, float] = {}
-        if may_refuse(self.task):
+        if self.task.may_refuse:
             if split != DEV and self._chosen != step:
                 self._choose(self._answered(engine, DEV)[0], step)
             elif split == DEV:
@@ -91,10 +90,6 @@ class TokenScorer(TaskScorer):
         return made
 
 
-def may_refuse(task: Task) -> bool:
-    return isinstance(task, Span) and task.may_refuse
-
-
 def refused(answered: Answered, threshold: float) -> NDArray[Any]:
     """[N], what was found, and nothing where that is likelier by more than `threshold`."""
     if answered.null_gap is None:
@@ -112,5 +107,5 @@ def best_threshold(task: Task, rows: TokenRows, answered: Answered) -> float:
     value = np.concatenate([[0.0], np.cumsum(parts_N2[order, 0])])
     value += nothing_N2[:, 0].sum() - np.concatenate([[0.0], np.cumsum(nothing_N2[order, 0])])
     best = int(value.argmax())
-    gaps = answered.null_gap[order]
-    return float(gaps[best - 1]) if best else float(gaps[0]) - 1.0
+    gap = answered.null_gap[order[max(0, best - 1)]] - (best == 0)
+    return float(gap) if np.isfinite(gap) else 0.0  # a context without a word has no answer at any threshold

@@ -30,8 +30,7 @@ class Example:
     """
 
     id: str
-    texts: tuple[str, ...]  # one text; two; a triplet; the document of a choice, and its question if there is one; of a
-    # span the question and the context; of tagging the words
+    texts: tuple[str, ...]  # one text; two; a triplet; document and question; question and context; or words to tag
     choices: tuple[str, ...] = ()
     label: str | None = None  # one of Task.labels
     score: float | None = None  # of a regression, within Task.score_range
@@ -122,6 +121,11 @@ class Task(ABC):
         return None
 
     # What the head gives
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a question may have no answer."""
+        return False
 
     @property
     def outputs(self) -> int:

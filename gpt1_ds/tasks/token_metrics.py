@@ -4,7 +4,7 @@
   punctuation and articles; F1 is that of the words of both texts, and of several right answers the nearest one counts.
   Where there is no answer, only an empty text is right (Rajpurkar et al. 2018).
 - entity_f1 of tags, as conlleval counts (Tjong Kim Sang and De Meulder 2003): an entity is right where its kind and
-  both its ends are. One begins at a B-, or at an I- that does not go on with an entity of its kind.
+  both its ends are. One begins at a B-, or at an I- that does not continue an entity of its kind.
 - accuracy of tags: the share of all words.
 """
 
@@ -67,17 +67,17 @@ def _overlap(words: list[str], said: list[str]) -> float:
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(kind, first word, last word) of each entity of a sentence."""
-    found, begun, kind = set(), 0, ""
+    found, first, kind = set(), 0, ""
     for number, tag in enumerate((*tags, "O")):
         prefix, _, name = tag.partition("-")
-        goes_on = kind and name == kind and prefix in ("I", "E", "M")
-        if kind and not goes_on:
-            found.add((kind, begun, number - 1))
+        continues = kind and name == kind and prefix in ("I", "E", "M")
+        if kind and not continues:
+            found.add((kind, first, number - 1))
             kind = ""
         if not kind and is_part(tag):
-            begun, kind = number, name
+            first, kind = number, name
         if kind and prefix in ("E", "S"):
-            found.add((kind, begun, number))
+            found.add((kind, first, number))
             kind = ""
     return found
 

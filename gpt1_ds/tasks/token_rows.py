@@ -74,7 +74,7 @@ class TokenRows(Encoded, ABC):
 
     @abstractmethod
     def answers(self, scores: Sequence[Float32s]) -> Answered:
-        """What is found of every example, by the head's scores [T, O] of each row."""
+        """Returns what the head's scores [T, O] of each row say of every example."""
 
     def _tokens_of(self, row: int) -> slice:
         return slice(int(self.offsets[row]), int(self.offsets[row + 1]))

@@ -1,0 +1,43 @@
+"""The threshold above which a question has no answer."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gpt1_ds.evaluation.token_scores import best_threshold, refused
+from gpt1_ds.tasks.base import Example
+from gpt1_ds.tasks.kinds import Span
+from gpt1_ds.tasks.token_metrics import objects, ratio, ratios
+from gpt1_ds.tasks.token_rows import Answered, encode_spans
+from tests.helpers.words import WordTokenizer
+
+TASK = Span("table", "pair", ("answer", "no answer"), ("exact_match",))
+
+
+def rows_of(*answers: str):  # type: ignore[no-untyped-def]
+    """Questions about one text with these answers; an empty one stands for none."""
+    examples = [
+        Example(str(n), ("who is it", "a b c d"), answers=((answer, "a b c d".index(answer)),) if answer else ())
+        for n, answer in enumerate(answers)
+    ]
+    return encode_spans(TASK, examples, WordTokenizer(), 32, 16)
+
+
+@pytest.mark.parametrize("known", itertools.product(["a", ""], repeat=4))
+def test_no_other_threshold_is_better(known: tuple[str, ...]) -> None:
+    """All ways to refuse some of four questions by their gaps are tried."""
+    rows, gaps = rows_of(*known), np.array([2.0, -3.0, 0.5, -1.0])
+    answered = Answered(objects(["a", "b", "a", "a"]), gaps)
+    gold = TASK.gold(rows.examples)
+    values = {at: ratio(ratios("exact_match", gold, refused(answered, at))) for at in (-9.0, -2.0, 0.0, 1.0, 9.0)}
+    threshold = best_threshold(TASK, rows, answered)
+    assert ratio(ratios("exact_match", gold, refused(answered, threshold))) == max(values.values())
+
+
+def test_a_context_without_a_word_has_no_threshold_of_its_own() -> None:
+    answered = Answered(objects(["", ""]), np.array([np.inf, np.inf]))
+    assert best_threshold(TASK, rows_of("", ""), answered) == 0.0
+    assert refused(answered, 0.0).tolist() == ["", ""]
