@@ -63,7 +63,7 @@ POINTERS = (
     | dict.fromkeys(("UNTIL", "KEY", "SECOND"), "i32")
     | {"LABELS": "i64"}
 )
-FRACTIONS = ("factor", "scale", "unit", "eps")
+FRACTIONS = ("factor", "scale", "unit", "eps", "on_label", "on_each")
 STRIDES = ("q_head", "q_row", "k_head", "k_row", "bias_head", "bias_row", "stride")  # multiples of 16 at these sizes
 
 
@@ -104,9 +104,11 @@ def attention_cases(kind: str, capability: int, every: bool) -> Iterator[tuple[A
 
 def loss_cases(kind: str) -> Iterator[tuple[Any, ...]]:
     options = {"num_warps": cross_entropy.WARPS}
-    for name, read, write in (("sums", True, False), ("gradient", False, True), ("sums and gradient", True, True)):
-        constants = {"READ": read, "WRITE": write, "BLOCK": cross_entropy.BLOCK}
-        yield f"loss {name}, {kind}", cross_entropy.softmax_kernel, kind, constants, options
+    parts = ("sums", True, False), ("gradient", False, True), ("sums and gradient", True, True)
+    for smooth, (name, read, write) in product((False, True), parts):
+        constants = {"READ": read, "WRITE": write, "SMOOTH": smooth, "BLOCK": cross_entropy.BLOCK}
+        of = f"{' smoothed' if smooth else ''}, {kind}"
+        yield f"loss {name}{of}", cross_entropy.softmax_kernel, kind, constants, options
 
 
 def block_cases(kind: str, every: bool) -> Iterator[tuple[Any, ...]]:
@@ -128,7 +130,12 @@ def block_cases(kind: str, every: bool) -> Iterator[tuple[Any, ...]]:
 
 
 def assemble(case: Case) -> list[int]:
-    """[registers, stack bytes, shared bytes] of the cubin."""
+    """[registers, stack bytes, shared bytes] of the cubin.
+
+    Every compile-time word has to be said: one that is missing would be an argument, and the kernel another.
+    """
+    words = {word.name for word in case.kernel.params if word.is_constexpr}
+    assert words <= set(case.constants), f"{case.name}: no value for {sorted(words - set(case.constants))}"
     signature, fixed, divisible = {}, {}, {}
     for place, name in enumerate(case.kernel.arg_names):
         if name in case.constants:
