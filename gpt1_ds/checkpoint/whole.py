@@ -4,17 +4,22 @@ besides its encoder."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external
-from gpt1_ds.checkpoint.shard import write_tensors
+from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, write_tensors
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
+from gpt1_ds.config.parallel import ParallelConfig
+from gpt1_ds.engine import master_weights
+from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
@@ -60,6 +65,43 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
         return head
     except TypeError:
         raise CheckpointError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
+
+
+@torch.no_grad()
+def of_engine(engine: Engine, config: Config) -> DenseModel:
+    """A copy of an engine's language model on the device of every rank, in fp32 and evaluation mode, whatever the
+    layout. All ranks call this together; each has the whole model in memory.
+    """
+    here = master_weights.saved_fragments(engine)
+    slices: dict[str, list[Slice]] = {}
+    values: dict[str, Tensor] = {}
+    of_ranks = engine.groups.gather([(one.info.name, _slice_of(one)) for one in here])
+    for rank, theirs in enumerate(of_ranks):
+        counts = [part.count for _, part in theirs]
+        flat = torch.empty(sum(counts), device=engine.device)
+        if rank == engine.groups.rank and here:
+            torch.cat([one.master for one in here], out=flat)
+        dist.broadcast(flat, src=rank)
+        for (name, part), elements in zip(theirs, flat.cpu().split(counts), strict=True):
+            key = f"{name}/{len(values)}"
+            values[key] = elements
+            slices.setdefault(name, []).append(replace(part, key=key))
+
+    def read(part: Slice, first: int, count: int) -> Tensor:
+        return values[part.key][first : first + count]
+
+    def value(info: ParameterInfo) -> Tensor:
+        geometry = Geometry.of(info.shape, info.dim)
+        want = Slice(0, geometry.cut, 0, geometry.elements)
+        return assemble(geometry, want, slices[info.name], read).view(info.shape)
+
+    alone = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
+    return whole_model(alone, value).to(engine.device)
+
+
+def _slice_of(one: master_weights.Fragment) -> Slice:
+    start, stop = (one.info.start, one.info.stop) if one.info.dim is not None else (0, 1)
+    return Slice(start, stop, one.offset, len(one.master))
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:

@@ -3,16 +3,21 @@ optional: a pre-training run has none."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 TABLE = "table"  # the task whose files, columns and labels this section describes
 SENTENCES: Final = "sentences"  # the kind of task that makes a vector of each text
-TOKEN_KINDS = ("span", "tagging")  # whose files have columns of their own
-KINDS = ("classification", "similarity", "regression", "choice", SENTENCES, *TOKEN_KINDS)
-TaskKind = Literal["auto", "classification", "similarity", "regression", "choice", "sentences", "span", "tagging"]
-Metric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "entity_f1"]
+TOKEN_KINDS = ("span", "tagging")  # of which every token is scored
+GENERATION: Final = "generation"  # the kind of task whose answer is any text
+KINDS = ("classification", "similarity", "regression", "choice", SENTENCES, *TOKEN_KINDS, GENERATION)
+TaskKind = Literal[
+    "auto", "classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"
+]
+ClassMetric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman", "exact_match", "entity_f1"]
+Metric = Literal[ClassMetric, "bleu", "rouge1", "rouge2", "rougeLsum"]
 SHORTEST = 8  # tokens: below that, a pair of texts leaves no token of the texts
 
 
@@ -24,6 +29,15 @@ class ColumnsConfig:
     choices: list[str] = field(default_factory=list)  # a column per choice, or one column that holds a list (JSON)
     id: str = ""  # column that names a row in predictions; empty: rows are numbered from 0
     group: str = ""  # metrics are also reported for each value of this column; empty: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    beams: int = 1  # beginnings of a text that are kept; 1 takes the likeliest token each time
+    length_penalty: Literal["plain", "gnmt"] = "plain"  # of beams: n^alpha, or ((5 + n) / 6)^alpha
+    length_alpha: float = 1.0  # of beams: 0 compares log-likelihoods as they are, more prefers longer texts
+    early_end: bool = False  # of beams: end as soon as there are as many whole texts as beams
+    min_tokens: int = 0  # before the end of a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +73,11 @@ class TaskConfig:
     label_smoothing: float = 0.0  # share of the right class's target spread over all of them; never in evaluations
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
+    too_long: Literal["cut", "raise"] = "cut"  # what becomes of a longer text; spans and tags never cut one
+    prefix: str = ""  # generation: what stands before every source, like "summarize: "
+    target_length: int | None = None  # generation: tokens of a text to write; null: max_length, of one stack half
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)  # generation: how a text is written
+    decoded_examples: int | None = 256  # generation: of dev so many are written at each epoch; null: all
     stride: int = 128  # span: tokens from the begin of one row of a long context to that of the next
     tokenizer: str | None = None  # folder of a tokenizer, to start from nothing; null: that of checkpoint.init_from
 
@@ -98,6 +117,7 @@ class TaskConfig:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
         if self.max_length is not None and self.max_length < SHORTEST:
             yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
+        yield from self._generation_problems()
         if self.stride < 1:
             yield f"task.stride={self.stride} must be at least 1"
         if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
@@ -110,6 +130,24 @@ class TaskConfig:
             names = getattr(self, key)
             if len(set(names)) < len(names):
                 yield f"task.{key}={names} names something twice; keep one of each"
+
+    def _generation_problems(self) -> Iterator[str]:
+        for key in ("target_length", "decoded_examples"):
+            if (count := getattr(self, key)) is not None and count < 1:
+                yield f"task.{key}={count} must be at least 1; leave it out, or write null for no limit"
+        decoding = self.decoding
+        if decoding.beams < 1:
+            yield f"task.decoding.beams={decoding.beams} must be at least 1; 1 chooses token by token"
+        of_beams = (decoding.length_penalty, decoding.length_alpha, decoding.early_end)
+        if decoding.beams == 1 and of_beams != ("plain", 1.0, False):
+            yield "task.decoding.beams=1 must be 2 or more for length_penalty, length_alpha and early_end"
+        if not -math.inf < decoding.length_alpha < math.inf:
+            yield f"task.decoding.length_alpha={decoding.length_alpha} must be a number; 0 compares texts as they are"
+        if not 0 <= decoding.min_tokens < (self.target_length or math.inf):
+            yield (
+                f"task.decoding.min_tokens={decoding.min_tokens} must be 0 or more, and below "
+                f"task.target_length={self.target_length}"
+            )
 
     def _smoothing_problems(self) -> Iterator[str]:
         given = f"task.label_smoothing={self.label_smoothing}"
@@ -136,7 +174,7 @@ class TaskConfig:
         columns, choices = self.columns, self.columns.choices
         if self.kind == "auto":
             yield f"task.kind is needed for task.name={TABLE}; {', '.join(KINDS)}"
-        if self.kind in TOKEN_KINDS:
+        if self.kind in (*TOKEN_KINDS, GENERATION):  # whose columns have names
             return
         if not columns.text:
             yield "task.columns.text is empty; name the column of the text"

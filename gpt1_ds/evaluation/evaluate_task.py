@@ -94,7 +94,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
     assert config.task is not None, "the command asks only then"
     facts = manifest.read(checkpoint)
     task, head = task_of(checkpoint, facts), head_of(checkpoint, facts)
-    if task is None or (head is None and not task.answers):
+    if task is None or (head is None and not task.in_text):
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
     check_size(checkpoint, facts, config.model, head)
@@ -104,8 +104,8 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
 
 
 def _check(task: Task, here: Task, checkpoint: Path) -> None:
-    if bool(here.answers) != bool(task.answers):
-        form = "text" if task.answers else "head"
+    if here.in_text != task.in_text:
+        form = "text" if task.in_text else "head"
         raise DataError(f"{checkpoint}: was fine-tuned with task.form={form}; leave task.form out")
     if (here.kind, here.layout, here.labels) != (task.kind, task.layout, task.labels) or here.loss != task.loss:
         raise DataError(

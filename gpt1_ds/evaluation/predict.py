@@ -27,6 +27,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
 from gpt1_ds.evaluation.token_scores import refused
+from gpt1_ds.evaluation.written_scores import sampling_of, written
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
@@ -36,8 +37,10 @@ from gpt1_ds.tasks.encoding import Encoded, length_limit
 from gpt1_ds.tasks.lines import LONGEST, LineReader
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.rows import BadRowError
-from gpt1_ds.tasks.text import encode_answers, source_limit
-from gpt1_ds.tasks.token_rows import TokenRows, encode_examples
+from gpt1_ds.tasks.sequences import encode_examples
+from gpt1_ds.tasks.target_rows import TargetRows
+from gpt1_ds.tasks.text import encode_answers, text_limits
+from gpt1_ds.tasks.token_rows import TokenRows
 from gpt1_ds.tracking.entries import read_entries
 
 WINDOW = 256  # lines that are sorted and written together
@@ -62,11 +65,16 @@ class Prediction:
     stop: int | None = None
     tags: tuple[str, ...] | None = None
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer is a text, and none of classes or scores."""
+        return self.text is not None and self.label is None and self.score is None
+
     def as_tsv(self) -> str:
         """`label<TAB>probability`, the score, the tags with blanks between, or the answer on one line."""
         if self.tags is not None:
             return " ".join(self.tags)
-        if self.start is not None:
+        if self.is_text:
             return " ".join(str(self.text).split())
         if self.label is None:
             return f"{self.score:.{PLACES}f}"
@@ -75,7 +83,9 @@ class Prediction:
     def as_json(self) -> str:
         if self.tags is not None:
             return json.dumps({"tags": self.tags}, ensure_ascii=False)
-        if self.start is not None:
+        if self.is_text and self.start is None:
+            return json.dumps({"text": self.text}, ensure_ascii=False)
+        if self.is_text:
             return json.dumps({"text": self.text, "start": self.start, "stop": self.stop}, ensure_ascii=False)
         rounded = {name: round(one, PLACES) for name, one in self.probabilities.items()}
         found: dict[str, object]
@@ -104,23 +114,30 @@ class Predictor:
         self._folder = loaded.folder
         self._model, self._tokenizer = loaded.model, loaded.tokenizer
         self._limit = length_limit(self.settings, loaded.config.model.context)
+        self._longest, model = 0, loaded.config.model
+        limits = self.settings, loaded.tokenizer, self._limit, model.stacks
         if self.task.answers:
-            answers, stacks = encode_answers(self.task, loaded.tokenizer), loaded.config.model.stacks
-            self._texts = TextToText.of(stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
-            self._limit = source_limit(self._limit, answers, stacks)
+            answers = encode_answers(self.task, loaded.tokenizer)
+            self._texts = TextToText.of(model.stacks, answers, loaded.tokenizer.pad_id, self._limit, multiple=1)
+        if self.task.in_text:
+            self._limit, self._longest = text_limits(self.task, *limits)
+            self._sampling = sampling_of(self.settings, model, self._longest)
         elif not self.task.reads_tokens:
             self._reads = Supervised(self.task.head(self.settings, loaded.config.model)).reads
 
     @torch.inference_mode()
     def scores(self, examples: Sequence[Example]) -> NDArray[np.float32]:
         """[N, K] of the classes or choices of each example, before the softmax; in text, log-likelihoods of answers."""
-        encoded = encode_examples(self.task, examples, self._tokenizer, self._limit, self.settings.stride)
+        encoded = self._encoded(examples)
         scores_NK = np.zeros((len(encoded), self.task.classes), dtype=np.float32)
         for numbers in _batches(encoded, self.task):
             scores_NK[numbers] = self._of_answers(encoded, numbers) if self.task.answers else self._of(encoded, numbers)
         if not np.isfinite(scores_NK).all():
             raise CheckpointError(f"{self._folder}: its weights give no finite numbers: this is not a trained model")
         return scores_NK
+
+    def _encoded(self, examples: Sequence[Example]) -> Encoded:
+        return encode_examples(self.task, examples, self._tokenizer, self.settings, self._limit, self._longest)
 
     def _of(self, encoded: Encoded, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """By the head: [E, K] of these examples."""
@@ -144,13 +161,15 @@ class Predictor:
         """What the model says of each example."""
         if self.task.reads_tokens:
             return self._of_tokens(examples)
+        if self.task.writes_text:
+            return self._of_sources(examples)
         scores_NK = self.scores(examples)
         found = self.task.predictions(scores_NK).tolist()
         return [self._said(value, row.tolist()) for value, row in zip(found, probabilities(scores_NK), strict=True)]
 
     @torch.inference_mode()
     def _of_tokens(self, examples: Sequence[Example]) -> list[Prediction]:
-        rows = encode_examples(self.task, examples, self._tokenizer, self._limit, self.settings.stride)
+        rows = self._encoded(examples)
         assert isinstance(rows, TokenRows), "such a task has no others"
         device = next(self._model.parameters()).device
         scores: list[NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * len(rows)
@@ -172,6 +191,13 @@ class Predictor:
             Prediction(probabilities={}, text=text, start=start if text else 0, stop=stop if text else 0)
             for text, (start, stop) in zip(found.tolist(), answered.places.tolist(), strict=True)
         ]
+
+    def _of_sources(self, examples: Sequence[Example]) -> list[Prediction]:
+        rows = self._encoded(examples)
+        assert isinstance(rows, TargetRows), "such a task has no others"
+        sources = [rows.source_of(number) for number in range(len(rows))]
+        texts = written(self._model, self._tokenizer, sources, self._sampling, name=str(self._folder))
+        return [Prediction(probabilities={}, text=text) for text in texts]
 
     @cached_property
     def _threshold(self) -> float:

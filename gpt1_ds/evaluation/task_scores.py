@@ -28,9 +28,9 @@ from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
 from gpt1_ds.tasks.encoding import fitted, length_limit
-from gpt1_ds.tasks.metrics import score
+from gpt1_ds.tasks.metrics import Scores, score
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.token_rows import encode_examples
+from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -49,31 +49,39 @@ class TaskScorer:
         limit = length_limit(self.settings, config.model.context)
         self.multiple = _multiple(config, limit)
         self.shape = batch_shape(config, groups)
-        limit = self._prepare(limit)
+        limit, answer = self._prepare(limit)
         self.splits = {
-            split: encode_examples(self.task_of(split), examples, self.tokenizer, limit, self.settings.stride)
+            split: encode_examples(self.task_of(split), examples, self.tokenizer, self.settings, limit, answer)
             for split, examples in data.splits.items()
         }
 
-    def _prepare(self, limit: int) -> int:
-        """Choose the objective; how many tokens of each sequence the task's texts may take."""
+    def _prepare(self, limit: int) -> tuple[int, int]:
+        """Choose the objective; how many tokens the texts of each sequence, and an answer in text, may take."""
         self.objective: Any = of_head(self.task.head(self.settings, self.config.model))
-        return limit
+        return limit, 0
 
     def task_of(self, split: str) -> Task:
         """What the examples of a split are: sentence vectors are judged by scored pairs, whatever trains them."""
         return self.task if split == "train" else self.task.judged
 
-    def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
-        """The scores of a split with labels, and its predictions."""
+    def measure(
+        self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True
+    ) -> tuple[TaskRecord, NDArray[Any]]:
+        """The scores of a split with labels, and its predictions. Unless it is scored as a `whole`, examples whose
+        answers are written may be task.decoded_examples of it.
+        """
         predictions, loss = self.predict(engine, split)
         return self._record(split, predictions, loss, step, tokens), predictions
 
     def _record(
         self, split: str, predictions: NDArray[Any], loss: float, step: int, tokens: int, **more: float
     ) -> TaskRecord:
+        return self._record_of(
+            split, score(self.task_of(split), self.splits[split], predictions), loss, step, tokens, **more
+        )
+
+    def _record_of(self, split: str, scores: Scores, loss: float, step: int, tokens: int, **more: float) -> TaskRecord:
         task = self.task_of(split)
-        scores = score(task, self.splits[split], predictions)
         if self.groups.rank == 0:
             for warning in scores.warnings:
                 log.say(warning)

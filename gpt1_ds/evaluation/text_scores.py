@@ -23,6 +23,7 @@ from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.evaluation.token_scores import TokenScorer
+from gpt1_ds.evaluation.written_scores import WrittenScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.losses import TextLoss
 from gpt1_ds.objectives.base import HostBatch
@@ -30,7 +31,7 @@ from gpt1_ds.objectives.source_target import Texts, TextToText
 from gpt1_ds.tasks.batches import PADDING_ROW, Batch, build_batch
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tasks.text import encode_answers, text_limits
 from gpt1_ds.tracking.record import TaskRecord
 
 BATCH_TOKENS = 8192  # positions of one forward pass, padding included
@@ -102,12 +103,14 @@ def _padded(rows: Sequence[Tokens], pad: int) -> tuple[NDArray[np.int64], NDArra
 class TextScorer(TaskScorer):
     """A row is a source and one of the answers."""
 
-    def _prepare(self, limit: int) -> int:
+    def _prepare(self, limit: int) -> tuple[int, int]:
         answers, stacks = encode_answers(self.task, self.tokenizer), self.config.model.stacks
         self.objective = TextToText.of(stacks, answers, self.tokenizer.pad_id, limit, self.multiple)
-        return source_limit(limit, answers, stacks)
+        return text_limits(self.task, self.settings, self.tokenizer, limit, stacks)
 
-    def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
+    def measure(
+        self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True
+    ) -> tuple[TaskRecord, NDArray[Any]]:
         scores_NK, written_NK = self._scored(engine, split)
         labels = self.splits[split].labels
         known = np.flatnonzero(labels >= 0)
@@ -167,9 +170,11 @@ def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multip
 
 
 def make_scorer(config: Config, data: TaskData, tokenizer_folder: Path, groups: ProcessGroups) -> TaskScorer:
-    """For a task's own head, for answers in text, or for scores of tokens."""
+    """For a task's own head, for answers in text that are ranked or written, or for scores of tokens."""
     assert config.task is not None, "whoever scores a task has one"
     if data.task.reads_tokens:
         return TokenScorer(config, data, tokenizer_folder, groups)
+    if data.task.writes_text:
+        return WrittenScorer(config, data, tokenizer_folder, groups)
     kind = TextScorer if config.task.form == "text" else TaskScorer
     return kind(config, data, tokenizer_folder, groups)

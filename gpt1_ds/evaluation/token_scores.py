@@ -16,7 +16,7 @@ from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import Batch, evaluation_batches
-from gpt1_ds.tasks.token_metrics import ratios
+from gpt1_ds.tasks.token_metrics import parts
 from gpt1_ds.tasks.token_rows import Answered, TokenRows
 from gpt1_ds.tracking.record import TaskRecord
 
@@ -31,7 +31,9 @@ class TokenScorer(TaskScorer):
     threshold = 0.0  # logits
     _chosen: int | None = None  # the step whose weights the threshold is of
 
-    def measure(self, engine: Engine, split: str, step: int, tokens: int) -> tuple[TaskRecord, NDArray[Any]]:
+    def measure(
+        self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True
+    ) -> tuple[TaskRecord, NDArray[Any]]:
         answered, loss = self._answered(engine, split)
         more: dict[str, float] = {}
         if self.task.may_refuse:
@@ -101,7 +103,7 @@ def best_threshold(task: Task, rows: TokenRows, answered: Answered) -> float:
     """The threshold with the highest value of the task's first metric; of equal ones the lowest."""
     assert answered.null_gap is not None, "a span has one"
     metric, gold = task.metrics[0], task.gold(rows.examples)
-    parts_N2, nothing_N2 = (ratios(metric, gold, found) for found in (answered.found, np.full_like(answered.found, "")))
+    parts_N2, nothing_N2 = (parts(metric, gold, found) for found in (answered.found, np.full_like(answered.found, "")))
     order = np.argsort(answered.null_gap, kind="stable")
     # of the examples in order of their gap, those up to one are answered and the others are refused
     value = np.concatenate([[0.0], np.cumsum(parts_N2[order, 0])])

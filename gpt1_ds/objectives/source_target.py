@@ -1,5 +1,5 @@
 """A source and the target that follows from it, as the stacks of a model read them; and fine-tuning in text: the source
-names a task and its texts, the target is the answer in words (Raffel et al. 2020).
+names a task and its texts, the target is the answer in words (Raffel et al. 2020), one of a few or any text.
 
 An encoder reads the source and a decoder the target, shifted right; a single stack reads one after the other.
 
@@ -94,6 +94,37 @@ def _columns(values_BS: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(values_BS.T)
 
 
+def _rounded(needed: tuple[int, ...], multiple: int, limit: int) -> tuple[int, ...]:
+    """Positions of each stack that hold as many as are `needed`."""
+    return tuple(min(-(-one // multiple) * multiple, limit) for one in needed)
+
+
+@dataclass(frozen=True)
+class SourceToTarget:
+    """An objective whose targets are any texts. Labels: the next tokens [S, B], or of two stacks the target [T, B], and
+    their weights. Positions are a multiple of `multiple` and at most `limit`.
+    """
+
+    stacks: int
+    pad: int
+    limit: int
+    multiple: int
+    head: HeadSpec = TEXT
+
+    def positions(self, source_B: Int64s, target_B: Int64s) -> tuple[int, ...]:
+        """Returns the positions of each stack that hold these lengths."""
+        if self.stacks == 1:
+            return _rounded((int((source_B + target_B).max()) - 1,), self.multiple, self.limit)
+        return _rounded((int(source_B.max()), max(1, int(target_B.max()))), self.multiple, self.limit)
+
+    def batch(self, texts: Texts, positions: tuple[int, ...], weight_B: NDArray[np.floating]) -> HostBatch:
+        """`weight_B` is that of each token of a target, the end symbol included."""
+        return texts.host_batch(positions, self.pad, weight_B)
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        return halves(model)
+
+
 @dataclass(frozen=True)
 class TextToText:
     """Labels: the next tokens [S, B], or of two stacks the target [T, B], and their weights. Positions are a multiple
@@ -122,7 +153,7 @@ class TextToText:
         """
         target = self.answer_KT.shape[1]
         needed = (source, target) if self.stacks == 2 else (source + target - 1,)
-        return tuple(min(-(-one // self.multiple) * self.multiple, self.limit) for one in needed)
+        return _rounded(needed, self.multiple, self.limit)
 
     def batch(
         self, source_BS: NDArray[np.integer], source_B: Int64s, answer_B: Int64s, weight_B: NDArray[np.floating]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpt1_ds.architecture.head import HeadSpec, SentenceLoss, head_kind
 from gpt1_ds.config import ModelConfig, TaskConfig
 
-Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging"]
+Kind = Literal["classification", "similarity", "regression", "choice", "sentences", "span", "tagging", "generation"]
 Layout = Literal["single", "pair", "both", "choice", "sentences"]
 Symbols = Literal["extract", "separator", "two_separators"]  # the symbols around texts (layouts.py)
 Regression = Literal["classes", "value"]
@@ -37,12 +37,14 @@ class Example:
     group: str = ""  # metrics are also reported per group: RACE's middle and high
     answers: tuple[tuple[str, int], ...] | None = None  # of a span, and the characters they begin at; (): it has none
     tags: tuple[str, ...] = ()  # of tagging, one for each word
+    targets: tuple[str, ...] = ()  # of generation, texts that are right; a model learns to write the first
     source: str = ""  # examples with an equal source belong together when a part is held out; empty: the first text
 
     @property
     def is_labelled(self) -> bool:
         """Whether its right answer is known."""
-        return self.label is not None or self.score is not None or self.answers is not None or bool(self.tags)
+        known = (self.label, self.score, self.answers, self.tags or None, self.targets or None)
+        return any(one is not None for one in known)
 
 
 Examples = tuple[Example, ...]
@@ -84,10 +86,14 @@ class Task(ABC):
     losses: ClassVar[tuple[SentenceLoss | None, ...]] = (None,)
     reads_scores: ClassVar[bool] = False  # whether the label column holds a number
     reads_tokens: ClassVar[bool] = False  # whether every token has a score that counts (token_rows.py)
-    line_fields: ClassVar[tuple[str, str]] = ("text", "text2")  # what a line to predict calls its texts (lines.py)
+    writes_text: ClassVar[bool] = False  # whether an answer is any text (target_rows.py)
     submission: ClassVar[Literal["tsv", "json"]] = "tsv"  # what a file of predictions is
 
     # What is read
+
+    def told(self, settings: TaskConfig) -> Task:
+        """Returns the task with what `settings` say besides."""
+        return self
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:
@@ -120,7 +126,17 @@ class Task(ABC):
         """[N, outputs], what the head is to say of scores; None where labels are learned."""
         return None
 
+    @property
+    def line_fields(self) -> tuple[str, str]:
+        """Returns what a line to predict calls its texts (lines.py)."""
+        return "text", "text2"
+
     # What the head gives
+
+    @property
+    def in_text(self) -> bool:
+        """Whether a language model answers, and no head of the task's own."""
+        return self.writes_text or bool(self.answers)
 
     @property
     def may_refuse(self) -> bool:
@@ -137,7 +153,7 @@ class Task(ABC):
     @property
     def sequences(self) -> int:
         """C, the sequences of one example; in text its source alone."""
-        return 1 if self.answers else self._head_sequences
+        return 1 if self.in_text else self._head_sequences
 
     @property
     def classes(self) -> int:
@@ -175,6 +191,12 @@ class Task(ABC):
         """Returns names of an example's texts, for a task whose authors gave none."""
         return ("sentence",) if self.layout == "single" else ("sentence1", "sentence2")
 
+    def source(self, example: Example) -> str:
+        """Returns what a model in text reads: the task's name and the texts after theirs, in alphabetical order."""
+        named = [*zip(self.fields, example.texts, strict=False)]
+        named += [(f"choice{number}", choice) for number, choice in enumerate(example.choices, 1)]
+        return " ".join([self.name, *(f"{name}: {text}" for name, text in sorted(named))])
+
     def answer_number(self, example: Example) -> int:
         """Returns which answer is right; NO_LABEL where it is not known."""
         return NO_LABEL if example.label is None else self.labels.index(example.label)
@@ -207,7 +229,7 @@ class Task(ABC):
             and all(value in get_args(known) for value, known in choices)
             and self.loss in self.losses
             and low < high
-            and bool(self.metrics and (self.labels or self.has_scores))
+            and bool(self.metrics and (self.labels or self.has_scores or self.writes_text))
         )
 
     @classmethod

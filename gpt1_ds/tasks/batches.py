@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks.base import NO_LABEL
 from gpt1_ds.tasks.encoding import Encoded
+from gpt1_ds.tasks.target_rows import TargetRows
 from gpt1_ds.tasks.token_rows import TokenRows
 
 POOL = 50  # batches that are sorted together: more pad less, and shuffle less
@@ -42,7 +43,9 @@ class Batch:
     weights: NDArray[np.float32]  # [B], of the task loss; all sum to 1; 0: padding rows and unlabelled ones
     examples: Int64s  # [B], number of the example in its split; -1: a padding row
     token_targets: NDArray[np.float32] | None = None  # [B, T, O], of spans and tags, times weights that sum to 1 in all
-    counted: int = 0  # of spans and tags, how many the loss of the whole batch is the mean over
+    target_tokens: Int64s | None = None  # [B, T'], of texts to write; padded at the end
+    target_lengths: Int64s | None = None  # [B], the end symbol included; 0: none is known, or a padding row
+    counted: int = 0  # of spans, tags and tokens to write, how many the loss of the whole batch is the mean over
 
     def rows(self, start: int, stop: int) -> Batch:
         """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
@@ -74,6 +77,10 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
     token_targets, counted = None, 0
     if isinstance(encoded, TokenRows):
         token_targets, counted = encoded.token_targets(examples, T)
+    target_tokens, target_lengths = None, None
+    if isinstance(encoded, TargetRows):
+        target_tokens, target_lengths = encoded.targets_of(examples)
+        counted = int(target_lengths.sum())
     known = real & (labels != NO_LABEL if encoded.targets is None else np.isfinite(encoded.scores[examples]))
     return Batch(
         tokens=tokens_BCT,
@@ -85,6 +92,8 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
         weights=(known / max(1, known.sum())).astype(np.float32),
         examples=examples,
         token_targets=token_targets,
+        target_tokens=target_tokens,
+        target_lengths=target_lengths,
         counted=counted,
     )
 

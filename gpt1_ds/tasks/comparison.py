@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.tasks.base import Numbers
 from gpt1_ds.tasks.metrics import measure
-from gpt1_ds.tasks.token_metrics import ratios
+from gpt1_ds.tasks.token_metrics import of_sums, parts
 
 BLOCKS = 50
 LEVEL = 0.95
@@ -112,15 +112,16 @@ def _values(
     metric: str, gold: Numbers, found: Numbers, blocks: Sequence[NDArray[np.int64]], classes: int
 ) -> NDArray[np.float64] | None:
     """[1 + blocks]: the metric of all examples, then without each block; None where one is not defined."""
-    parts_N2 = None  # of a ratio of sums, what each example adds to them: no example is counted twice
+    parts_NP = None  # of a score of sums, what each example adds to them: no example is counted twice
     if gold.dtype == object:
-        parts_N2 = ratios(metric, gold, found)
+        parts_NP = parts(metric, gold, found)
     elif metric == "accuracy":
-        parts_N2 = np.stack([gold == found, np.ones(len(gold))], 1).astype(np.float64)
-    if parts_N2 is not None:
-        sums = np.array([parts_N2[block].sum(axis=0) for block in blocks])
-        above, below = np.concatenate([[sums.sum(axis=0)], sums.sum(axis=0) - sums]).T
-        return above / np.maximum(1, below) if below[0] else None
+        parts_NP = np.stack([gold == found, np.ones(len(gold))], 1).astype(np.float64)
+    if parts_NP is not None:
+        sums = np.array([parts_NP[block].sum(axis=0) for block in blocks])
+        rows = [sums.sum(axis=0), *(sums.sum(axis=0) - sums)]
+        whole, *left = (of_sums(metric, row_P) for row_P in rows)
+        return None if whole is None else np.array([whole, *(one or 0.0 for one in left)])
     values = [measure(metric, gold, found, classes)]
     for block in blocks:
         kept = np.ones(len(gold), dtype=np.bool_)

@@ -57,6 +57,7 @@ class Row:
 
 def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
     """`task` as a model of this kind reads it."""
+    task = task.told(settings)
     if settings.form == "text":
         return in_text(task)
     if model.mask == "causal":
@@ -177,8 +178,8 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
     """All of `examples`, none longer than `limit` tokens; what is longer is cut as `layouts` says, and counted. Of a
     task in text they are the sources, and labels are numbers of answers.
     """
-    if task.answers:
-        return _encode_sources(task, examples, tokenizer, limit)
+    if task.in_text:
+        return encode_sources(task, examples, tokenizer, limit)
     rows: list[Row] = []
     truncated, specials = 0, count_specials(task)
     for example in examples:
@@ -210,7 +211,8 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
     )
 
 
-def _encode_sources(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
+def encode_sources(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> Encoded:
+    """What a task in text reads, none longer than `limit` tokens."""
     sources = [encode_source(task, example, tokenizer, limit) for example in examples]
     lengths = np.array([len(tokens) for tokens, _ in sources], dtype=np.int64)
     return Encoded(

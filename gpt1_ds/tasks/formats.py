@@ -13,6 +13,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -277,6 +278,33 @@ def _sentence(lines: list[list[str]], place: str) -> Row:
     if widths != {1}:
         values["tags"] = [cells[-1] for cells in lines]
     return Row(place, values)
+
+
+def parallel_lines(path: Path, columns: Sequence[str], needed: bool) -> Table:
+    """The lines of `path` and of the file beside it, whose endings are these two `columns`: line n of one goes with
+    line n of the other. The second may be missing unless it is `needed`. Raises DataError where lines do not pair.
+    """
+    beside = path.with_suffix(f".{columns[1]}")
+    files = [path, beside] if needed or beside.is_file() else [path]
+    missing = [one for one in files if not one.is_file()]
+    if missing:
+        raise DataError(f"{missing[0]}: no such file; {path.name} and {beside.name} are to lie side by side")
+    counts = []
+    for one in files:
+        with open_text(one, newline="\n") as stream:
+            counts.append(sum(1 for _ in stream))
+    if len({*counts}) > 1:
+        raise DataError(f"{path} has {counts[0]} lines, {beside.name} {counts[1]}; line n of one is to fit line n")
+    if not counts[0]:
+        raise DataError(f"{path}: is empty; it needs at least one row of data")
+    return Table(str(path), tuple(columns[: len(files)]), _pairs_of_lines(files, columns))
+
+
+def _pairs_of_lines(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
+    with ExitStack() as stack:
+        streams = [stack.enter_context(open_text(one, newline="\n")) for one in files]
+        for number, lines in enumerate(zip(*streams, strict=True), start=1):
+            yield _row(f"line {number}", tuple(columns[: len(files)]), [line.strip() for line in lines])
 
 
 RACE_COLUMNS = ("id", "article", "question", "options", "answer", "group")

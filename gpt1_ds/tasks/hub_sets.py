@@ -137,6 +137,19 @@ SETS = {
             licence="CC BY-SA 4.0",
         ),
         HubSet(
+            name="translation/multi30k",
+            folder="multi30k",
+            hub="bentrevett/multi30k",
+            licence="for research, non-commercial; captions of Flickr",
+        ),
+        HubSet(
+            name="summarization/cnn_dailymail",
+            folder="cnn_dailymail",
+            hub="abisee/cnn_dailymail",
+            configs=("3.0.0",),
+            licence="Apache-2.0; articles of CNN and the Daily Mail",
+        ),
+        HubSet(
             name="conll2003",
             folder="conll2003",
             hub="eriktks/conll2003",
@@ -204,7 +217,7 @@ def way_to(path: str | Path, task: str = "") -> str:
     if not found:
         return ""
     best = max(found, key=lambda one: len(one.folder))
-    if task and task not in best.name:
+    if task and task.removesuffix("_text") not in best.name:  # the same data, answered in words
         return f"; {Path(path).name} is called like the folder of {best.name}: does task.name={task} fit?"
     above = Path(*parts[: len(parts) - len(Path(best.folder).parts)])
     out = "" if str(above) == OUT else f" --out {above}"

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import write_atomic
-from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Numbers, Task
+from gpt1_ds.tasks.base import NO_LABEL, ControlAnswers, Example, Numbers, Task
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.token_metrics import ratio, ratios
+from gpt1_ds.tasks.token_metrics import of_sums, parts
 from gpt1_ds.tasks.token_rows import TokenRows
 
 FOLDER = "predictions"  # of a run folder
@@ -94,12 +94,17 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     Raises DataError when scikit-learn or scipy is not installed, or when no example has a label.
     """
     if isinstance(encoded, TokenRows):
-        labelled = np.array([example.is_labelled for example in encoded.examples])
-        return _score(task, task.gold(encoded.examples), labelled, [e.group for e in encoded.examples], predictions)
+        return score_examples(task, encoded.examples, predictions)
     assert len(predictions) == len(encoded), f"{len(predictions)} predictions for {len(encoded)} examples"
     gold: Numbers = encoded.scores if task.has_scores else encoded.labels
     known = np.isfinite(encoded.scores) if task.has_scores else encoded.labels != NO_LABEL
     return _score(task, gold, known, encoded.groups, predictions)
+
+
+def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers) -> Scores:
+    """`score` of what is found of each of these examples [N]: texts, or tuples of tags."""
+    labelled = np.array([example.is_labelled for example in examples])
+    return _score(task, task.gold(examples), labelled, [example.group for example in examples], predictions)
 
 
 def _score(
@@ -136,7 +141,7 @@ def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) 
     them.
     """
     if gold.dtype == object:
-        return ratio(ratios(metric, gold, predictions))
+        return of_sums(metric, parts(metric, gold, predictions).sum(axis=0))
     if metric in ("pearson", "spearman"):
         if len(np.unique(gold)) < 2 or len(np.unique(predictions)) < 2:
             return None

@@ -289,10 +289,12 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
         return formats.race_folder(path)
     if spec.name == "copa" and path.suffix == ".xml":
         return formats.copa_xml(path)
-    if spec.task is Span and path.suffix == ".json":
+    if (spec.task is Span or spec.name == "squad_text") and path.suffix == ".json":
         return formats.squad_json(path)
     if spec.task is Tagging and config.format == "auto" and path.suffix not in formats.RECORDS:
         return formats.tagged_columns(path)
+    if spec.task.writes_text and path.suffix == f".{spec.text[0][0]}" and path.suffix not in formats.ENDINGS:
+        return formats.parallel_lines(path, (spec.text[0][0], spec.label[0]), needed=not path.stem.startswith("test"))
     return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
 
 

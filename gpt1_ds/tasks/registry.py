@@ -14,7 +14,17 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.kinds import KINDS, Choice, Classification, Regression, Sentences, Similarity, Span, Tagging
+from gpt1_ds.tasks.kinds import (
+    KINDS,
+    Choice,
+    Classification,
+    Generation,
+    Regression,
+    Sentences,
+    Similarity,
+    Span,
+    Tagging,
+)
 
 Names = tuple[str, ...]
 
@@ -86,7 +96,17 @@ COLUMNS: dict[str, Any] = {  # of kinds whose files have columns of their own
         "label": ("tags", "ner_tags", "labels"),
         "no_label": (),
     },
+    "generation": {
+        "task": Generation,
+        "metrics": Generation.fitting_metrics,
+        "text": (("source",),),
+        "text2": (),
+        "label": ("target", "targets"),
+        "no_label": (),
+    },
 }
+_TEXT: dict[str, Any] = {"task": Generation, "text2": (), "no_label": ()}
+_SQUAD = _files(train="train-v1.1.json|train.json", dev="dev-v1.1.json|dev.json", test="test-v1.1.json|test.json")
 
 SPECS = {
     spec.name: spec
@@ -303,9 +323,7 @@ SPECS = {
         Spec(
             name="squad",
             **COLUMNS["span"],
-            files=_files(
-                train="train-v1.1.json|train.json", dev="dev-v1.1.json|dev.json", test="test-v1.1.json|test.json"
-            ),
+            files=_SQUAD,
         ),
         Spec(
             name="squad2",
@@ -327,6 +345,29 @@ SPECS = {
             name="pos",
             **{**COLUMNS["tagging"], "metrics": ("accuracy",), "label": ("tags", "pos_tags", "upos", "pos")},
             files=_each("{0}.tsv|{0}.txt|{0}.conll"),
+        ),
+        Spec(
+            name="squad_text",  # the same questions, answered in words
+            **{**_TEXT, "text2": ("context",)},
+            metrics=("f1", "exact_match"),
+            text=(("question",),),
+            label=("answers",),
+            files=_SQUAD,
+        ),
+        Spec(
+            name="translation",
+            **_TEXT,
+            metrics=("bleu",),
+            text=(("en",), ("source",)),
+            label=("de", "target"),
+            id=(),
+        ),
+        Spec(
+            name="summarization",  # CNN / Daily Mail
+            **_TEXT,
+            metrics=("rouge1", "rouge2", "rougeLsum"),
+            text=(("article",), ("source",)),
+            label=("highlights", "target"),
         ),
         Spec(
             name=TABLE,
@@ -366,6 +407,9 @@ def find_spec(config: TaskConfig) -> Spec:
     if columns.choices:
         named["choices"] = (tuple(columns.choices),)
     spec = replace(spec, **named)
+    if spec.task.writes_text:  # a pair of files, whose endings are its columns: train.en and train.de
+        pairs = {split: (f"{split}.{spec.text[0][0]}",) for split in ("train", "dev", "test")}
+        spec = replace(spec, files={split: (*spec.files.get(split, ()), pairs[split]) for split in pairs})
     if config.metric != "auto":
         task = Sentences if config.makes_vectors else spec.task
         if config.metric not in task.fitting_metrics:

@@ -13,13 +13,13 @@ A source ends with the end symbol, and so does an answer. What is cut of a sourc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Example, Task
@@ -42,15 +42,9 @@ def in_text(task: Task) -> Task:
     return replace(task, layout=layout, fields=fields, answers=task.answers_in_text(class_names(task)))
 
 
-def source(task: Task, example: Example) -> str:
-    named = [*zip(task.fields, example.texts, strict=False)]
-    named += [(f"choice{number}", choice) for number, choice in enumerate(example.choices, 1)]
-    return " ".join([task.name, *(f"{name}: {text}" for name, text in sorted(named))])
-
-
 def encode_source(task: Task, example: Example, tokenizer: Tokenizer, limit: int) -> tuple[Int32s, bool]:
     """(int32 [tokens], at most `limit`, whether a part was cut off)."""
-    tokens = tokenizer.encode(source(task, example))
+    tokens = tokenizer.encode(task.source(example))
     return np.append(tokens[: limit - 1], np.int32(tokenizer.eod_id)), len(tokens) >= limit
 
 
@@ -69,11 +63,27 @@ def encode_answers(task: Task, tokenizer: Tokenizer) -> tuple[Int32s, ...]:
     return tuple(encoded)
 
 
-def source_limit(limit: int, answers: Sequence[Int32s], stacks: int) -> int:
-    """Tokens of a source at most, where a row has `limit` positions. Raises ConfigError where an answer leaves no place
-    for one.
+def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: int, stacks: int) -> tuple[int, int]:
+    """(tokens of a source, tokens of an answer) at most, ends included, where a row has `limit` positions. Raises
+    ConfigError where an answer leaves no place for a source.
     """
-    longest = max(map(len, answers))
+    if not task.writes_text:
+        longest = max(map(len, encode_answers(task, tokenizer)))
+        return source_limit(limit, longest, stacks), longest
+    longest = settings.target_length or (limit if stacks == 2 else limit // 2)
+    left = limit if stacks == 2 else limit - longest + 1
+    if longest > limit or left < SHORTEST:
+        raise ConfigError(
+            f"task.target_length={longest} leaves too few of the {limit} tokens of a row (task.max_length, else "
+            "model.context) for a source; use a smaller one"
+        )
+    return left, longest
+
+
+def source_limit(limit: int, longest: int, stacks: int) -> int:
+    """Tokens of a source at most, where a row has `limit` positions and an answer `longest` tokens. Raises ConfigError
+    where an answer leaves no place for one.
+    """
     left = limit if stacks == 2 else limit - longest + 1
     if longest > limit or left < SHORTEST:
         raise ConfigError(

@@ -1,10 +1,12 @@
-"""Scores that spans and tags have to be compared with: rules that were never trained.
+"""Scores that spans, tags and written texts have to be compared with: rules that were never trained.
 
 most frequent tag    of each word of train; of other words the most frequent tag of words that train has once
 whole paragraph      all of the text
 first sentence       of the text
 word overlap         the sentence that shares most words with the question, from its first word to its last that the
                      question does not have
+source copied        the source as it is
+lead of the source   its first three sentences (See et al. 2017)
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from gpt1_ds.tasks.base import ControlAnswers, Example, Splits, Task
 from gpt1_ds.tasks.token_metrics import objects
 
 FREQUENT, PARAGRAPH, FIRST, OVERLAP = "most frequent tag", "whole paragraph", "first sentence", "word overlap"
+COPIED, LEAD = "source copied", "lead of the source"
+LEAD_SENTENCES = 3
 _SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _WORDS = re.compile(r"\w+")
 
@@ -37,6 +41,15 @@ def span_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
     yield from _on_all(task, splits, PARAGRAPH, lambda example: example.texts[1])
     yield from _on_all(task, splits, FIRST, lambda example: _SENTENCES.split(example.texts[1])[0])
     yield from _on_all(task, splits, OVERLAP, _nearest)
+
+
+def written_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
+    yield from _on_all(task, splits, COPIED, lambda example: example.texts[-1])
+    yield from _on_all(task, splits, LEAD, _lead)
+
+
+def _lead(example: Example) -> str:
+    return " ".join(_SENTENCES.split(example.texts[-1])[:LEAD_SENTENCES])
 
 
 def _nearest(example: Example) -> str:

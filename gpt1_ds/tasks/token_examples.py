@@ -1,4 +1,4 @@
-"""Rows of a table as examples of spans and tags, and what is wrong with a row."""
+"""Rows of a table as examples of spans, tags and texts to write, and what is wrong with a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gpt1_ds.common.text import is_missing
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.formats import brief, unusable
-from gpt1_ds.tasks.kinds import Span, Tagging
+from gpt1_ds.tasks.kinds import Generation, Span, Tagging
 from gpt1_ds.tasks.registry import Spec
 from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader, text_of
 
@@ -18,7 +18,7 @@ STARTS = ("starts", "answer_starts", "answer_start")  # columns of where answers
 
 def row_reader(spec: Spec, score_range: Sequence[float]) -> RowReader:
     """What makes examples of the rows of this task."""
-    known = {Span: SpanReader, Tagging: TagReader}
+    known = {Span: SpanReader, Tagging: TagReader, Generation: TargetReader}
     return known.get(spec.task, RowReader)(spec, score_range)
 
 
@@ -96,6 +96,28 @@ class TagReader(RowReader):
             group="" if is_missing(values.get(columns.group)) else text_of(values, columns.group),
             source=" ".join(words),
         )
+
+
+class TargetReader(RowReader):
+    """A target is a text, or a list of right ones, of which the first is learned; SQuAD's answers are such a list."""
+
+    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+        """One row as an example. Raises BadRowError."""
+        named = [" ".join(columns.text), *filter(None, [columns.text2])]
+        return Example(
+            id=text_of(values, columns.id) if columns.id else str(number),
+            texts=tuple(text_of(values, name) for name in named),
+            targets=self._targets(values, columns.label, needs_label),
+            group="" if is_missing(values.get(columns.group)) else text_of(values, columns.group),
+        )
+
+    def _targets(self, values: Mapping[str, Any], name: str, needed: bool) -> tuple[str, ...]:
+        told = values.get(name)
+        told = told.get("text") if isinstance(told, dict) else told
+        listed = told if isinstance(told, list) else [] if is_missing(told) else [told]
+        if needed and not listed:
+            raise BadRowError(f"{name} is missing")
+        return tuple(text_of({name: one}, name) for one in listed)
 
 
 def _words(values: Mapping[str, Any], name: str) -> list[str]:

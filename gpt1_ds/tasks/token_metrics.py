@@ -1,4 +1,4 @@
-"""Scores of spans and tags, each a ratio of two sums over the examples, so that an interval can leave some out.
+"""Scores of spans, tags and written texts, each of sums over the examples, so that an interval can leave some out.
 
 - exact_match and f1 of a span, as SQuAD's script counts (Rajpurkar et al. 2016, section 6.1): in lower case, without
   punctuation and articles; F1 is that of the words of both texts, and of several right answers the nearest one counts.
@@ -6,6 +6,9 @@
 - entity_f1 of tags, as conlleval counts (Tjong Kim Sang and De Meulder 2003): an entity is right where its kind and
   both its ends are. One begins at a B-, or at an I- that does not continue an entity of its kind.
 - accuracy of tags: the share of all words.
+- bleu and rouge of written texts: written_text.py.
+
+Shapes: N examples, P sums of a score: of a ratio its numerator and its denominator.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpt1_ds.tasks.written_text import ROUGE, bleu_counts, bleu_of, rouge
 
 Objects = NDArray[np.object_]
 Floats = NDArray[np.float64]
@@ -32,16 +38,18 @@ def objects(values: Sequence[object]) -> Objects:
     return found
 
 
-def ratios(metric: str, gold: NDArray[Any], found: NDArray[Any]) -> Floats:
-    """float64 [N, 2]: what each example adds to the numerator and to the denominator of `metric`. Right answers are
-    tuples: of texts, none where there is no answer, or of tags.
+def parts(metric: str, gold: NDArray[Any], found: NDArray[Any]) -> Floats:
+    """float64 [N, P]: what each example adds to the sums of `metric`. Right answers are tuples: of texts, none where
+    there is no answer, or of tags.
     """
-    return np.array([_RATIOS[metric](right, said) for right, said in zip(gold, found, strict=True)]).reshape(-1, 2)
+    return np.array([_PARTS[metric](right, said) for right, said in zip(gold, found, strict=True)], dtype=np.float64)
 
 
-def ratio(parts_N2: Floats) -> float | None:
-    """The metric of these examples together; None where its denominator is 0."""
-    above, below = parts_N2.sum(axis=0).tolist()
+def of_sums(metric: str, sums_P: Floats) -> float | None:
+    """The metric of examples whose parts add up to this; None where its denominator is 0."""
+    if metric == "bleu":
+        return bleu_of(sums_P.tolist())
+    above, below = sums_P.tolist()
     return above / below if below else None
 
 
@@ -103,9 +111,11 @@ def _words_right(tags: tuple[str, ...], said: tuple[str, ...]) -> tuple[float, f
     return float(sum(tag == other for tag, other in zip(tags, said, strict=True))), float(len(tags))
 
 
-_RATIOS: Mapping[str, Callable[..., tuple[float, float]]] = {
+_PARTS: Mapping[str, Callable[..., tuple[float, ...]]] = {
     "exact_match": _exact,
     "f1": _nearest,
     "entity_f1": _entity_f1,
     "accuracy": _words_right,
+    "bleu": bleu_counts,
+    **{metric: partial(rouge, metric) for metric in ROUGE},
 }

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import NO_LABEL, Example, Task
-from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s, encode
+from gpt1_ds.tasks.encoding import ROLES, Encoded, Int32s
 from gpt1_ds.tasks.formats import brief
 from gpt1_ds.tasks.token_metrics import Objects, objects
 
@@ -150,17 +150,6 @@ def _best_span(begins_T: NDArray[np.float64], ends_T: NDArray[np.float64]) -> tu
         if sums[first] > best[0]:
             best = (float(sums[first]), first, first + more)
     return best
-
-
-def encode_examples(
-    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int, stride: int = STRIDE
-) -> Encoded:
-    """`encode`, also of tasks whose tokens are scored one by one."""
-    if not task.reads_tokens:
-        return encode(task, examples, tokenizer, limit)
-    if task.layout == "pair":
-        return encode_spans(task, examples, tokenizer, limit, stride)
-    return encode_tags(task, examples, tokenizer, limit)
 
 
 def encode_tags(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> TagRows:

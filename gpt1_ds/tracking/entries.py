@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_there, write_json
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.rundir import check_types
-from gpt1_ds.tracking.record import TaskRecord
+from gpt1_ds.tracking.record import OPTIONAL, TaskRecord
 
 CONTROL = "control/"  # before the names of a control and its task
 Entry = dict[str, Any]
@@ -30,7 +30,8 @@ def merge(path: Path, entry: Entry) -> None:
 
 def write_scores(record: TaskRecord, path: Path) -> None:
     """Merge a task's scores into an eval.json."""
-    merge(path, {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")})
+    values = {key: value for key, value in asdict(record).items() if key not in ("kind", "tokens")}
+    merge(path, {key: value for key, value in values.items() if key not in OPTIONAL or value is not None})
 
 
 def read_entries(path: Path | None) -> list[Entry]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy")  # not there where they are null
+# not there where they are null
+OPTIONAL = ("loss_scale", "predicted", "masked_accuracy", "pair_loss", "pair_accuracy", "signature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,7 @@ class TaskRecord:
     split: str
     loss: float  # of the task and, by its coefficient, the language model, as in training
     metrics: dict[str, float | None]  # by name; null: not defined
+    signature: str | None = None  # of BLEU: how sacrebleu counted
     kind: str = "task"
 
     def __str__(self) -> str:
@@ -94,7 +96,7 @@ class TaskRecord:
 
 _KINDS = {  # of fields, by their types
     **{"int": "count", "int | None": "number", "float": "number", "float | None": "number"},
-    **{"str": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
+    **{"str": "text", "str | None": "text", "bool": "truth", "dict[str, float | None]": "numbers"},
 }
 _RECORDS = {record.kind: record for record in (TrainRecord, EvalRecord, TaskRecord)}
 

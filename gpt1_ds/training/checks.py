@@ -30,8 +30,8 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import Encoded, fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData
-from gpt1_ds.tasks.text import encode_answers, source_limit
-from gpt1_ds.tasks.token_rows import encode_examples
+from gpt1_ds.tasks.sequences import encode_examples
+from gpt1_ds.tasks.text import text_limits
 from gpt1_ds.tracking.sinks import library_problems
 from gpt1_ds.training import beginning, resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
@@ -93,12 +93,12 @@ class Start:
         config = self.config
         assert config.task is not None, "fine-tuning has a task"
         task, limit = fitted(self.task.task, config.task, config.model), length_limit(config.task, config.model.context)
-        if task.answers:
-            limit = source_limit(limit, encode_answers(task, self.tokenizer), config.model.stacks)
+        answer = 0
+        if task.in_text:
+            limit, answer = text_limits(task, config.task, self.tokenizer, limit, config.model.stacks)
+        of = {split: task if split == "train" else task.judged for split in self.task.splits}
         return {
-            split: encode_examples(
-                task if split == "train" else task.judged, examples, self.tokenizer, limit, config.task.stride
-            )
+            split: encode_examples(of[split], examples, self.tokenizer, config.task, limit, answer)
             for split, examples in self.task.splits.items()
         }
 

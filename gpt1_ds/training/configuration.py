@@ -19,11 +19,12 @@ from gpt1_ds.data.sources import EMBEDDED_VOCAB_SIZE, lacks_embedded_corpus, wit
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import read_metadata
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
+from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import SPECS, find_spec
-from gpt1_ds.tasks.text import encode_answers, source_limit
+from gpt1_ds.tasks.text import text_limits
 from gpt1_ds.training.beginning import model_of
 from gpt1_ds.training.claim import begins_anew, run_folder
 
@@ -108,6 +109,8 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     config = trained_config(load(files, overrides, source), files, overrides, source)
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
+    config = _with_form(config, named(files, overrides, "task", "form"))
+    assert config.task is not None, "it was there before"
     ConfigError.raise_all(_form_problems(config.model, config.task))
     if config.checkpoint.init_from is None and config.task.tokenizer is None:
         raise ConfigError(
@@ -124,6 +127,21 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     if config.model.mask == "bidirectional" or config.task.makes_vectors or config.task.form == "text":
         return _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
     return config
+
+
+def _with_form(config: Config, form: str | None) -> Config:
+    """A text is written by a language model: no other form answers such a task."""
+    assert config.task is not None, "fine-tuning has a task"
+    if config.task.form == "text" or not _kind_of(config.task).writes_text:
+        return config
+    if form is not None:
+        raise ConfigError(f"task.form={form} writes no text, which task.kind=generation asks for; use task.form=text")
+    return replace(config, task=replace(config.task, form="text"))
+
+
+def _kind_of(task: TaskConfig) -> type[Task]:
+    """The kind of task; of sentence vectors that of the rows they are trained on."""
+    return find_spec(task).task
 
 
 def _form_problems(model: ModelConfig, task: TaskConfig) -> Iterator[str]:
@@ -160,8 +178,8 @@ def check_task(config: Config) -> TaskData:
     limit = length_limit(config.task, config.model.context)
     data = read_task(config.task)
     if config.task.form == "text":
-        answers = encode_answers(fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config)))
-        source_limit(limit, answers, config.model.stacks)
+        task, tokenizer = fitted(data.task, config.task, config.model), load_tokenizer(task_tokenizer(config))
+        text_limits(task, config.task, tokenizer, limit, config.model.stacks)
     smoothing = config.task.label_smoothing
     head = fitted(data.task, config.task, config.model).head(config.task, config.model)
     if smoothing and (head.is_value or head.kind == "span"):

@@ -80,7 +80,7 @@ class Finetuning(Workload):
         return step == self.steps or step % self.batches.per_epoch == 0
 
     def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
-        return [self.scorer.measure(engine, DEV, step, tokens)[0]]
+        return [self.scorer.measure(engine, DEV, step, tokens, whole=False)[0]]
 
     def score(self, records: Sequence[Record]) -> float | None:
         """The task's first metric; one that is not defined is worse than any other, all of which are -1 or more."""
@@ -95,7 +95,7 @@ class Finetuning(Workload):
         if other and not encode_alike(folder / "tokenizer", self.tokenizer_folder):
             raise CheckpointError(f"{folder}: was trained with another tokenizer than {self.tokenizer_folder}")
         fresh: tuple[int, ...] = ()
-        new_symbols = self.task.symbols == "extract" and not self.task.answers
+        new_symbols = self.task.symbols == "extract" and not self.task.in_text
         if new_symbols and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
@@ -107,7 +107,7 @@ class Finetuning(Workload):
 
     def facts(self) -> dict[str, Any]:
         head = self.scorer.objective.head
-        return {"task": self.task.values(), **({} if self.task.answers else {"head": asdict(head)})}
+        return {"task": self.task.values(), **({} if self.task.in_text else {"head": asdict(head)})}
 
 
 def write_results(workload: Workload, engine: Engine, state: TrainingState, run_dir: RunDir) -> None:

@@ -19,7 +19,7 @@ from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.encoding import encode, fitted
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.text import encode_answers, source
+from gpt1_ds.tasks.text import encode_answers
 from tests.helpers.foreign import make_checkpoint
 
 SMALL = ["model.layers=2", "model.width=48", "model.heads=4", "model.head_width=16", "model.ffn=96", "model.context=96"]
@@ -52,7 +52,7 @@ def test_answers_have_their_log_likelihood(both: tuple[Loaded, Path]) -> None:
     pairs, wanted = [], []
     for number, example in enumerate(EXAMPLES):
         ours = encoded.tokens[slice(*encoded.offsets[number : number + 2])]
-        ids = spelled(source(task, example), return_tensors="pt").input_ids
+        ids = spelled(task.source(example), return_tensors="pt").input_ids
         assert ids[0].tolist() == ours.tolist()
         for word, answer in zip(task.answers, answers, strict=True):
             labels = spelled(word, return_tensors="pt").input_ids

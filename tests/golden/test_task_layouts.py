@@ -232,7 +232,8 @@ def test_every_preset_has_a_case() -> None:
     presets = Path(__file__).parents[2] / "configs" / "finetune"
     forms = {"sentences", "text"}  # of any task: tests/unit/tasks/test_sentences.py, test_task_text.py
     tokens = {"squad", "squad2", "conll2003", "pos"}  # tests/unit/tasks/test_token_rows.py, test_token_examples.py
-    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms | tokens
+    texts = {"squad_text", "translation", "summarization"}  # tests/unit/tasks/test_generation.py
+    assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms | tokens | texts
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -15,7 +15,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
-from gpt1_ds.config.task import TOKEN_KINDS
+from gpt1_ds.config.task import GENERATION, TOKEN_KINDS
 from gpt1_ds.launcher import launch
 from gpt1_ds.training.configuration import finetune_config
 
@@ -57,7 +57,7 @@ def make_task(folder: Path, shape: str, train: int = 48, dev: int = 20) -> list[
     kind = KIND.get(kind, kind)
     if loss:
         return _make_sentences(folder, loss)
-    if kind in TOKEN_KINDS:  # whose columns have names of their own
+    if kind in (*TOKEN_KINDS, GENERATION):  # whose columns have names of their own
         return ["task.name=table", f"task.path={folder}", f"task.kind={kind}"]
     return ["task.name=table", f"task.path={folder}", f"task.kind={kind}", f"task.columns={COLUMNS[shape]}"]
 
@@ -82,6 +82,9 @@ def _row(shape: str, draw: random.Random, number: int) -> dict[str, Any]:
     if shape == "tagging":
         words = draw.choices(WORDS, k=draw.randint(3, 9))
         return {"tokens": words, "tags": [f"B-{word[0]}" if word[0] in "lna" else "O" for word in words]}
+    if shape == "generation":
+        words = text()
+        return {"source": " ".join(words), "target": " ".join(words[-3:])}
     if shape == "span":
         return _question(draw, number)
     row: dict[str, Any] = {"a": " ".join(text()), "b": " ".join(text())}

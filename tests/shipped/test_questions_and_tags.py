@@ -18,14 +18,21 @@ ENCODER = ModelConfig(
     **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
     **{"head": "masked", "activation": "gelu", "segments": 2},
 )
+WRITER = ModelConfig(
+    **{"kind": "encoder_decoder", "layers": 2, "width": 32, "heads": 2, "head_width": 12, "context": 64},
+    **{"norm": "pre", "norm_kind": "rms", "norm_eps": 1e-6, "positions": "relative", "biases": False, "init": "t5"},
+    **{"attention_scale": "one", "activation": "gated_gelu", "ffn": 48, "ffn_dropout": 0.1, "tied": False},
+)
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 START = "checkpoint.init_from=runs/bert_books_cpu"
+WRITES = "checkpoint.init_from=runs/t5_books_cpu"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, sentence_data: Path) -> Path:
-    """The program's folder, with a checkpoint where the guide has one, and the guide's files."""
+def folder(tmp_path: Path, sentence_data: Path, span_data: Path) -> Path:
+    """The program's folder, with checkpoints where the guide has some, and the guide's files."""
     make_checkpoint(tmp_path / "runs" / "bert_books_cpu", sentence_data.parent / "tokenizer", ENCODER)
+    make_checkpoint(tmp_path / "runs" / "t5_books_cpu", span_data.parent / "tokenizer", WRITER)
     for name, lines in re.findall(r"cat > (\S+) <<'END'\n(.*?)END\n", guide.text("questions-and-tags"), re.DOTALL):
         for split in ("train", "dev"):
             file = tmp_path / name.replace("train", split)
@@ -73,6 +80,28 @@ def test_tags(folder: Path, program: Program) -> None:
     assert [len(line.split()) for line in answered.stdout.splitlines()] == [4, 2]
 
 
+def test_translation(folder: Path, program: Program) -> None:
+    done = program(*command(f"finetune {WRITES} task.name=table task.kind=generation"), "run.name=asked")
+    assert done.returncode == 0, done.stderr
+    run = folder / "runs" / "asked"
+    assert json.loads((run / "predictions" / "table-dev.json").read_text()).keys() == {"0", "1"}
+    (dev,) = json.loads((run / "eval.json").read_text())
+    assert dev["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert {"bleu", "rouge1", "rouge2", "rougeLsum", "exact_match", "f1"} == dev["metrics"].keys()
+    (folder / "lines.txt").write_text("a dog plays\ntwo dogs\n")
+    answered = program("predict", "--checkpoint", str(run), "--input", "lines.txt")
+    assert answered.returncode == 0, answered.stderr
+    assert len(answered.stdout.splitlines()) == 2
+    (folder / "lines.jsonl").write_text('{"source": "a dog plays"}\n')
+    told = program("predict", "--checkpoint", str(run), "--input", "lines.jsonl")
+    assert [" ".join(json.loads(told.stdout)["text"].split())] == answered.stdout.splitlines()[:1]
+    scored = program("evaluate", "--checkpoint", str(run))
+    assert scored.returncode == 0, scored.stderr
+    (again, *controls) = json.loads((run / "eval.json").read_text())
+    assert again == dev
+    assert [one["task"] for one in controls] == ["control/source copied/table", "control/lead of the source/table"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -82,6 +111,8 @@ def test_tags(folder: Path, program: Program) -> None:
         (["task.kind=span", "task.path=data/ask", "task.label_smoothing=0.1"], "the head of this task gives a span"),
         (["task.kind=tagging", "task.path=data/nothing"], "data/nothing: no such folder"),
         (["task.kind=tagging", "task.path=data/ask"], "has no column tokens"),
+        (["task.kind=generation", "task.path=data/words"], "model.mask=bidirectional writes no text"),
+        (["task.kind=generation", "task.path=data/words", "task.form=head"], "task.form=head writes no text"),
     ],
 )
 def test_what_is_refused(words: list[str], message: str, folder: Path, program: Program) -> None:

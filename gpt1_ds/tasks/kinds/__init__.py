@@ -8,6 +8,7 @@ from typing import Any
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds.choice import Choice
 from gpt1_ds.tasks.kinds.classification import Classification, Similarity
+from gpt1_ds.tasks.kinds.generation import Generation
 from gpt1_ds.tasks.kinds.regression import Regression
 from gpt1_ds.tasks.kinds.sentences import Sentences
 from gpt1_ds.tasks.kinds.span import Span
@@ -17,6 +18,7 @@ __all__ = [
     "KINDS",
     "Choice",
     "Classification",
+    "Generation",
     "Regression",
     "Sentences",
     "Similarity",
@@ -26,7 +28,7 @@ __all__ = [
 ]
 
 KINDS: Mapping[str, type[Task]] = {
-    one.kind: one for one in (Classification, Similarity, Regression, Choice, Sentences, Span, Tagging)
+    one.kind: one for one in (Classification, Similarity, Regression, Choice, Sentences, Span, Tagging, Generation)
 }
 
 

@@ -20,8 +20,11 @@ class Span(Task):
     kind = "span"
     fitting_metrics = ("f1", "exact_match")
     reads_tokens = True
-    line_fields = ("question", "context")
     submission = "json"
+
+    @property
+    def line_fields(self) -> tuple[str, str]:
+        return "question", "context"
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:

@@ -20,7 +20,10 @@ class Tagging(Task):
     kind = "tagging"
     fitting_metrics = ("entity_f1", "accuracy")
     reads_tokens = True
-    line_fields = ("tokens", "")
+
+    @property
+    def line_fields(self) -> tuple[str, str]:
+        return "tokens", ""
 
     @classmethod
     def layout_of(cls, has_two_texts: bool) -> Layout:

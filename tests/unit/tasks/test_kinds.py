@@ -15,6 +15,7 @@ from gpt1_ds.tasks.kinds import (
     KINDS,
     Choice,
     Classification,
+    Generation,
     Regression,
     Sentences,
     Similarity,
@@ -32,6 +33,7 @@ TASKS: tuple[Task, ...] = (
     Sentences("v", "sentences", LABELS, ("spearman",), loss="triplet"),
     Span("a", "pair", ("answer", "no answer"), ("f1",)),
     Tagging("t", "single", LABELS, ("entity_f1",)),
+    Generation("w", "single", (), ("bleu",), prefix="say: "),
 )
 
 
@@ -66,9 +68,9 @@ def test_vectors_have_a_loss() -> None:
 
 def test_outputs_sequences_and_classes() -> None:
     found = [(task.outputs, task.sequences, task.classes) for task in TASKS]
-    assert found == [(3, 1, 3), (2, 2, 2), (6, 2, 6), (1, 3, 3), (3, 3, 3), (2, 1, 2), (3, 1, 3)]
+    assert found == [(3, 1, 3), (2, 2, 2), (6, 2, 6), (1, 3, 3), (3, 3, 3), (2, 1, 2), (3, 1, 3), (1, 1, 1)]
     assert [task.head(TaskConfig(name="x", path="x"), ModelConfig()).choice for task in TASKS] == [
-        *(False, False, False, True, False, False, False)
+        *(False, False, False, True, False, False, False, False)
     ]
 
 

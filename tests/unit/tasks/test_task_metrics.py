@@ -78,6 +78,9 @@ def test_the_papers_choice() -> None:
         "squad": "f1",
         "squad2": "f1",
         "conll2003": "entity_f1",
+        "squad_text": "f1",
+        "translation": "bleu",
+        "summarization": "rouge1",
     }
 
 

@@ -13,7 +13,7 @@ from gpt1_ds.tasks.encoding import fitted
 from gpt1_ds.tasks.kinds import Regression, from_values
 from gpt1_ds.tasks.reading import task_of_spec
 from gpt1_ds.tasks.registry import SPECS
-from gpt1_ds.tasks.text import encode_answers, source, source_limit
+from gpt1_ds.tasks.text import encode_answers, source_limit
 
 T5 = ModelConfig(kind="encoder_decoder", norm="pre")
 
@@ -46,7 +46,7 @@ def test_sources_and_answers_are_theirs(
     name: str, texts: list[str], choices: list[str], wanted: str, answers: str
 ) -> None:
     task = in_text(name)
-    assert source(task, Example("0", tuple(texts), tuple(choices))) == wanted
+    assert task.source(Example("0", tuple(texts), tuple(choices))) == wanted
     assert task.answers == tuple(answers.split())
     assert (task.outputs, task.sequences) == (len(task.answers), 1)
 
@@ -55,7 +55,7 @@ def test_a_score_is_rounded_to_a_fifth() -> None:
     """`tf.as_string(tf.round(label * 5) / 5, precision=1)`: ties go to the even fifth."""
     task = in_text("stsb")
     assert isinstance(task, Regression)
-    assert source(task, Example("0", ("A.", "B."))) == "stsb sentence1: A. sentence2: B."
+    assert task.source(Example("0", ("A.", "B."))) == "stsb sentence1: A. sentence2: B."
     assert (task.layout, len(task.answers), task.answers[0], task.answers[-1]) == ("pair", 26, "0.0", "5.0")
     for score, answer in ((3.8, "3.8"), (3.75, "3.8"), (2.5, "2.4"), (2.7, "2.8"), (0.09, "0.0"), (5.0, "5.0")):
         assert task.answers[task.answer_number(Example("0", (), score=score))] == answer
@@ -101,9 +101,8 @@ def test_answers_that_a_tokenizer_cannot_tell_apart() -> None:
 
 
 def test_answers_leave_place_for_a_source() -> None:
-    answers = [np.arange(4, dtype=np.int32), np.arange(9, dtype=np.int32)]
-    assert source_limit(16, answers, stacks=2) == 16
-    assert source_limit(16, answers, stacks=1) == 8
+    assert source_limit(16, 9, stacks=2) == 16
+    assert source_limit(16, 9, stacks=1) == 8
     for limit, stacks in ((15, 1), (8, 2)):
         with pytest.raises(ConfigError, match=f"an answer has 9 tokens, .* of the {limit} tokens of a row"):
-            source_limit(limit, answers, stacks)
+            source_limit(limit, 9, stacks)

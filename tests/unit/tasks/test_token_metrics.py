@@ -14,7 +14,7 @@ import pytest
 
 from gpt1_ds.tasks.comparison import estimate
 from gpt1_ds.tasks.metrics import measure
-from gpt1_ds.tasks.token_metrics import entities, loose, objects, ratio, ratios
+from gpt1_ds.tasks.token_metrics import entities, loose, objects, of_sums, parts
 
 PIECES = ("The", "the", "a", "an", "cat", "Cat's", "dog,", "(dog)", "--", "1,000", "in", "New York", "“so”", "  ")
 
@@ -48,8 +48,8 @@ def test_200_answers_score_as_the_official_script_says() -> None:
         answers, said = [text(4) for _ in range(draw.randint(0, 3))], text(3)
         gold, found = objects([tuple(answers)]), objects([said])
         exact, f1 = squad_script(answers, said)
-        assert ratios("exact_match", gold, found).tolist() == [[exact, 1.0]]
-        assert ratios("f1", gold, found)[0] == pytest.approx([f1, 1.0])
+        assert parts("exact_match", gold, found).tolist() == [[exact, 1.0]]
+        assert parts("f1", gold, found)[0] == pytest.approx([f1, 1.0])
         seen.add((exact, 0 < f1 < 1))
     assert {(0.0, True), (0.0, False), (1.0, False)} <= seen
 
@@ -112,7 +112,8 @@ def test_an_interval_leaves_out_blocks_of_sentences(metric: str) -> None:
     one = estimate(metric, gold, [found])
     assert one is not None
     blocks = np.array_split(np.arange(len(rows)), 50)
-    wanted = [ratio(ratios(metric, np.delete(gold, block), np.delete(found, block))) for block in blocks]
+    left = [parts(metric, np.delete(gold, block), np.delete(found, block)) for block in blocks]
+    wanted = [of_sums(metric, one.sum(axis=0)) for one in left]
     (left,) = one.without_block.values()
     assert left == pytest.approx(np.array(wanted, dtype=float))
     assert one.by_seed == (measure(metric, gold, found),)

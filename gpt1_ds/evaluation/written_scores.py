@@ -1,0 +1,136 @@
+"""Scores of a task whose answers are any text: a copy of the model on each rank writes the texts of some examples.
+
+Whatever layout the engine has, every rank gathers the whole model in fp32 and writes its part of the examples, so that
+all ranks work, a pipeline's, too, and the texts are those of one process.
+
+Shapes: N examples, B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.checkpoint.whole import of_engine
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.data.tokenizers.base import Tokenizer
+from gpt1_ds.engine.base import Engine
+from gpt1_ds.evaluation.decoding import PROMPTS, write
+from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.task_scores import TaskScorer
+from gpt1_ds.model.build import DenseModel
+from gpt1_ds.objectives.base import HostBatch
+from gpt1_ds.objectives.source_target import SourceToTarget, Texts
+from gpt1_ds.tasks.batches import Batch, evaluation_batches
+from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.metrics import score_examples
+from gpt1_ds.tasks.target_rows import TargetRows
+from gpt1_ds.tasks.text import text_limits
+from gpt1_ds.tasks.token_metrics import objects
+from gpt1_ds.tasks.written_text import signature
+from gpt1_ds.tracking.record import TaskRecord
+
+
+class WrittenScorer(TaskScorer):
+    """The loss is that of the targets, as in training; texts are written by task.decoding."""
+
+    def _prepare(self, limit: int) -> tuple[int, int]:
+        stacks = self.config.model.stacks
+        self.objective = SourceToTarget(stacks, self.tokenizer.pad_id, limit, self.multiple)
+        limits = text_limits(self.task, self.settings, self.tokenizer, limit, stacks)
+        self.sampling = sampling_of(self.settings, self.config.model, limits[1])
+        return limits
+
+    def measure(
+        self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True
+    ) -> tuple[TaskRecord, NDArray[Any]]:
+        rows = self._rows(split)
+        examples = rows.examples if whole else capped(rows.examples, self.settings.decoded_examples)
+        number_of = {example.id: number for number, example in enumerate(rows.examples)}
+        found = self._written(engine, rows, [number_of[example.id] for example in examples])
+        scores = score_examples(self.task, examples, found)
+        record = self._record_of(split, scores, self._loss(engine, rows), step, tokens)
+        if "bleu" in self.task.metrics:
+            record = replace(record, signature=signature(len(one.targets) for one in examples if one.targets))
+        return record, found
+
+    def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
+        rows = self._rows(split)
+        return self._written(engine, rows, range(len(rows))), self._loss(engine, rows)
+
+    def flops_per_token(self) -> int:
+        rows = self._rows("train")
+        average = (round(float(part.mean())) for part in (rows.lengths, rows.target_lengths))
+        source, target = (max(1, one) for one in average)
+        lengths = (source, target) if self.objective.stacks == 2 else (source + target,)
+        return flops_per_token(self.config.model, self.vocab_size, target / sum(lengths), lengths=lengths)
+
+    def fed(self, batch: Batch) -> int:
+        return int(batch.lengths.sum()) + batch.counted
+
+    def _rows(self, split: str) -> TargetRows:
+        rows = self.splits[split]
+        assert isinstance(rows, TargetRows), "such a task has no others"
+        return rows
+
+    def _loss(self, engine: Engine, rows: TargetRows) -> float:
+        """Nats per token of the targets; 0 where none is known."""
+        total, count = 0.0, 0
+        for batch in evaluation_batches(rows, self.config.train.global_batch, True, self.multiple):
+            total += engine.evaluate(self.micro_batches(batch)) * batch.counted
+            count += batch.counted
+        return total / max(1, count)
+
+    def _written(self, engine: Engine, rows: TargetRows, numbers: Sequence[int]) -> NDArray[Any]:
+        """[N], the texts of these examples in this order, alike on all ranks."""
+        engine.progress("evaluation")
+        model = of_engine(engine, self.config)
+        order = sorted(range(len(numbers)), key=lambda place: -int(rows.lengths[numbers[place], 0]))
+        here, texts = order[self.groups.rank :: self.groups.world], list[str]()
+        for start in range(0, len(here), PROMPTS):
+            engine.progress("evaluation")
+            sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
+            texts += written(model, self.tokenizer, sources, self.sampling)
+        found = [""] * len(numbers)
+        for places, theirs in self.groups.gather((here, texts)):
+            for place, text in zip(places, theirs, strict=True):
+                found[place] = text
+        return objects(found)
+
+    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+        assert batch.target_lengths is not None, "rows of such a task have them"
+        assert one.target_lengths is not None, "as the whole batch has"
+        assert one.target_tokens is not None, "as the whole batch has"
+        positions = self.objective.positions(batch.lengths[:, 0], batch.target_lengths)
+        tokens_BS, target_BT = one.tokens[:, 0].astype(np.int64), one.target_tokens
+        texts = Texts(tokens_BS, one.lengths[:, 0], target_BT, one.target_lengths)
+        weight_B = (one.examples >= 0) * (parts / np.float32(max(1, batch.counted)))
+        made: HostBatch = self.objective.batch(texts, positions, weight_B)
+        return made
+
+
+def sampling_of(settings: TaskConfig, model: ModelConfig, longest: int) -> Sampling:
+    """How texts of at most `longest` tokens, the end symbol included, are written."""
+    decoding = settings.decoding
+    most = min(longest, model.context - 1) if model.stacks == 2 else longest
+    return Sampling(
+        tokens=most,
+        temperature=0.0,
+        min_tokens=min(decoding.min_tokens, most),
+        beams=decoding.beams,
+        length_penalty=decoding.length_penalty,
+        length_alpha=decoding.length_alpha,
+        early_end=decoding.early_end,
+    )
+
+
+def written(
+    model: DenseModel, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], sampling: Sampling, name: str = "model"
+) -> list[str]:
+    """The texts that a model writes of `sources`, token ids."""
+    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name)]
