@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from gpt1_ds.common.errors import ArgumentError
+from gpt1_ds.config import ModelConfig, TaskConfig
+from gpt1_ds.tasks.text import most_written
 
 TOKENS = 100
 LengthPenalty = Literal["plain", "gnmt"]
@@ -91,3 +93,18 @@ class Sampling:
         """Returns the score by which a text of `length` tokens with the log-likelihood `total` compares."""
         base = float(length) if self.length_penalty == "plain" else (5 + length) / 6
         return total / math.pow(base, self.length_alpha)
+
+
+def sampling_of(settings: TaskConfig, model: ModelConfig, longest: int) -> Sampling:
+    """How texts of at most `longest` tokens, the end symbol included, are written."""
+    decoding = settings.decoding
+    most = most_written(model, longest)
+    return Sampling(
+        tokens=most,
+        temperature=0.0,
+        min_tokens=min(decoding.min_tokens, most),
+        beams=decoding.beams,
+        length_penalty=decoding.length_penalty,
+        length_alpha=decoding.length_alpha,
+        early_end=decoding.early_end,
+    )

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint.whole import of_engine
-from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.evaluation.decoding import PROMPTS, write
-from gpt1_ds.evaluation.sampling import Sampling
+from gpt1_ds.evaluation.sampling import Sampling, sampling_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import HostBatch
@@ -112,21 +111,6 @@ class WrittenScorer(TaskScorer):
         weight_B = (one.examples >= 0) * (parts / np.float32(max(1, batch.counted)))
         made: HostBatch = self.objective.batch(texts, positions, weight_B)
         return made
-
-
-def sampling_of(settings: TaskConfig, model: ModelConfig, longest: int) -> Sampling:
-    """How texts of at most `longest` tokens, the end symbol included, are written."""
-    decoding = settings.decoding
-    most = min(longest, model.context - 1) if model.stacks == 2 else longest
-    return Sampling(
-        tokens=most,
-        temperature=0.0,
-        min_tokens=min(decoding.min_tokens, most),
-        beams=decoding.beams,
-        length_penalty=decoding.length_penalty,
-        length_alpha=decoding.length_alpha,
-        early_end=decoding.early_end,
-    )
 
 
 def written(

@@ -85,11 +85,7 @@ class FineTuned:
                 f"{folder}: has a head of kind {head.kind}: {family.stem}ForSequenceClassification knows only "
                 f"{family.classifier}; `gpt1-ds predict` runs it"
             )
-        try:
-            task = from_values(facts["task"])
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
-        return cls(family, head, task, config.task.max_length or config.model.context)
+        return cls(family, head, task_of(folder, facts), config.task.max_length or config.model.context)
 
     @property
     def architecture(self) -> str:
@@ -122,6 +118,14 @@ class FineTuned:
         numbers = {label: number for number, label in enumerate(labels)}
         kind = {} if self.head.reads_tokens else {"problem_type": "single_label_classification"}
         return {**pad, "id2label": names, "label2id": numbers, **kind}
+
+
+def task_of(folder: Path, facts: dict[str, Any]) -> Task:
+    """What a checkpoint was fine-tuned on. Raises CheckpointError."""
+    try:
+        return from_values(facts["task"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
 
 
 def to_their_head(

@@ -10,6 +10,7 @@ weights come back bit for bit.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +24,12 @@ from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
 from gpt1_ds.checkpoint.verify import check_size, verify_files
 from gpt1_ds.checkpoint.whole import head_of
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder, sync_folder, write_atomic, write_json
-from gpt1_ds.config import ModelConfig, load_carried
+from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.data.tokenizers import hf_folder, tokenizer_json
-from gpt1_ds.data.tokenizers.base import METADATA, copy_tokenizer, read_metadata
+from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer, copy_tokenizer, read_metadata
 from gpt1_ds.data.tokenizers.imports import import_hf
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
@@ -37,7 +39,7 @@ from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present
 from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
-from gpt1_ds.interop.hf_config import CONFIG, generation_config, padding_id, their_config
+from gpt1_ds.interop.hf_config import CONFIG, Written, generation_config, padding_id, their_config
 from gpt1_ds.interop.hf_task import (
     FineTuned,
     lay_out_inputs,
@@ -49,6 +51,8 @@ from gpt1_ds.interop.hf_task import (
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from gpt1_ds.interop.imported import Imported, free_place
 from gpt1_ds.model.names import ParameterInfo
+from gpt1_ds.tasks.encoding import length_limit
+from gpt1_ds.tasks.text import most_written, text_limits
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # as OpenAIGPTTokenizer calls the files of the 2018 release
@@ -94,7 +98,9 @@ def export(checkpoint: Path, out: Path) -> Path:
         name = _language_model(source, family, head)
         settings = their_config(family, model, tokenizer, name)
         if model.mask == "causal":
-            files["generation_config.json"] = generation_config(tokenizer, model)
+            files["generation_config.json"] = generation_config(
+                tokenizer, model, _written(source, facts, config, tokenizer)
+            )
         card = model_card(family, name, model, tokenizer, facts, TOKENIZER)
     if vector is not None:
         files |= sentence_folder.sentence_files(vector, model)
@@ -114,6 +120,21 @@ def export(checkpoint: Path, out: Path) -> Path:
         write_atomic(folder / "README.md", card)
         sync_folder(folder / TOKENIZER)
     return source
+
+
+def _written(source: Path, facts: dict[str, Any], config: Config, tokenizer: Tokenizer) -> Written | None:
+    """How a checkpoint that was fine-tuned to write texts does it."""
+    task = hf_task.task_of(source, facts) if "task" in facts else None
+    if config.task is None or task is None or not task.writes_text:
+        return None
+    decoding, model = config.task.decoding, config.model
+    _, longest = text_limits(task, config.task, tokenizer, length_limit(config.task, model.context), model.stacks)
+    if decoding.length_penalty != "plain":
+        log.say(
+            f"{source}: transformers has no task.decoding.length_penalty={decoding.length_penalty}; "
+            "its beams compare by log-likelihood / length there"
+        )
+    return decoding, most_written(model, longest)
 
 
 def _language_model(source: Path, family: Family, head: HeadSpec | None) -> str:

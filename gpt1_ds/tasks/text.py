@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config import TaskConfig
+from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.tasks.base import Example, Task
@@ -78,6 +78,11 @@ def text_limits(task: Task, settings: TaskConfig, tokenizer: Tokenizer, limit: i
             "model.context) for a source; use a smaller one"
         )
     return left, longest
+
+
+def most_written(model: ModelConfig, longest: int) -> int:
+    """Tokens of a text at most where a target has `longest`: a decoder's first place is that of its start."""
+    return min(longest, model.context - 1) if model.stacks == 2 else longest
 
 
 def source_limit(limit: int, longest: int, stacks: int) -> int:

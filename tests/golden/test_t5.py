@@ -24,6 +24,7 @@ from gpt1_ds.interop.families.registry import family_of_model
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
+from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 
 VOCABULARY, PAD = 1000, 0
 NO_DROPOUT = [f"model.{kind}_dropout=0" for kind in ("residual", "embedding", "attention", "ffn")]
@@ -128,6 +129,22 @@ def test_logits_loss_gradients_and_steps_are_theirs(preset: str) -> None:
             _compare_gradients(both)
         for optimizer in optimizers:
             optimizer.step()
+
+
+def test_a_batch_of_texts_to_write_is_the_one_that_was_compared() -> None:
+    """What fine-tuning on texts makes of sources and targets, with what their classes are given above."""
+    batch = rows()
+    length_B = (batch.our_labels()[1] > 0).sum(0).numpy()
+    texts = Texts(batch.source_BS.numpy(), batch.source_B.numpy(), batch.target_BT.numpy(), length_B)
+    objective = SourceToTarget(2, PAD, limit=512, multiple=1)
+    made = objective.batch(texts, objective.positions(texts.source_B, length_B), np.full(3, 1 / length_B.sum()))
+    source, target, _ = batch.ours()
+    is_source, is_target = (np.arange(n)[:, None] < lengths for n, lengths in ((150, texts.source_B), (21, length_B)))
+    assert (made.inputs[0] == source.numpy())[is_source].all()
+    assert (made.inputs[1] == target.numpy())[is_target].all()
+    labels, weights = (part.numpy() for part in batch.our_labels())
+    assert (made.labels[0] == labels)[is_target].all()
+    np.testing.assert_allclose(made.labels[1], weights, rtol=1e-6)
 
 
 def _compare_gradients(both: Pair) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import transformers
 
 from gpt1_ds.commands import guide
 from gpt1_ds.config import ModelConfig
@@ -81,7 +82,10 @@ def test_tags(folder: Path, program: Program) -> None:
 
 
 def test_translation(folder: Path, program: Program) -> None:
-    done = program(*command(f"finetune {WRITES} task.name=table task.kind=generation"), "run.name=asked")
+    """The export's own settings write what the checkpoint writes."""
+    beams = "task.decoding={beams: 3, length_alpha: 0.5, early_end: true}"
+    words = [beams, "task.target_length=12", "task.prefix=translate: ", "run.name=asked"]
+    done = program(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *words)
     assert done.returncode == 0, done.stderr
     run = folder / "runs" / "asked"
     assert json.loads((run / "predictions" / "table-dev.json").read_text()).keys() == {"0", "1"}
@@ -99,6 +103,13 @@ def test_translation(folder: Path, program: Program) -> None:
     assert scored.returncode == 0, scored.stderr
     (again, *controls) = json.loads((run / "eval.json").read_text())
     assert again == dev
+    assert program("checkpoint", "export", str(run), "--to", "hf", "--out", "theirs").returncode == 0
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder / "theirs")
+    spelled = transformers.AutoTokenizer.from_pretrained(folder / "theirs")
+    found = [model.generate(**spelled(f"translate: {one}", return_tensors="pt")) for one in ("a dog plays", "two dogs")]
+    assert [" ".join(spelled.decode(ids[0], skip_special_tokens=True).split()) for ids in found] == (
+        answered.stdout.splitlines()
+    )
     assert [one["task"] for one in controls] == ["control/source copied/table", "control/lead of the source/table"]
 
 
