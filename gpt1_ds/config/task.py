@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+MIXTURE = "mixture"  # the task that is made of several, all in text
 TABLE = "table"  # the task whose files, columns and labels this section describes
 SENTENCES: Final = "sentences"  # the kind of task that makes a vector of each text
 TOKEN_KINDS = ("span", "tagging")  # of which every token is scored
@@ -38,6 +39,23 @@ class DecodingConfig:
     length_alpha: float = 1.0  # of beams: 0 compares log-likelihoods as they are, more prefers longer texts
     early_end: bool = False  # of beams: end as soon as there are as many whole texts as beams
     min_tokens: int = 0  # before the end of a text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartConfig:
+    """One task of a mixture."""
+
+    name: str = ""  # a task of the registry, or `table`
+    path: str = ""  # as task.path
+    weight: float = 1.0  # by which its rate, which follows from its size, is multiplied
+    title: str = ""  # its name in scores and ids; empty: the name
+    prefix: str = ""  # as task.prefix
+    kind: TaskKind = "auto"  # as task.kind
+    columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # as task.columns
+
+    @property
+    def shown(self) -> str:
+        return self.title or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +93,9 @@ class TaskConfig:
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
     too_long: Literal["cut", "raise"] = "cut"  # what becomes of a longer text; spans and tags never cut one
     prefix: str = ""  # generation: what stands before every source, like "summarize: "
+    mixture: list[PartConfig] = field(default_factory=list)  # of name=mixture: tasks that are learned together, in text
+    mixture_limit: int | None = None  # examples of a task that its rate counts at most (K of T5); null: all
+    mixture_temperature: float = 1.0  # rates are size^(1 / this): 1 by size, more towards equal ones
     target_length: int | None = None  # generation: tokens of a text to write; null: max_length, of one stack half
     decoding: DecodingConfig = field(default_factory=DecodingConfig)  # generation: how a text is written
     decoded_examples: int | None = 256  # generation: of dev so many are written at each epoch; null: all
@@ -95,7 +116,8 @@ class TaskConfig:
     def problems(self) -> Iterator[str]:
         if not self.name:
             yield f"task.name is empty; name a task of the registry, or {TABLE} for your own files"
-        if not self.path:
+        yield from self._mixture_problems()
+        if not self.path and self.name != MIXTURE:
             yield "task.path is empty; name the folder that holds the task's files"
         if self.name == TABLE:
             yield from self._table_problems()
@@ -130,6 +152,29 @@ class TaskConfig:
             names = getattr(self, key)
             if len(set(names)) < len(names):
                 yield f"task.{key}={names} names something twice; keep one of each"
+
+    def _mixture_problems(self) -> Iterator[str]:
+        if (self.name == MIXTURE) != bool(self.mixture):
+            yield f"task.mixture belongs to task.name={MIXTURE}, and to no other; name its tasks, or leave it out"
+        titles = [part.shown for part in self.mixture]
+        for title in dict.fromkeys(title for title in titles if titles.count(title) > 1):
+            yield f"task.mixture: {title} is there {titles.count(title)} times; keep one of it, or give each a title"
+        for part in self.mixture:
+            if not part.name or not part.path:
+                yield f"task.mixture: {part.shown or part.path or 'a task'} needs a name and a path"
+            if not 0 < part.weight < math.inf:
+                yield f"task.mixture: weight={part.weight} of {part.shown} must be above 0; leave a task out instead"
+        if self.mixture and self.path:
+            yield f"task.path={self.path}: each task of task.mixture has its own; leave it out"
+        if self.mixture_limit is not None and self.mixture_limit < 1:
+            yield f"task.mixture_limit={self.mixture_limit} must be at least 1; leave it out for no limit"
+        if not 1 <= self.mixture_temperature < math.inf:
+            yield f"task.mixture_temperature={self.mixture_temperature} must be 1 or more; 1 draws by size"
+
+    def part(self, of: PartConfig) -> TaskConfig:
+        """The section of one task of the mixture alone: it shares all that it does not say itself."""
+        alone = replace(self, name=of.name, path=of.path, kind=of.kind, columns=of.columns, prefix=of.prefix)
+        return replace(alone, mixture=[], metric="auto")
 
     def _generation_problems(self) -> Iterator[str]:
         for key in ("target_length", "decoded_examples"):

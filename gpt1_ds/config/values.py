@@ -17,7 +17,7 @@ import yaml
 
 from gpt1_ds.common.text import parse_count
 from gpt1_ds.config.sections import AUTO, DataSource
-from gpt1_ds.config.task import ProbeConfig
+from gpt1_ds.config.task import PartConfig, ProbeConfig
 
 NULLS = ("null", "none", "~", "")
 NUMBERS: dict[tuple[str, ...], dict[str, int]] = {("train", "micro_batch"): {"auto": AUTO}}  # that have names
@@ -114,8 +114,9 @@ def _typed(kind: Any, value: Any) -> Any:
     if kind == list[DataSource]:
         listed = value if isinstance(value, list) else [value]
         return [{"path": item} if isinstance(item, str) else item for item in listed]
-    if kind == list[ProbeConfig]:
-        listed, hints = value if isinstance(value, list) else [value], _hints(ProbeConfig)
+    if kind in (list[ProbeConfig], list[PartConfig]):
+        (section,) = typing.get_args(kind)
+        listed, hints = value if isinstance(value, list) else [value], _hints(section)
         return [
             {key: _typed(hints.get(key), one) for key, one in item.items()}
             if isinstance(item, dict)

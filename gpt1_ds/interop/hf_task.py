@@ -214,7 +214,9 @@ COLUMNS = {
 NONE = "none"  # the head is left out
 SPAN, TAGGING = TOKEN_KINDS
 # of tags the folder itself has the names, in its own order
-NAMED = tuple(name for name, spec in SPECS.items() if name != TABLE and spec.task is not Tagging)
+NAMED = tuple(
+    name for name, spec in SPECS.items() if name != TABLE and spec.task is not Tagging and not spec.task.writes_text
+)
 TASKS = (*COLUMNS, SPAN, TAGGING, NONE, *NAMED)  # what --task may say
 TOKEN_CLASSES: Mapping[TokenKind, str] = {"span": "ForQuestionAnswering", "tags": "ForTokenClassification"}
 UNNAMED = "LABEL_"  # with which transformers begins the names of classes that have none

@@ -131,6 +131,11 @@ class Task(ABC):
         """Returns what a line to predict calls its texts (lines.py)."""
         return "text", "text2"
 
+    @property
+    def group_metrics(self) -> tuple[str, ...]:
+        """Returns what is also reported for each group of examples."""
+        return self.metrics[:1]
+
     # What the head gives
 
     @property

@@ -8,7 +8,7 @@ on ranks or micro-batches: each takes rows of the whole batch, whose length is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -20,6 +20,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks.base import NO_LABEL
 from gpt1_ds.tasks.encoding import Encoded
+from gpt1_ds.tasks.mixture import Draw
 from gpt1_ds.tasks.target_rows import TargetRows
 from gpt1_ds.tasks.token_rows import TokenRows
 
@@ -108,12 +109,16 @@ def batches_per_epoch(examples: int, size: int) -> int:
 class TrainBatches:
     """Batches 0, 1, 2, ... of training, epoch after epoch, any of them at once.
 
-    Raises DataError when there are fewer examples than one batch takes.
+    Of a mixture `parts` say what an epoch has of each task. Raises DataError when there are fewer examples than one
+    batch takes.
     """
 
-    def __init__(self, encoded: Encoded, size: int, seed: int, multiple: int = MULTIPLE) -> None:
-        self.per_epoch = batches_per_epoch(len(encoded), size)
+    def __init__(
+        self, encoded: Encoded, size: int, seed: int, multiple: int = MULTIPLE, parts: Sequence[Draw] = ()
+    ) -> None:
+        self.per_epoch = batches_per_epoch(sum(one.taken for one in parts) or len(encoded), size)
         self._encoded, self._size, self._seed, self._multiple = encoded, size, seed, multiple
+        self._mixed = parts
         self._longest = encoded.lengths.max(axis=1)
         self.order = lru_cache(maxsize=2)(self._draw)
 
@@ -132,7 +137,12 @@ class TrainBatches:
     def _draw(self, epoch: int) -> Int64s:
         """int64 [per_epoch, size]: numbers of the examples of every batch of an epoch."""
         parts = (self._seed, self._encoded.data_hash, epoch)
-        used = permute(np.arange(self.per_epoch * self._size), len(self._encoded), key_of("examples", *parts))
+        key = key_of("examples", *parts)
+        if self._mixed:
+            mixed = np.concatenate([one.numbers(epoch, *parts[:2]) for one in self._mixed])
+            used = mixed[permute(np.arange(self.per_epoch * self._size), len(mixed), key)]
+        else:
+            used = permute(np.arange(self.per_epoch * self._size), len(self._encoded), key)
         pool = np.arange(len(used)) // (POOL * self._size)
         by_length = np.lexsort((self._longest[used], pool))  # stable: equal lengths stay in the order drawn
         batches = used[by_length].reshape(self.per_epoch, self._size)

@@ -116,7 +116,7 @@ def _score(
     parts = [("", known, task.metrics)]
     names = sorted(set(groups_N) - {""})
     if len(names) > 1:
-        parts += [(f"_{name}", known & (groups == name), task.metrics[:1]) for name in names]
+        parts += [(f"_{name}", known & (groups == name), task.group_metrics) for name in names]
     values: dict[str, float | None] = {}
     notes: list[str] = []
     for ending, rows, metrics in parts:

@@ -12,13 +12,14 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.config.task import TABLE
 from gpt1_ds.tasks import formats
-from gpt1_ds.tasks.base import Example, Examples, Task
+from gpt1_ds.tasks.base import NO_LABEL, Example, Examples, Task
 from gpt1_ds.tasks.dev import HALF, capped, halved, hold_out
 from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.kinds import Classification, Regression, Sentences, Span, Tagging
 from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
 from gpt1_ds.tasks.rows import FEW, naming
+from gpt1_ds.tasks.text import in_text
 from gpt1_ds.tasks.token_examples import row_reader
 from gpt1_ds.tasks.token_metrics import loose
 
@@ -99,6 +100,8 @@ def read_task(config: TaskConfig) -> TaskData:
     """
     if config.makes_vectors:
         return _read_sentences(config)
+    if config.mixture:
+        return _read_mixture(config)
     spec = find_spec(config)
     splits, notes = _read_splits(config, spec)
     if "dev" not in splits:
@@ -147,6 +150,31 @@ def _read_sentences(config: TaskConfig) -> TaskData:
     splits = _thinned(config, splits, notes)
     _check_ids(config, splits)
     return TaskData(task, splits, tuple(notes))
+
+
+def _read_mixture(config: TaskConfig) -> TaskData:
+    """The examples of several tasks as sources and targets, each task a group."""
+    splits: dict[str, list[Example]] = {}
+    notes: list[str] = []
+    for part in config.mixture:
+        told = config.part(part)
+        data = read_task(told)
+        if data.task.reads_tokens or data.task.loss is not None:
+            raise ConfigError(f"task.mixture: {part.shown} is of kind {data.task.kind}, which is not learned in text")
+        task = in_text(data.task.told(told))
+        for split, rows in data.splits.items():
+            splits.setdefault(split, []).extend(_as_text(task, part.shown, example) for example in rows)
+        notes += data.notes
+    whole = {split: tuple(rows) for split, rows in splits.items()}
+    return TaskData(task_of_spec(find_spec(config), config, ()), whole, tuple(notes))
+
+
+def _as_text(task: Task, title: str, example: Example) -> Example:
+    targets, number = example.targets, NO_LABEL
+    if not task.writes_text:
+        number = task.answer_number(example)
+        targets = (task.answers[number],) if number != NO_LABEL else ()
+    return Example(id=f"{title}/{example.id}", texts=(task.source(example),), targets=targets, group=title)
 
 
 def read_scored(path: str) -> dict[str, Examples]:

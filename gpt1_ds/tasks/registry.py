@@ -12,7 +12,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import TaskConfig
-from gpt1_ds.config.task import TABLE
+from gpt1_ds.config.task import MIXTURE, TABLE
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.kinds import (
     KINDS,
@@ -368,6 +368,14 @@ SPECS = {
             metrics=("rouge1", "rouge2", "rougeLsum"),
             text=(("article",), ("source",)),
             label=("highlights", "target"),
+        ),
+        Spec(
+            name=MIXTURE,
+            **_TEXT,
+            metrics=("exact_match", "f1", "bleu", "rouge1", "rouge2", "rougeLsum"),
+            text=(("source",),),
+            label=("target",),
+            id=(),
         ),
         Spec(
             name=TABLE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import Encoded, fitted, length_limit
+from gpt1_ds.tasks.mixture import epoch_examples
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.text import text_limits
@@ -114,8 +115,10 @@ class Start:
         if task is not None and task.form == "frozen":
             return 0  # a linear model is fitted at once
         if task is not None:
-            rows = self.encoded if self.task.task.reads_tokens else self.task.splits
-            return finetuning_steps(train, batches_per_epoch(len(rows["train"]), train.global_batch))
+            groups: Sequence[str] = [example.group for example in self.task.splits["train"]]
+            if self.task.task.reads_tokens:
+                groups = self.encoded["train"].groups
+            return finetuning_steps(train, batches_per_epoch(epoch_examples(task, groups), train.global_batch))
         if self.data is None:
             return None
         return schedule.total_steps(train, self.config.data, self.config.row, self.data.training.tokens_per_epoch)

@@ -22,6 +22,7 @@ from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import batches_per_epoch
 from gpt1_ds.tasks.encoding import fitted, length_limit
+from gpt1_ds.tasks.mixture import epoch_examples
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import SPECS, find_spec
 from gpt1_ds.tasks.text import text_limits
@@ -188,7 +189,8 @@ def check_task(config: Config) -> TaskData:
             f"task.label_smoothing={smoothing} smooths classes, the head of this task gives {what}; use 0"
         )
     if config.task.form != "frozen" and not data.task.reads_tokens:  # whose rows are more than its examples
-        batches_per_epoch(len(data.splits["train"]), config.train.global_batch)
+        groups = [example.group for example in data.splits["train"]]
+        batches_per_epoch(epoch_examples(config.task, groups), config.train.global_batch)
     return data
 
 

@@ -35,6 +35,11 @@ class Generation(Task):
     def line_fields(self) -> tuple[str, str]:
         return ("question", "context") if self.layout == "pair" else ("source", "")
 
+    @property
+    def group_metrics(self) -> tuple[str, ...]:
+        """Returns all of them: of a mixture a group is a task."""
+        return self.metrics
+
     def text_fields(self) -> tuple[str, ...]:
         return self.line_fields if self.layout == "pair" else ()
 
