@@ -1,0 +1,255 @@
+"""Fine-tunes a published encoder on spans or tags, with this program and with transformers' own loop, seed by seed.
+
+    python tools/tokens_beside.py --model HF_FOLDER --data xquad=data/xquad --data wnut17=data/wnut17
+        --work WORK --out OUT [--seeds 1 2 3] [--epochs 3] [--examples N] [--rate 5e-5]
+
+Both read the same examples, at the same rate, batch, epochs and dropout, and keep the epoch that is best on dev. A run
+that is there in WORK is left, so that the same command continues. OUT/results.csv has every run; OUT/table.md the means
+over seeds and ours less theirs, with the 95 % interval that joins seeds and examples. Takes hours on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gpt1_ds.config import TaskConfig, load
+from gpt1_ds.scaling.tables import write_table
+from gpt1_ds.tasks.base import Example, Task
+from gpt1_ds.tasks.comparison import estimate
+from gpt1_ds.tasks.metrics import measure, read_submission
+from gpt1_ds.tasks.reading import TaskData, read_task
+from gpt1_ds.tasks.token_metrics import objects
+
+PRESETS = {"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos"}
+BATCH = 32
+LONGEST = {"squad": 384, "conll2003": 128, "pos": 128}  # tokens of a row
+ANSWER, BEST = 30, 20  # tokens of an answer; begins and ends that are combined, as in transformers' example of SQuAD
+OURS, THEIRS = "gpt1-ds", "transformers"
+
+
+def read(preset: str, path: str, examples: int | None) -> tuple[TaskConfig, TaskData]:
+    words = [f"task.path={path}", *([f"task.train_examples={examples}"] if examples else [])]
+    task = load([f"finetune/{preset}"], words).task
+    assert task is not None
+    return task, read_task(task)
+
+
+def ours(preset: str, run: Path, seed: int, options: argparse.Namespace, path: str) -> list[Any]:
+    """The answers to dev of a run of this program."""
+    words = [
+        *(f"checkpoint.init_from={options.work / 'imported'}", f"task.path={path}", f"run.dir={run.parent}"),
+        *(f"run.name={run.name}", f"run.seed={seed}", f"train.epochs={options.epochs}", f"optimizer.lr={options.rate}"),
+        *(f"train.global_batch={BATCH}", f"task.max_length={LONGEST[preset]}", "checkpoint.keep=1"),
+        *(f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")),
+        *([f"task.train_examples={options.examples}"] if options.examples else []),
+    ]
+    program = [sys.executable, "-m", "gpt1_ds", "finetune", "-c", f"finetune/{preset}", *words]
+    subprocess.run(program, check=True, cwd=Path(__file__).parents[1])
+    found = read_submission(next((run / "predictions").iterdir()))
+    values: list[Any] = [*found.values()]
+    return values if preset == "squad" else [one.split(" ") for one in values]
+
+
+def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) -> list[Any]:
+    """The answers to dev after the best epoch of transformers' Trainer."""
+    import transformers
+
+    spelled = transformers.AutoTokenizer.from_pretrained(options.model)
+    rows = Spans(spelled, LONGEST[preset]) if preset == "squad" else Tags(spelled, LONGEST[preset], data.task.labels)
+    kind = "QuestionAnswering" if preset == "squad" else "TokenClassification"
+    transformers.set_seed(seed)
+    labels = {} if preset == "squad" else {"num_labels": len(data.task.labels)}
+    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(options.model, **labels)
+    dev = data.splits["dev"]
+    collate = transformers.DataCollatorForTokenClassification(spelled) if labels else None
+    best: list[Any] = [-1.0, None]
+
+    class Scored(transformers.TrainerCallback):
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            found = rows.answers(dev, lambda inputs: trainer.predict(inputs).predictions)
+            value = score(data.task, dev, found)
+            print(f"{preset} seed {seed}: {value:.4f}", flush=True)
+            if value > best[0]:
+                best[:] = [value, found]
+            model.train()
+
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            output_dir=str(options.work / "trainer"), learning_rate=options.rate, num_train_epochs=options.epochs,
+            per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH, lr_scheduler_type="linear",
+            warmup_steps=0.1, weight_decay=0.01, seed=seed, save_strategy="no", report_to=[], use_cpu=True,
+            disable_tqdm=True, dataloader_drop_last=True, remove_unused_columns=False,
+        ),
+        train_dataset=rows.inputs(data.splits["train"]),
+        data_collator=collate or transformers.DataCollatorWithPadding(spelled),
+        callbacks=[Scored()],
+    )  # fmt: skip
+    trainer.train()
+    answers: list[Any] = best[1]
+    return answers
+
+
+Predicted = Callable[[list[dict[str, Any]]], Any]
+
+
+class Tags:
+    """Sentences as BERT's authors tag them: the first piece of a word counts."""
+
+    def __init__(self, spelled: Any, longest: int, labels: Sequence[str]) -> None:
+        self.spelled, self.longest, self.labels = spelled, longest, labels
+
+    def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        return [self._row(example)[0] for example in examples]
+
+    def _row(self, example: Example) -> tuple[dict[str, Any], list[int]]:
+        """(what the model reads, the place of each word that is in it)"""
+        row = self.spelled([*example.texts], is_split_into_words=True, truncation=True, max_length=self.longest)
+        words = row.word_ids()
+        places = [words.index(word) for word in range(len(example.texts)) if word in words]
+        labels = [-100] * len(words)
+        for tag, place in zip(example.tags, places, strict=False):
+            labels[place] = self.labels.index(tag)
+        return {"input_ids": row["input_ids"], "attention_mask": row["attention_mask"], "labels": labels}, places
+
+    def answers(self, examples: Sequence[Example], predicted: Predicted) -> list[Any]:
+        logits_NTO = predicted(self.inputs(examples))
+        missing = "O" if "O" in self.labels else self.labels[0]
+        found = []
+        for example, logits_TO in zip(examples, logits_NTO, strict=True):
+            places = self._row(example)[1]
+            tags = [self.labels[int(logits_TO[place].argmax())] for place in places]
+            found.append([*tags, *[missing] * (len(example.texts) - len(tags))])
+        return found
+
+
+class Spans:
+    """Questions as transformers' example of SQuAD reads them."""
+
+    def __init__(self, spelled: Any, longest: int) -> None:
+        self.spelled, self.longest = spelled, longest
+
+    def _rows(self, example: Example) -> Any:
+        return self.spelled(
+            *example.texts, truncation="only_second", max_length=self.longest, stride=128,
+            return_overflowing_tokens=True, return_offsets_mapping=True,
+        )  # fmt: skip
+
+    def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        found = []
+        for example in examples:
+            rows = self._rows(example)
+            for number, offsets in enumerate(rows["offset_mapping"]):
+                sides, first, last = rows.sequence_ids(number), 0, 0
+                if example.answers:
+                    text, start = example.answers[0]
+                    inside = [
+                        at for at, (a, b) in enumerate(offsets)
+                        if sides[at] == 1 and a < start + len(text) and b > start
+                    ]  # fmt: skip
+                    whole = inside and offsets[inside[0]][0] <= start and offsets[inside[-1]][1] >= start + len(text)
+                    first, last = (inside[0], inside[-1]) if whole else (0, 0)
+                row = {
+                    key: rows[key][number] for key in ("input_ids", "attention_mask", "token_type_ids") if key in rows
+                }
+                found.append({**row, "start_positions": first, "end_positions": last})
+        return found
+
+    def answers(self, examples: Sequence[Example], predicted: Predicted) -> list[Any]:
+        start_NT, end_NT = predicted(self.inputs(examples))[:2]
+        found, at = [], 0
+        for example in examples:
+            rows, best, text = self._rows(example), -np.inf, ""
+            for number, offsets in enumerate(rows["offset_mapping"]):
+                sides = rows.sequence_ids(number)
+                for first in np.argsort(-start_NT[at])[:BEST].tolist():
+                    for last in np.argsort(-end_NT[at])[:BEST].tolist():
+                        legal = last < len(sides) and first < len(sides) and sides[first] == sides[last] == 1
+                        if legal and first <= last < first + ANSWER and start_NT[at][first] + end_NT[at][last] > best:
+                            best = start_NT[at][first] + end_NT[at][last]
+                            text = example.texts[1][offsets[first][0] : offsets[last][1]]
+                at += 1
+            found.append(text)
+        return found
+
+
+def as_found(task: Task, answers: Sequence[Any]) -> Any:
+    return objects([one if task.layout == "pair" else tuple(one) for one in answers])
+
+
+def score(task: Task, examples: Sequence[Example], answers: Sequence[Any]) -> float:
+    return float(measure(task.metrics[0], task.gold(examples), as_found(task, answers)) or 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a folder of transformers")
+    parser.add_argument("--data", action="append", required=True, metavar="NAME=PATH", help=f"of {', '.join(PRESETS)}")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--examples", type=int, help="of train (default: all)")
+    parser.add_argument("--rate", type=float, default=5e-5)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    if not (options.work / "imported").exists():
+        words = ["checkpoint", "import", "--from", "hf", "--source", options.model, "--out", options.work / "imported"]
+        subprocess.run([sys.executable, "-m", "gpt1_ds", *map(str, words)], check=True, cwd=Path(__file__).parents[1])
+    found: dict[tuple[str, str, int], list[Any]] = {}
+    tasks: dict[str, TaskData] = {}
+    for seed in options.seeds:
+        for name, _, path in (one.partition("=") for one in options.data):
+            preset = PRESETS[name]
+            _, data = read(preset, path, options.examples)
+            tasks[name] = data
+            for side in (OURS, THEIRS):
+                file = options.work / f"{name}-{side}-{seed}.json"
+                if not file.exists():
+                    run = options.work / "runs" / f"{name}-{seed}"
+                    answers = (
+                        ours(preset, run, seed, options, path) if side == OURS else theirs(data, preset, seed, options)
+                    )
+                    file.write_text(json.dumps(answers))
+                found[name, side, seed] = json.loads(file.read_text())
+            write(options.out, tasks, found)
+
+
+def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int], list[Any]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"task": name, "loop": side, "seed": seed, "metric": tasks[name].task.metrics[0],
+         "value": score(tasks[name].task, tasks[name].splits["dev"], answers)}
+        for (name, side, seed), answers in found.items()
+    ]  # fmt: skip
+    write_table(out / "results.csv", ["task", "loop", "seed", "metric", "value"], rows)
+    lines = [
+        "| task | metric | seeds | gpt1-ds | transformers | difference | 95 % interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, data in tasks.items():
+        seeds = [seed for other, side, seed in found if (other, side) == (name, THEIRS)]
+        metric, gold = data.task.metrics[0], data.task.gold(data.splits["dev"])
+        sides = [[as_found(data.task, found[name, side, seed]) for seed in seeds] for side in (OURS, THEIRS)]
+        one = estimate(metric, gold, *sides)
+        assert one is not None, "these scores are always defined"
+        means = [100 * float(np.mean([measure(metric, gold, a) or 0 for a in answers])) for answers in sides]
+        low, high = (100 * end for end in one.interval())
+        shown = f"{means[0]:.1f} | {means[1]:.1f} | {100 * one.mean:+.1f} | {low:+.1f} to {high:+.1f}"
+        lines.append(f"| {name} | {metric} | {len(seeds)} | {shown} |")
+    (out / "table.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines), flush=True)
+
+
+if __name__ == "__main__":
+    main()
