@@ -28,7 +28,8 @@ SECONDS = pytest.StashKey[float]()  # of a test so far, with its fixtures
 main = sys.modules["__main__"]
 main.__spec__ = None
 main.__dict__.pop("__file__", None)
-launch._PRELOADED.append("pytest")  # which each rank that runs a function of a test would import
+# what each rank would import: to run a function of a test, and, for more than a second, to score a task
+launch._PRELOADED += ["pytest", "scipy.stats", "sklearn.metrics"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,8 +15,14 @@ unset PYTHONDONTWRITEBYTECODE # every process of every test would compile the pa
 .venv/bin/mypy
 cores=$(OMP_NUM_THREADS="" nproc) # one worker more than cores: some tests wait while others compute
 set -- -n $((cores < 8 ? cores + 1 : 8)) tests --ignore=tests/tables
-[ -n "${CI:-}" ] || set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
+if [ -n "${CI:-}" ]; then
+  trap wait EXIT
+  nice bash tools/fakecuda.sh --make 2>/dev/null & # downloads while tests run; below it is tried again, and says why not
+else
+  set -- "$@" -m "not slow" --ignore=tests/slurm --ignore=tests/faults
+fi
 .venv/bin/python -m pytest "$@"
+wait
 if [ -n "${CI:-}" ] || bash tools/fakecuda.sh --made; then
   # with CI=true a machine that cannot make the environment fails; it says why. Kernels take minutes for each GPU
   bash tools/fakecuda.sh tests/fakecuda -n $((cores < 8 ? cores : 8)) --dist loadgroup -k "not sm_80 and not sm_100"

@@ -39,20 +39,15 @@ def words_for(layout: str, precision: str, data: Path, folder: Path) -> list[str
     ]
 
 
-def interrupt(words: list[str], ranks: int, how: str, draw: random.Random) -> None:
+def ask_to_stop(words: list[str], ranks: int, how: str) -> None:
+    """A life that is asked to end between two saves: it saves and ends."""
     run = runs.Background(words, ranks)
-    run.wait_for_step(STOPPED if how != "kill" else draw.randint(1, STOPPED))
+    run.wait_for_step(STOPPED)
     if how == "stop-file":
         run.run_dir.stop.touch()
-    elif how == "sigterm":
-        run.signal(signal.SIGTERM)
     else:
-        time.sleep(draw.random() * 0.3)
-        run.signal(signal.SIGKILL, [draw.randrange(ranks)])
+        run.signal(signal.SIGTERM)
     run.join()
-    if how == "kill":
-        assert isinstance(run.error, LaunchError) or runs.last_step(run.run_dir) == STEPS
-        return
     assert run.error is None
     assert run.result == {"stop-file": 0, "sigterm": 75}[how]
     stopped = runs.events(run.run_dir, "stopped")[-1]
@@ -61,28 +56,51 @@ def interrupt(words: list[str], ranks: int, how: str, draw: random.Random) -> No
     assert STOPPED <= stopped["step"] < STEPS
 
 
-@pytest.mark.parametrize(
-    ("precision", "how"), [("fp32", "stop-file"), ("bf16", "sigterm"), ("fp32", "kill"), ("bf16", "kill")]
-)
+def kill(words: list[str], ranks: int, draw: random.Random) -> None:
+    """A life that one of its ranks' death ends, some steps after its beginning."""
+    run = runs.Background(words, ranks)
+    run.wait_for_step(runs.last_step(run.run_dir) + draw.randint(1, 5))
+    time.sleep(draw.random() * 0.1)
+    run.signal(signal.SIGKILL, [draw.randrange(ranks)])
+    run.join()
+    assert isinstance(run.error, LaunchError) or runs.last_step(run.run_dir) == STEPS
+
+
+def assert_undisturbed(run_dir: RunDir, wanted: tuple[dict[int, float], dict[str, str]]) -> None:
+    assert (runs.losses(run_dir), runs.weights(run_dir)) == wanted
+    assert not list(run_dir.checkpoints.glob(".*")), "nothing is left behind"
+
+
+@pytest.mark.parametrize(("precision", "how"), [("fp32", "stop-file"), ("bf16", "sigterm")])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_continues_bit_for_bit(
     layout: str, precision: str, how: str, undisturbed, tiny_data: Path, tmp_path: Path
 ) -> None:  # type: ignore[no-untyped-def]
+    """Asked to stop, continued and killed, continued again: what either leaves behind shows in the end."""
     ranks = LAYOUTS[layout][0]
     words = words_for(layout, precision, tiny_data, tmp_path)
-    interrupt(words, ranks, how, random.Random(f"{layout} {precision}"))
     run_dir = runs.folder(words)
+    ask_to_stop(words, ranks, how)
+    asked = runs.events(run_dir, "stopped")[-1]["step"]
+    kill(words, ranks, random.Random(f"{layout} {precision}"))
+    assert runs.events(run_dir, "started")[-1]["step"] == asked, "the stop lost nothing"
     before = runs.last_step(run_dir)
     landed = [event["step"] for event in runs.events(run_dir, "saved")]
     assert runs.pretrain(words, ranks) == 0
-    if how == "kill" and before < STEPS:
+    if before < STEPS:
         resumed = runs.events(run_dir, "started")[-1]["step"]
-        assert resumed >= max(landed, default=0), "what was saved is not lost"
+        assert resumed >= max(landed), "what was saved is not lost"
         assert before - resumed <= 2 * 5, "an interval, and the save under way in the background"
-    wanted_losses, wanted_weights = undisturbed(layout, precision)
-    assert runs.losses(run_dir) == wanted_losses
-    assert runs.weights(run_dir) == wanted_weights
-    assert not list(run_dir.checkpoints.glob(".*")), "nothing is left behind"
+    assert_undisturbed(run_dir, undisturbed(layout, precision))
+
+
+def test_killed_before_anything_was_saved(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    words = words_for("dp2-zero1", "fp32", tiny_data, tmp_path)
+    kill([*words, "checkpoint.every=0"], 2, random.Random(0))
+    assert not runs.events(runs.folder(words), "saved")
+    assert runs.pretrain(words, 2) == 0
+    assert runs.events(runs.folder(words), "started")[-1]["step"] == 0
+    assert_undisturbed(runs.folder(words), undisturbed("dp2-zero1", "fp32"))
 
 
 def test_a_restart_for_every_step(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

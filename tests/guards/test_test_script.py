@@ -26,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "tools" / "setup.sh").write_text("")
     for name in ("ruff", "mypy", "python"):
         program = tmp_path / ".venv" / "bin" / name
-        program.write_text('#!/bin/sh\n[ "$2" != venv ]\n')  # no virtual environment can be made
+        program.write_text('#!/bin/sh\necho "$2" >>asked\n[ "$2" != venv ]\n')  # no virtual environment can be made
         program.chmod(0o755)
     return tmp_path
 
@@ -38,6 +38,9 @@ def test_an_environment_that_cannot_be_made(checkout: Path, ci: str, code: int) 
     assert done.returncode == code, done.stderr
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(CANNOT if ci else "tests/fakecuda was not run: "), done.stderr
+    assert done.stderr.count(CANNOT) == bool(ci)
+    asked = (checkout / "asked").read_text().split()
+    assert asked.count("venv") == (2 if ci else 0), "while the tests run, and once more to say why not"
 
 
 def test_a_person_is_told_why(checkout: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,18 @@ ENGINES = {
 }
 
 
+@cache
+def run(engine: str, how: str) -> list[dict[str, Any]]:
+    """What `three_steps` gives on each rank."""
+    ranks, words = ENGINES[engine]
+    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=4"]
+    return launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, how), ranks)
+
+
 @pytest.mark.parametrize("how", ["nan", "rejected"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_update_is_skipped_everywhere(engine: str, how: str) -> None:
-    ranks, words = ENGINES[engine]
-    overrides = [*MODEL, *words, "train.global_batch=8", "train.micro_batch=4"]
-    poisoned = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, how), ranks)
-    clean = launch.run("tests.helpers.engines:on_engine", (overrides, VOCABULARY, three_steps, "clean"), ranks)
-    for with_poison, without in zip(poisoned, clean, strict=True):
+    for with_poison, without in zip(run(engine, how), run(engine, "clean"), strict=True):
         assert with_poison["applied"] == [True, False, True]
         assert with_poison["norms"][1] == float("inf")
         if how == "rejected":

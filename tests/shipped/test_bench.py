@@ -17,7 +17,7 @@ from gpt1_ds.launcher import launch
 from tools.bench.rows import Options, Row
 
 PROGRAM = Path(__file__).parents[2] / "tools" / "bench.py"
-ON_CPU = {2: "tax", 5: "head", 7: "update", 13: "training", 17: "books"}
+ON_CPU = {2: "tax", 5: "head", 7: "update", 13: "training", 17: "books", 20: "generation"}
 # what these do is the same on a CPU
 ON_GPU = {3: "micro_step", 6: "attention"}
 

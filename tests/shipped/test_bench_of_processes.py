@@ -26,7 +26,6 @@ ROWS = {
     16: "startup",
     18: "growth",
     19: "library_kinds",
-    20: "generation",
 }
 
 

@@ -12,8 +12,10 @@ import pytest
 from gpt1_ds.common.rundir import read_jsonl
 from tests.helpers.tasks import DEV, ROWS
 from tools import runs
+from tools.cluster import Result
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Gpt1 = Callable[..., Result]
 SWEEP = ["--sweep", "optimizer.lr=1e-3,1e30", "--sweep", "run.seed=1,2"]
 
 
@@ -23,12 +25,14 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_every_combination_once_and_a_failure_ends_no_other(program: Program, tiny_data: Path, tmp_path: Path) -> None:
+def test_every_combination_once_and_a_failure_ends_no_other(
+    program: Program, gpt1: Gpt1, tiny_data: Path, tmp_path: Path
+) -> None:
     words = ["pretrain", *runs.TINY, f"data.path={tiny_data}", "train.steps=4", "run.name=lr", *SWEEP]
-    told = program(*words, "--dry-run")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines()[1].split() == ["1e-3", "1", "to", "do", "runs/lr-sweep/lr-1e-3_seed-1"]
-    assert told.stdout.splitlines()[-1] == "runs/lr-sweep: 4 cells, 0 done, 4 to do"
+    told = gpt1(*words, "--dry-run")
+    assert told.code == 0, told.err
+    assert told.out.splitlines()[1].split() == ["1e-3", "1", "to", "do", "runs/lr-sweep/lr-1e-3_seed-1"]
+    assert told.out.splitlines()[-1] == "runs/lr-sweep: 4 cells, 0 done, 4 to do"
     assert not (tmp_path / "runs").exists()
     ran = program(*words, "--jobs", "2")
     assert ran.returncode == 1, ran.stderr
@@ -43,25 +47,25 @@ def test_every_combination_once_and_a_failure_ends_no_other(program: Program, ti
     assert all(row["held-out loss"] in ran.stdout for row in found)
     assert "loss is not finite" in ran.stderr
     before = {row["run"]: (tmp_path / row["run"] / "DONE").stat().st_mtime_ns for row in found[:2]}
-    again = program(*words)
-    assert again.returncode == 1, again.stderr
-    assert "4 cells, 2 done, 2 to do" in again.stderr
+    again = gpt1(*words)
+    assert again.code == 1, again.err
+    assert "4 cells, 2 done, 2 to do" in again.err
     assert {run: (tmp_path / run / "DONE").stat().st_mtime_ns for run in before} == before, "what is done stays"
-    other = program(*words, "model.layers=1")
-    assert other.returncode == 2
-    assert "runs/lr-sweep/lr-1e-3_seed-1 ran with model.layers=2" in other.stderr
+    other = gpt1(*words, "model.layers=1")
+    assert other.code == 2
+    assert "runs/lr-sweep/lr-1e-3_seed-1 ran with model.layers=2" in other.err
 
 
 @pytest.mark.slow
-def test_fine_tuning_shows_its_scores(program: Program, tiny_data: Path, tmp_path: Path) -> None:
+def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "train.csv").write_text(ROWS)
     (tmp_path / "task" / "dev.csv").write_text(DEV)
     tokenizer = tiny_data.parent / "tokenizer"
     words = ["task.path=task", f"task.tokenizer={tokenizer}", "model.layers=1", "model.width=32", "model.heads=2"]
     words += ["model.context=32", "train.global_batch=8", "train.micro_batch=8", "train.steps=2"]
-    ran = program("finetune", "-c", "finetune/table", *words, "--sweep", "task.head_dropout=0,0.5")
-    assert ran.returncode == 0, ran.stderr
+    ran = gpt1("finetune", "-c", "finetune/table", *words, "--sweep", "task.head_dropout=0,0.5")
+    assert ran.code == 0, ran.err
     found = rows(tmp_path / "runs" / "table-sweep")
     assert [row["outcome"] for row in found] == ["done", "done"]
     assert all(0 <= float(row["accuracy"]) <= 1 for row in found)

@@ -11,8 +11,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from gpt1_ds.plan.machine import PRESETS
+from tools.cluster import Result
 
 Program = Callable[..., CompletedProcess[str]]
+Gpt1 = Callable[..., Result]
 GPT1 = ("plan", "-c", "pretrain/gpt1_117m")
 PLAN_KEYS = {"format", "world", "vocabulary", "tokens", "limit", "machine", "layout", "memory", "cost"}
 SEARCH_KEYS = {"best", "ranked", "losers", "legal", "too_large", "refused", "slurm"}
@@ -31,10 +33,10 @@ def test_a_plan_says_what_was_asked_for(program: Program) -> None:
         assert words in done.stdout, words
 
 
-def test_a_plan_as_json(program: Program) -> None:
-    done = program(*GPT1, "--world", "8", "--json", "--machine", "a100", "train.tokens=10B")
-    assert done.returncode == 0, done.stderr
-    plan = json.loads(done.stdout)
+def test_a_plan_as_json(gpt1: Gpt1) -> None:
+    done = gpt1(*GPT1, "--world", "8", "--json", "--machine", "a100", "train.tokens=10B")
+    assert done.code == 0, done.err
+    plan = json.loads(done.out)
     assert set(plan) == PLAN_KEYS
     assert plan["machine"] == {"name": "a100", "source": PRESETS["a100"].source, "device": "cuda", "measured": False}
     assert plan["layout"]["data"] == 8
@@ -57,25 +59,25 @@ def test_a_search_as_json_runs_without_torch(program: Program, tmp_path: Path) -
     assert found["slurm"] == ["slurm.nodes=128", "slurm.gpus_per_node=8"]
 
 
-def test_a_search_explains_itself_and_writes_the_layout(program: Program, tmp_path: Path) -> None:
-    done = program(*GPT1, "--world", "8", "--search", "--out", "best.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "1. tensor 1 x pipeline 1 x data 8" in done.stdout
-    assert "tensor 2: " in done.stdout
-    assert "more per step of reductions between tensor-parallel ranks" in done.stdout
-    assert "ask SLURM for it: slurm.nodes=1 slurm.gpus_per_node=8" in done.stdout
-    (words,) = [line for line in done.stdout.splitlines() if line.startswith("use it: ")]
-    again = program(*GPT1, "-c", "best.yaml", "--world", "8", "--json")
-    by_words = program(*GPT1, *words.removeprefix("use it: ").split(), "--world", "8", "--json")
-    assert json.loads(again.stdout)["layout"] == json.loads(by_words.stdout)["layout"]
+def test_a_search_explains_itself_and_writes_the_layout(gpt1: Gpt1, tmp_path: Path) -> None:
+    done = gpt1(*GPT1, "--world", "8", "--search", "--out", "best.yaml")
+    assert done.code == 0, done.err
+    assert "1. tensor 1 x pipeline 1 x data 8" in done.out
+    assert "tensor 2: " in done.out
+    assert "more per step of reductions between tensor-parallel ranks" in done.out
+    assert "ask SLURM for it: slurm.nodes=1 slurm.gpus_per_node=8" in done.out
+    (words,) = [line for line in done.out.splitlines() if line.startswith("use it: ")]
+    again = gpt1(*GPT1, "-c", "best.yaml", "--world", "8", "--json")
+    by_words = gpt1(*GPT1, *words.removeprefix("use it: ").split(), "--world", "8", "--json")
+    assert json.loads(again.out)["layout"] == json.loads(by_words.out)["layout"]
 
 
-def test_what_does_not_fit_is_said(program: Program) -> None:
-    done = program(*GPT1, "--world", "8", "--memory", "1")
-    assert "does NOT fit in 1 GiB" in done.stdout
-    done = program(*GPT1, "--world", "1", "--search", "--memory", "0.3")
-    assert done.returncode == 1
-    assert "nothing fits; least:" in done.stdout
+def test_what_does_not_fit_is_said(gpt1: Gpt1) -> None:
+    done = gpt1(*GPT1, "--world", "8", "--memory", "1")
+    assert "does NOT fit in 1 GiB" in done.out
+    done = gpt1(*GPT1, "--world", "1", "--search", "--memory", "0.3")
+    assert done.code == 1
+    assert "nothing fits; least:" in done.out
 
 
 @pytest.mark.parametrize(
@@ -92,15 +94,16 @@ def test_what_does_not_fit_is_said(program: Program) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line(program: Program, words: list[str], say: str) -> None:
-    done = program("plan", *words)
-    lines = [line for line in done.stderr.splitlines() if "not there yet" not in line]
-    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+def test_mistakes_are_one_line(gpt1: Gpt1, words: list[str], say: str) -> None:
+    done = gpt1("plan", *words)
+    lines = [line for line in done.lines if "not there yet" not in line]
+    assert (done.code, len(lines)) == (2, 1), done.err
     assert say in lines[0]
 
 
-def test_a_plan_is_for_the_machine_that_it_runs_on(program: Program) -> None:
+def test_a_plan_is_for_the_machine_that_it_runs_on(gpt1: Gpt1, monkeypatch: pytest.MonkeyPatch) -> None:
     """And says which in its first line. GPUs are planned for where a key asks for them or this machine is too small."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cores = len(os.sched_getaffinity(0))
     for words, machine in (
         ((), f"machine: cpu, assumed of {cores} core"),
@@ -109,6 +112,6 @@ def test_a_plan_is_for_the_machine_that_it_runs_on(program: Program) -> None:
         (("train.device=cuda",), "machine: h100, "),
         (("train.device=cpu", "--world", str(2 * cores), f"train.global_batch={16 * cores}"), "machine: cpu, "),
     ):
-        done = program("plan", *words, CUDA_VISIBLE_DEVICES="")
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(machine), (words, done.stdout)
+        done = gpt1("plan", *words)
+        assert done.code == 0, done.err
+        assert done.out.startswith(machine), (words, done.out)

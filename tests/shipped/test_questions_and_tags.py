@@ -14,6 +14,7 @@ import transformers
 from gpt1_ds.commands import guide
 from gpt1_ds.config import ModelConfig
 from tests.helpers.foreign import make_checkpoint
+from tools.cluster import Result
 
 ENCODER = ModelConfig(
     **{"layers": 2, "width": 32, "heads": 2, "context": 48, "mask": "bidirectional", "embedding_norm": True},
@@ -25,6 +26,7 @@ WRITER = ModelConfig(
     **{"attention_scale": "one", "activation": "gated_gelu", "ffn": 48, "ffn_dropout": 0.1, "tied": False},
 )
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Gpt1 = Callable[..., Result]
 START = "checkpoint.init_from=runs/bert_books_cpu"
 WRITES = "checkpoint.init_from=runs/t5_books_cpu"
 
@@ -48,7 +50,7 @@ def command(beginning: str) -> list[str]:
     return line.split()  # type: ignore[no-any-return]
 
 
-def test_questions(folder: Path, program: Program) -> None:
+def test_questions(folder: Path, program: Program, gpt1: Gpt1) -> None:
     done = program(*command(f"finetune {START} task.name=table task.kind=span"), "run.name=asked")
     assert done.returncode == 0, done.stderr
     run = folder / "runs" / "asked"
@@ -58,27 +60,27 @@ def test_questions(folder: Path, program: Program) -> None:
     assert {"f1", "exact_match", "null_threshold"} == dev["metrics"].keys()
     context = "Jane  Austen\nwrote it."
     (folder / "lines.jsonl").write_text(json.dumps({"question": "Who wrote it?", "context": context}) + "\n")
-    answered = program("predict", "--checkpoint", str(run), "--input", "lines.jsonl")
-    assert answered.returncode == 0, answered.stderr
-    answer = json.loads(answered.stdout)
+    answered = gpt1("predict", "--checkpoint", str(run), "--input", "lines.jsonl")
+    assert answered.code == 0, answered.err
+    answer = json.loads(answered.out)
     assert answer["text"] == context[answer["start"] : answer["stop"]]
-    shown = program("predict", "--checkpoint", str(run), "Who wrote it?", context)
-    assert shown.stdout == " ".join(answer["text"].split()) + "\n"
-    scored = program("evaluate", "--checkpoint", str(run))
-    assert scored.returncode == 0, scored.stderr
+    shown = gpt1("predict", "--checkpoint", str(run), "Who wrote it?", context)
+    assert shown.out == " ".join(answer["text"].split()) + "\n"
+    scored = gpt1("evaluate", "--checkpoint", str(run), "--nproc", "1")
+    assert scored.code == 0, scored.err
     tasks = [entry["task"] for entry in json.loads((run / "eval.json").read_text())]
     assert {f"control/{name}/table" for name in ("whole paragraph", "first sentence", "word overlap")} < set(tasks)
 
 
-def test_tags(folder: Path, program: Program) -> None:
-    done = program(*command(f"finetune {START} task.name=table task.kind=tagging"), "run.name=asked")
-    assert done.returncode == 0, done.stderr
+def test_tags(folder: Path, gpt1: Gpt1) -> None:
+    done = gpt1(*command(f"finetune {START} task.name=table task.kind=tagging"), "run.name=asked", "--nproc", "1")
+    assert done.code == 0, done.err
     run = folder / "runs" / "asked"
     lines = (run / "predictions" / "table-dev.tsv").read_text().splitlines()
     assert [len(line.split("\t")[1].split()) for line in lines[1:]] == [6, 3]
     (folder / "lines.txt").write_text("Jane Austen lived .\nShe wrote\n")
-    answered = program("predict", "--checkpoint", str(run), "--input", "lines.txt")
-    assert [len(line.split()) for line in answered.stdout.splitlines()] == [4, 2]
+    answered = gpt1("predict", "--checkpoint", str(run), "--input", "lines.txt")
+    assert [len(line.split()) for line in answered.out.splitlines()] == [4, 2]
 
 
 def test_translation(folder: Path, program: Program) -> None:
@@ -126,8 +128,8 @@ def test_translation(folder: Path, program: Program) -> None:
         (["task.kind=generation", "task.path=data/words", "task.form=head"], "task.form=head writes no text"),
     ],
 )
-def test_what_is_refused(words: list[str], message: str, folder: Path, program: Program) -> None:
-    done = program("finetune", START, "task.name=table", *words, "--dry-run")
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_refused(words: list[str], message: str, folder: Path, gpt1: Gpt1) -> None:
+    done = gpt1("finetune", START, "task.name=table", *words, "--dry-run")
+    assert done.code == 2
+    assert message in done.err
+    assert "Traceback" not in done.err

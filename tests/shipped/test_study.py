@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +15,23 @@ from tests.helpers.foreign import SMALL, make_checkpoint
 from tests.helpers.tasks import DEV, ROWS
 from tests.helpers.theirs import BERT
 from tools import runs
+from tools.cluster import Result
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+Gpt1 = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def small(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps."""
+    words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
+    assert runs.pretrain(words, 1) == 0
+    return runs.folder(words).path
 
 
 @pytest.fixture
-def folder(tiny_data: Path, tmp_path: Path) -> Path:
+def folder(small: Path, tmp_path: Path) -> Path:
     """A checkpoint of two steps, a task of forty rows, and a study of both."""
-    words = [f"data.path={tiny_data}", f"run.dir={tmp_path}/runs", "run.name=small", "train.steps=2"]
-    assert runs.pretrain(words, 1) == 0
+    shutil.copytree(small, tmp_path / "runs" / "small")
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "train.csv").write_text(ROWS)
     (tmp_path / "task" / "dev.csv").write_text(DEV)
@@ -42,11 +51,14 @@ def folder(tiny_data: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_from_a_checkpoint_to_a_table(folder: Path, program: Program) -> None:
-    told = program("finetune", "study", "table.yaml", "--dry-run")
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines()[0] == "to do  mine, full, seed 1"
-    assert told.stdout.splitlines()[-1] == "runs/table: 5 cells, 0 done, 5 to do"
+def test_from_a_checkpoint_to_a_table(
+    folder: Path, gpt1: Gpt1, program: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """By a process of its own, as a person starts it; the other tests ask the program in this one."""
+    told = gpt1("finetune", "study", "table.yaml", "--dry-run")
+    assert told.code == 0, told.err
+    assert told.out.splitlines()[0] == "to do  mine, full, seed 1"
+    assert told.out.splitlines()[-1] == "runs/table: 5 cells, 0 done, 5 to do"
     ran = program("finetune", "study", "table.yaml", timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert "runs/table: all cells are done" in ran.stderr
@@ -59,11 +71,11 @@ def test_from_a_checkpoint_to_a_table(folder: Path, program: Program) -> None:
     assert {row["split"] for row in rows} == {"dev"}
     assert (folder / "runs" / "table" / "table.md").read_text().count("| mine | ") == 4
     assert (folder / "runs" / "table" / "figures" / "layer_transfer.svg").exists()
-    assert "5 done, 0 to do" in program("finetune", "study", "table.yaml", "--dry-run").stdout
+    assert "5 done, 0 to do" in gpt1("finetune", "study", "table.yaml", "--dry-run").out
 
 
 @pytest.mark.slow
-def test_values_are_chosen_and_rows_compared(folder: Path, program: Program) -> None:
+def test_values_are_chosen_and_rows_compared(folder: Path, gpt1: Gpt1) -> None:
     """Half of dev chooses among two rates of every cell; the other half is shown and compared, paired."""
     (folder / "task" / "dev.csv").write_text(ROWS)
     (folder / "pairs.yaml").write_text(
@@ -81,8 +93,8 @@ def test_values_are_chosen_and_rows_compared(folder: Path, program: Program) -> 
         jobs: 2
         """
     )
-    ran = program("finetune", "study", "pairs.yaml", timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    ran = gpt1("finetune", "study", "pairs.yaml")
+    assert ran.code == 0, ran.err
     place = folder / "runs" / "pairs"
     with open(place / "results.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["metric"] == "accuracy"]
@@ -110,7 +122,7 @@ def test_values_are_chosen_and_rows_compared(folder: Path, program: Program) -> 
 
 
 @pytest.mark.slow
-def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_data: Path, program: Program) -> None:
+def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_data: Path, gpt1: Gpt1) -> None:
     """A causal and a bidirectional model, each with its own tokenizer, on a text and on a pair of texts."""
     for name, data, model in (("gpt", tiny_data, SMALL), ("bert", sentence_data, BERT)):
         make_checkpoint(folder / name, data.parent / "tokenizer", model)
@@ -131,8 +143,8 @@ def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_
         head, *lines = rows.splitlines()
         text = "\n".join([f"{head},other", *(f"{line},another text" for line in lines), ""])
         (folder / "task" / f"{split}.csv").write_text(text)
-    ran = program("finetune", "study", "families.yaml", timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    ran = gpt1("finetune", "study", "families.yaml")
+    assert ran.code == 0, ran.err
     with open(folder / "runs" / "families" / "results.csv", newline="") as file:
         rows = [
             (row["task"], row["variant"]) for row in csv.DictReader(file) if row["metric"] == "accuracy" and row["seed"]
@@ -143,7 +155,7 @@ def test_families_are_rows_of_one_table(folder: Path, tiny_data: Path, sentence_
 
 
 @pytest.mark.slow
-def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Program) -> None:
+def test_models_are_trained_first(folder: Path, tiny_data: Path, gpt1: Gpt1) -> None:
     """Every cell begins with the model of its own seed; a mistake of a task is told before anything trains."""
     text = f"""
         pretrain:
@@ -162,24 +174,24 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
         jobs: 2
         """
     (folder / "grid.yaml").write_text(text.replace("task.path: task", "task.path: away"))
-    told = program("finetune", "study", "grid.yaml")
-    assert told.returncode == 2
-    assert "grid: mine: away: no such folder" in told.stderr
+    told = gpt1("finetune", "study", "grid.yaml")
+    assert told.code == 2
+    assert "grid: mine: away: no such folder" in told.err
     (folder / "grid.yaml").write_text(text.replace("pretrained_step: 2", "pretrained_step: 3"))
-    told = program("finetune", "study", "grid.yaml")
-    assert told.returncode == 2
-    assert "variants.small early: pretrained_step=3: small does not keep that checkpoint" in told.stderr
+    told = gpt1("finetune", "study", "grid.yaml")
+    assert told.code == 2
+    assert "variants.small early: pretrained_step=3: small does not keep that checkpoint" in told.err
     assert not (folder / "runs" / "grid").exists()
     (folder / "grid.yaml").write_text(text)
-    told = program("finetune", "study", "grid.yaml", "--dry-run")
-    assert told.stdout.splitlines()[0] == "to do  small, pre-training, seed 1", told.stderr
-    ran = program("finetune", "study", "grid.yaml", "--rehearse", "2", timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    told = gpt1("finetune", "study", "grid.yaml", "--dry-run")
+    assert told.out.splitlines()[0] == "to do  small, pre-training, seed 1", told.err
+    ran = gpt1("finetune", "study", "grid.yaml", "--rehearse", "2")
+    assert ran.code == 0, ran.err
     assert "3 of 3 cells are done, from small." in (folder / "runs" / "grid-rehearsal" / "table.md").read_text()
     early = folder / "runs" / "grid-rehearsal" / "mine" / "small-early" / "seed-1" / "config.yaml"
     assert "/grid-rehearsal/pretrained/small/seed-1/checkpoints/step-00000001\n" in early.read_text()
-    ran = program("finetune", "study", "grid.yaml", timeout=300)
-    assert ran.returncode == 0, ran.stderr
+    ran = gpt1("finetune", "study", "grid.yaml")
+    assert ran.code == 0, ran.err
     grid = folder / "runs" / "grid"
     for seed in (1, 2):
         for row in ("small", "small-without"):
@@ -188,15 +200,15 @@ def test_models_are_trained_first(folder: Path, tiny_data: Path, program: Progra
         early = (grid / "mine" / "small-early" / f"seed-{seed}" / "config.yaml").read_text()
         assert f"init_from: runs/grid/pretrained/small/seed-{seed}/checkpoints/step-00000002\n" in early
     assert "6 of 6 cells are done, from small." in (grid / "table.md").read_text()
-    again = program("finetune", "study", "grid.yaml")
-    assert "6 cells, 6 done" in again.stderr
+    again = gpt1("finetune", "study", "grid.yaml")
+    assert "6 cells, 6 done" in again.err
     other = text.replace("train.steps: 2,", "train.steps: 3,").replace("jobs: 2", "jobs: 2\n        models: grid")
     (folder / "other.yaml").write_text(other)
-    told = program("finetune", "study", "other.yaml", "--dry-run")
-    assert "to do  mine, small, seed 1" in told.stdout, "it takes the models of the first one"
+    told = gpt1("finetune", "study", "other.yaml", "--dry-run")
+    assert "to do  mine, small, seed 1" in told.out, "it takes the models of the first one"
 
 
-def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
+def test_what_is_wrong_is_one_line(folder: Path, gpt1: Gpt1) -> None:
     for words, says in (
         (["nowhere"], "nowhere: no such file"),
         (["table.yaml", "--jobs", "0"], "--jobs=0: at least 1 cell runs at a time"),
@@ -205,14 +217,14 @@ def test_what_is_wrong_is_one_line(folder: Path, program: Program) -> None:
         (["table.yaml", "task.path=away"], "away: no such folder"),
         (["table.yaml", "checkpoint.init_from=away"], "away: no such folder; name a run folder"),
     ):
-        told = program("finetune", "study", *words)
-        assert told.returncode == 2
-        assert len(told.stderr.splitlines()) == 1, told.stderr
-        assert says in told.stderr
+        told = gpt1("finetune", "study", *words)
+        assert told.code == 2
+        assert len(told.lines) == 1, told.err
+        assert says in told.err
 
 
-def test_a_study_is_not_begun_before_its_data_is_there(folder: Path, program: Program) -> None:
+def test_a_study_is_not_begun_before_its_data_is_there(folder: Path, gpt1: Gpt1) -> None:
     (folder / "task" / "dev.csv").unlink()
-    assert program("finetune", "study", "table.yaml").returncode == 2
+    assert gpt1("finetune", "study", "table.yaml").code == 2
     assert not (folder / "runs" / "table").exists()
     assert json.loads((folder / "runs" / "small" / "DONE").read_text())["step"] == 2
