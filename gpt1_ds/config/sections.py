@@ -145,7 +145,7 @@ class TrainConfig:
 class OptimizerConfig:
     """Chooses the update rule."""
 
-    name: Literal["adamw", "adam2018", "muon"] = "adamw"  # adam2018: GPT-1's published code; muon: see momentum
+    name: Literal["adamw", "adam2018", "muon", "lamb"] = "adamw"  # adam2018: GPT-1's published code
     lr: float = 1e-3  # the schedule's highest learning rate
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # decay of the first and second moment
     momentum: float = 0.95  # muon: decay of the mean gradient of blocks' matrices; the rest has AdamW's two

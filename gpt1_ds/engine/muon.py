@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -18,25 +17,12 @@ from torch import Tensor
 
 from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
+from gpt1_ds.engine.parts import Part
 from gpt1_ds.model.names import ParameterInfo
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 RMS = 0.2  # of an update's elements at a rate of 1, about that of AdamW's: the two share rate and decay
 _SMALLEST = 1e-7  # norm: a matrix of zeros stays one
-
-
-@dataclass(frozen=True)
-class Part:
-    """Elements [offset, offset + count) of a rank's flattened tensor-parallel part of a weight."""
-
-    info: ParameterInfo
-    offset: int
-    count: int
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Equal for copies."""
-        return self.info.name, self.info.start, self.offset
 
 
 def orthogonal(matrix_RC: Tensor) -> Tensor:
