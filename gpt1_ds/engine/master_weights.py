@@ -17,10 +17,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
+from gpt1_ds.architecture.layer import Matrices
+from gpt1_ds.engine.adamw import MOMENTS, AdamW
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.optimizer import MOMENTS, AdamW, Muon, WholeParameters, fresh_state
-from gpt1_ds.engine.parts import Flat, Part, Placed, Sums
+from gpt1_ds.engine.muon import Muon
+from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
 from gpt1_ds.engine.transfer import keep
+from gpt1_ds.engine.whole_parameters import FACTORS, WholeParameters
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
 
@@ -30,12 +33,21 @@ SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # st
 @dataclass(frozen=True)
 class Fragment:
     """Elements [offset, offset + len(master)) of this rank's flattened part of one parameter. All tensors are 1-D fp32
-    views; `moments` is empty before the first update."""
+    views; `moments`, one number for each element, and `factors`, one for each row or column of the whole parameter, are
+    empty before the first update.
+    """
 
     info: ParameterInfo
     offset: int
     master: Tensor
     moments: dict[str, Tensor] = field(default_factory=dict)
+    factors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def saved(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it, by kind; the first part of a parameter brings the factors, which all have."""
+        first = self.info.start == self.offset == 0
+        return {"master": self.master, **self.moments, **(self.factors if first else {})}
 
 
 @dataclass(frozen=True)
@@ -62,12 +74,10 @@ def fragments(engine: Engine) -> list[Fragment]:
         if count <= 0:
             continue
         master = piece.flat.detach().view(-1).narrow(0, piece.start, count)
-        moments = {
-            key: state[piece.flat][key].view(-1).narrow(0, piece.start, count)
-            for key in MOMENTS
-            if key in state.get(piece.flat, {})
-        }
-        found.append(Fragment(info, piece.offset, master, moments))
+        kept = state.get(piece.flat, {})
+        moments = {key: kept[key].view(-1).narrow(0, piece.start, count) for key in MOMENTS if key in kept}
+        factors = {key: kept[key][info.name] for key in FACTORS if info.name in kept.get(key, {})}
+        found.append(Fragment(info, piece.offset, master, moments, factors))
     return found
 
 
@@ -109,22 +119,26 @@ def saved_fragments(engine: Engine) -> list[Fragment]:
 
 def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
     """Begin to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
-    arrival = keep([values for fragment in fragments for values in (fragment.master, *fragment.moments.values())])
+    arrival = keep([values for fragment in fragments for values in fragment.saved.values()])
 
     def copies() -> list[Fragment]:
         values = iter(arrival())
-        return [
-            replace(one, master=next(values), moments={kind: next(values) for kind in one.moments}) for one in fragments
-        ]
+        return [_copied(fragment, {kind: next(values) for kind in fragment.saved}) for fragment in fragments]
 
     return copies
+
+
+def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
+    """The same with other tensors."""
+    moments, factors = ({kind: values[kind] for kind in kinds if kind in values} for kinds in (MOMENTS, FACTORS))
+    return replace(fragment, master=values["master"], moments=moments, factors=factors)
 
 
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
     base = _base(engine.deepspeed.optimizer)
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
-        base.state[flat] = fresh_state(base, flat, updates)
+        base.state[flat] = base.fresh_state(flat, updates)
 
 
 def connect_optimizer(engine: Engine) -> None:
@@ -132,16 +146,23 @@ def connect_optimizer(engine: Engine) -> None:
     base = _base(engine.deepspeed.optimizer)
     if not isinstance(base, (Muon, WholeParameters)):
         return
-    flats, parts = dict(_flats(engine)), dict[Tensor, list[Placed]]()
-    numbers = {flat: {info.name: number for number, info in enumerate(held)} for flat, held in flats.items()}
+    flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}
+    wholes = {whole.info.name: whole for held in flats.values() for whole in held}
+    parts: dict[Tensor, list[Placed]] = {flat: [] for flat in flats}
     for piece in _pieces(engine):
         info = names.info(piece.parameter)
         part = Part(info, piece.offset, min(piece.count, math.prod(info.local_shape) - piece.offset))
         if part.count > 0:
-            placed = Placed(part, numbers[piece.flat][info.name], piece.start, _is_counted(engine, info))
-            parts.setdefault(piece.flat, []).append(placed)
-    connected = {flat: Flat(held, parts.get(flat, [])) for flat, held in flats.items()}
+            counted = _is_counted(engine, info)
+            parts[piece.flat].append(Placed(part, wholes[info.name], piece.start, counted, engine.device))
+    connected = {flat: Flat(held, parts[flat]) for flat, held in flats.items()}
     base.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
+
+
+def _whole(engine: Engine, info: ParameterInfo) -> Whole:
+    """A parameter with the matrices that it is made of; a bias is made of vectors like its weight of matrices."""
+    weight = engine.architecture.parameters.get(info.name.replace(".bias", ".weight"))
+    return Whole(info, (weight and weight.matrices) or Matrices())
 
 
 def _copies(engine: Engine) -> list[tuple[ProcessGroup, set[str]]]:

@@ -5,13 +5,14 @@ more than one element at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.model.names import ParameterInfo
 
 
@@ -28,29 +29,78 @@ class Part:
         """Equal for copies."""
         return self.info.name, self.info.start, self.offset
 
-    @property
-    def block(self) -> tuple[slice, slice, int]:
-        """Of a matrix: the (rows, columns) in which the part lies, and how many elements of them come before it."""
-        width = self.info.local_shape[1]
-        first, last = self.offset // width, -(-(self.offset + self.count) // width)
-        down, right = (self.info.start if self.info.dim == dim else 0 for dim in (0, 1))
-        return slice(down + first, down + last), slice(right, right + width), self.offset - first * width
-
 
 @dataclass(frozen=True)
-class Placed:
-    """A part that begins at element `start` of a flat tensor, of that tensor's parameter `number`. Of equal copies on
-    several ranks one is `counted` in a sum.
+class Whole:
+    """A parameter, and the matrices that it is made of: queries, keys and values are three, and their bias is made of
+    three vectors.
     """
 
-    part: Part
-    number: int
-    start: int
-    counted: bool
+    info: ParameterInfo
+    matrices: Matrices
+
+    @property
+    def elements(self) -> int:
+        """Returns how many elements each of the matrices has."""
+        return math.prod(self.info.shape) // self.matrices.count
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.info.shape) > 1
+
+    def means(self, rows_R: Tensor) -> Tensor:
+        """[M]: the mean of each matrix's rows."""
+        return rows_R.view(-1, self.matrices.count, self.matrices.rows).mean((0, 2))
+
+
+class Placed:
+    """A part that begins at element `start` of a flat tensor. Of equal copies on several ranks one is `counted` in a
+    sum. It lies in the `rows` and `columns` of the whole parameter; of a vector each element is a row.
+    """
+
+    def __init__(self, part: Part, whole: Whole, start: int, counted: bool, device: torch.device) -> None:
+        self.part, self.whole, self.start, self.counted = part, whole, start, counted
+        info, width = part.info, math.prod(part.info.local_shape[1:])
+        first, last = part.offset // width, -(-(part.offset + part.count) // width)
+        down, right = (info.start if info.dim == dim else 0 for dim in (0, 1))
+        self.rows, self.columns = slice(down + first, down + last), slice(right, right + width)
+        self._before = part.offset - first * width  # elements of the first row that lie elsewhere
+        matrices = whole.matrices
+        numbers_R = torch.arange(self.rows.start, self.rows.stop) // matrices.rows % matrices.count
+        self._matrix_R = numbers_R.to(device)  # of each row
+        self._rows_M = [(numbers_R == matrix).nonzero().view(-1).to(device) for matrix in range(matrices.count)]
 
     def of(self, flat: Tensor) -> Tensor:
         """Returns the view [count] of such a tensor."""
         return flat.view(-1).narrow(0, self.start, self.part.count)
+
+    def block(self, values: Tensor) -> Tensor:
+        """[rows, columns]: the part's values [count] at their places, and zeros."""
+        block = values.new_zeros(len(self._matrix_R), self.columns.stop - self.columns.start)
+        block.view(-1)[self._before : self._before + self.part.count] = values
+        return block
+
+    def cut(self, block: Tensor) -> Tensor:
+        """[count]: the part of [rows, columns]."""
+        return block.reshape(-1)[self._before : self._before + self.part.count]
+
+    def by_matrix(self, values_R: Tensor) -> Tensor:
+        """[M, ...]: sums of the rows [R, ...] of each matrix, in the same order on every rank."""
+        return torch.stack([values_R.index_select(0, rows).sum(0) for rows in self._rows_M])
+
+    def of_rows(self, numbers_M: Tensor) -> Tensor:
+        """[rows, ...]: to each row what is its matrix's of [M, ...]."""
+        return numbers_M[self._matrix_R]
+
+    def spread(self, numbers_M: Tensor) -> Tensor:
+        """[count], or [1] where all have the same: to each element the number of its matrix."""
+        if len(numbers_M) == 1:
+            return numbers_M
+        return self.cut(self.of_rows(numbers_M)[:, None].expand(-1, self.columns.stop - self.columns.start))
+
+    def square_sums(self, values: Tensor) -> Tensor:
+        """[M]: of the part's values [count] in each matrix."""
+        return self.by_matrix(self.block(values.square()).sum(1))
 
 
 @dataclass(frozen=True)
@@ -59,13 +109,14 @@ class Flat:
     of them that lie here.
     """
 
-    parameters: Sequence[ParameterInfo]
+    parameters: Sequence[Whole]
     parts: Sequence[Placed]
 
     @classmethod
-    def whole(cls, info: ParameterInfo) -> Flat:
+    def whole(cls, whole: Whole, device: torch.device) -> Flat:
         """A parameter that lies here in one piece."""
-        return cls([info], [Placed(Part(info, 0, math.prod(info.shape)), 0, 0, True)])
+        part = Part(whole.info, 0, math.prod(whole.info.shape))
+        return cls([whole], [Placed(part, whole, 0, True, device)])
 
 
 class Sums:
@@ -81,22 +132,24 @@ class Sums:
     ) -> None:
         self.group, self.copies = group, copies
 
-    def over_ranks(self, names: Sequence[str], numbers: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the sums of each parameter's `numbers`, 1-D fp32 tensors that have the same lengths on all ranks of
-        the stage. They call this together.
+    def over_ranks(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the sums of each parameter's `numbers`, by canonical name: 1-D fp32 tensors that have the same names
+        and lengths on all ranks of the stage. They call this together.
         """
-        if not numbers:
-            return []
-        joined = torch.cat(list(numbers))
-        if self.group.size() > 1:
+        sums, names = dict(numbers), list(numbers)
+        if names and self.group.size() > 1:
+            joined = torch.cat([sums[name] for name in names])
             dist.all_reduce(joined, group=self.group)
-        sums = list(joined.split([len(one) for one in numbers]))
+            _split(joined, names, sums)
         for group, known in self.copies:
-            same = [number for number, name in enumerate(names) if name in known]
-            if same:
-                first = torch.cat([sums[number] for number in same])
-                dist.broadcast(first, dist.get_process_group_ranks(group)[0], group=group)
-                values = first.split([len(sums[number]) for number in same])
-                for number, value in zip(same, values, strict=True):
-                    sums[number] = value
+            same = [name for name in names if name in known]
+            if same and group.size() > 1:
+                joined = torch.cat([sums[name] for name in same])
+                dist.broadcast(joined, dist.get_process_group_ranks(group)[0], group=group)
+                _split(joined, same, sums)
         return sums
+
+
+def _split(joined: Tensor, names: Sequence[str], sums: dict[str, Tensor]) -> None:
+    """Put each name's part of `joined` into `sums`, in the place of what has its length there."""
+    sums.update(zip(names, joined.split([len(sums[name]) for name in names]), strict=True))

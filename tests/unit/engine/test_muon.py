@@ -13,10 +13,10 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import OptimizerConfig
-from gpt1_ds.engine.muon import direction, orthogonal, owners
-from gpt1_ds.engine.optimizer import Muon, make_optimizer
+from gpt1_ds.engine.muon import Muon, direction, orthogonal, owners
+from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.model.names import ParameterInfo
-from tests.helpers.optimizers import WEIGHTS, Weights, connected, give_gradients
+from tests.helpers.optimizers import WEIGHTS, Weights, connected, give_gradients, split
 from tools.families import FAMILIES
 
 RATE, DECAY = 0.02, 0.1
@@ -35,15 +35,6 @@ def by_singular_values(matrix: Tensor) -> Tensor:
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
     return u @ values.diag() @ v
-
-
-def split(name: str, whole: Tensor) -> dict[str, Tensor]:
-    """The matrices of a weight, by hand: qkv are [heads, 3, head width] rows, up is [features, 2]."""
-    if name == "qkv":
-        return {part: whole.view(2, 3, 4, 8)[:, i].reshape(8, 8) for i, part in enumerate("qkv")}
-    if name == "up":
-        return {"gate": whole[0::2], "value": whole[1::2]}
-    return {"": whole}
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (5, 19), (31, 6)])
