@@ -160,7 +160,11 @@ def connect_optimizer(engine: Engine) -> None:
 
 
 def _whole(engine: Engine, info: ParameterInfo) -> Whole:
-    """A parameter with the matrices that it is made of; a bias is made of vectors like its weight of matrices."""
+    """A parameter with the matrices that it is made of: a bias is made of vectors like its weight of matrices, and
+    relative positions have a table for each stack.
+    """
+    if len(info.shape) > 2:
+        return Whole(info, Matrices(math.prod(info.shape[:-2]), info.shape[-2]))
     weight = engine.architecture.parameters.get(info.name.replace(".bias", ".weight"))
     return Whole(info, (weight and weight.matrices) or Matrices())
 

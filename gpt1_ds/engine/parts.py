@@ -48,6 +48,15 @@ class Whole:
     def is_matrix(self) -> bool:
         return len(self.info.shape) > 1
 
+    @property
+    def rows(self) -> int:
+        """Returns how many there are of all matrices together; each element of a vector is one."""
+        return math.prod(self.info.shape) // self.columns
+
+    @property
+    def columns(self) -> int:
+        return self.info.shape[-1] if self.is_matrix else 1
+
     def means(self, rows_R: Tensor) -> Tensor:
         """[M]: the mean of each matrix's rows."""
         return rows_R.view(-1, self.matrices.count, self.matrices.rows).mean((0, 2))
@@ -55,42 +64,46 @@ class Whole:
 
 class Placed:
     """A part that begins at element `start` of a flat tensor. Of equal copies on several ranks one is `counted` in a
-    sum. It lies in the `rows` and `columns` of the whole parameter; of a vector each element is a row.
+    sum. It lies in the `rows_r` (their numbers) and the slice `columns` of the whole parameter.
     """
 
     def __init__(self, part: Part, whole: Whole, start: int, counted: bool, device: torch.device) -> None:
         self.part, self.whole, self.start, self.counted = part, whole, start, counted
-        info, width = part.info, math.prod(part.info.local_shape[1:])
+        info, matrices = part.info, whole.matrices
+        rows, self.columns = torch.arange(whole.rows), slice(0, whole.columns)
+        if info.dim is not None and whole.is_matrix and info.dim == len(info.shape) - 1:
+            self.columns = slice(info.start, info.stop)
+        elif info.dim is not None:
+            shape = info.shape[:-1] if whole.is_matrix else info.shape
+            rows = rows.view(shape).narrow(info.dim, info.start, info.stop - info.start).reshape(-1)
+        width = self.columns.stop - self.columns.start
         first, last = part.offset // width, -(-(part.offset + part.count) // width)
-        down, right = (info.start if info.dim == dim else 0 for dim in (0, 1))
-        self.rows, self.columns = slice(down + first, down + last), slice(right, right + width)
         self._before = part.offset - first * width  # elements of the first row that lie elsewhere
-        matrices = whole.matrices
-        numbers_R = torch.arange(self.rows.start, self.rows.stop) // matrices.rows % matrices.count
-        self._matrix_R = numbers_R.to(device)  # of each row
-        self._rows_M = [(numbers_R == matrix).nonzero().view(-1).to(device) for matrix in range(matrices.count)]
+        matrix_r = rows[first:last] // matrices.rows % matrices.count
+        self.rows_r, self._matrix_r = rows[first:last].to(device), matrix_r.to(device)
+        self._rows_M = [(matrix_r == matrix).nonzero().view(-1).to(device) for matrix in range(matrices.count)]
 
     def of(self, flat: Tensor) -> Tensor:
         """Returns the view [count] of such a tensor."""
         return flat.view(-1).narrow(0, self.start, self.part.count)
 
     def block(self, values: Tensor) -> Tensor:
-        """[rows, columns]: the part's values [count] at their places, and zeros."""
-        block = values.new_zeros(len(self._matrix_R), self.columns.stop - self.columns.start)
+        """[r, c]: the part's values [count] at their places, and zeros."""
+        block = values.new_zeros(len(self.rows_r), self.columns.stop - self.columns.start)
         block.view(-1)[self._before : self._before + self.part.count] = values
         return block
 
     def cut(self, block: Tensor) -> Tensor:
-        """[count]: the part of [rows, columns]."""
+        """[count]: the part of [r, c]."""
         return block.reshape(-1)[self._before : self._before + self.part.count]
 
-    def by_matrix(self, values_R: Tensor) -> Tensor:
-        """[M, ...]: sums of the rows [R, ...] of each matrix, in the same order on every rank."""
-        return torch.stack([values_R.index_select(0, rows).sum(0) for rows in self._rows_M])
+    def by_matrix(self, values_r: Tensor) -> Tensor:
+        """[M, ...]: sums of the rows [r, ...] of each matrix."""
+        return torch.stack([values_r.index_select(0, rows).sum(0) for rows in self._rows_M])
 
     def of_rows(self, numbers_M: Tensor) -> Tensor:
-        """[rows, ...]: to each row what is its matrix's of [M, ...]."""
-        return numbers_M[self._matrix_R]
+        """[r, ...]: to each row what is its matrix's of [M, ...]."""
+        return numbers_M[self._matrix_r]
 
     def spread(self, numbers_M: Tensor) -> Tensor:
         """[count], or [1] where all have the same: to each element the number of its matrix."""

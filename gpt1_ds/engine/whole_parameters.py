@@ -168,7 +168,7 @@ class Adafactor(WholeParameters):
         weight_M += placed.square_sums(placed.of(flat))
         if whole.is_matrix:
             block = placed.block(self._squares(flat, placed))
-            rows_R[placed.rows] += block.sum(1)
+            rows_R[placed.rows_r] += block.sum(1)
             columns_MC.view(whole.matrices.count, -1)[:, placed.columns] += placed.by_matrix(block)
 
     def _squares(self, flat: Tensor, placed: Placed) -> Tensor:
@@ -182,9 +182,9 @@ class Adafactor(WholeParameters):
         if not whole.is_matrix:
             placed.of(state["exp_avg_sq"]).lerp_(self._squares(flat, placed), newest)
             return
-        rows, columns = whole.info.shape
         factors = sums[whole.matrices.count :].split(factor_sizes(whole))
-        for key, values, others in zip(FACTORS, factors, (columns, rows // whole.matrices.count), strict=True):
+        others_of = whole.columns, whole.rows // whole.matrices.count
+        for key, values, others in zip(FACTORS, factors, others_of, strict=True):
             state[key][whole.info.name].lerp_(values / others, newest)
 
     def _along(self, flat: Tensor, placed: Placed) -> Tensor:
@@ -193,9 +193,9 @@ class Adafactor(WholeParameters):
         if not whole.is_matrix:
             return _inverse_root(placed.of(state["exp_avg_sq"])).mul_(gradient)
         rows_R, columns_MC = (state[key][whole.info.name] for key in FACTORS)
-        rows_R1 = _inverse_root(rows_R)[placed.rows, None] * placed.of_rows(whole.means(rows_R).sqrt())[:, None]
-        columns_RC = placed.of_rows(_inverse_root(columns_MC).view(whole.matrices.count, -1)[:, placed.columns])
-        return placed.cut(columns_RC.mul_(rows_R1)).mul_(gradient)
+        rows_r = _inverse_root(rows_R)[placed.rows_r] * placed.of_rows(whole.means(rows_R).sqrt())
+        columns_rc = placed.of_rows(_inverse_root(columns_MC).view(whole.matrices.count, -1)[:, placed.columns])
+        return placed.cut(columns_rc.mul_(rows_r[:, None])).mul_(gradient)
 
     def _add_lengths(self, sums: Tensor, flat: Tensor, placed: Placed, _: dict[str, Any]) -> None:
         """Add the squares of a part's u to `sums` [M]."""
@@ -204,10 +204,7 @@ class Adafactor(WholeParameters):
 
 def factor_sizes(whole: Whole) -> tuple[int, int]:
     """Returns how many numbers the FACTORS of a parameter have: of a vector none."""
-    if not whole.is_matrix:
-        return 0, 0
-    rows, columns = whole.info.shape
-    return rows, whole.matrices.count * columns
+    return (whole.rows, whole.matrices.count * whole.columns) if whole.is_matrix else (0, 0)
 
 
 def _inverse_root(squares: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ WEIGHTS = {  # name -> shape, and how many matrices of which rows it is made of
     "table": ((30, 8), None),
     "norm": ((8,), None),
     "qkv_bias": ((2 * 3 * 4,), None),
+    "relative": ((2, 4, 6), None),  # a table for each stack
 }
-FUSED = {"qkv_bias": Matrices(3, 4)}
+FUSED = {"qkv_bias": Matrices(3, 4), "relative": Matrices(2, 4)}
 Rule = TypeVar("Rule", Muon, WholeParameters)
 
 
@@ -62,4 +63,6 @@ def split(name: str, whole: Tensor) -> dict[str, Tensor]:
         return {part: parts[:, i].reshape(8, *whole.shape[1:]) for i, part in enumerate("qkv")}
     if name == "up":
         return {"gate": whole[0::2], "value": whole[1::2]}
+    if name == "relative":
+        return dict(zip(("encoder", "decoder"), whole, strict=True))
     return {"": whole}

@@ -14,7 +14,7 @@ from transformers.optimization import Adafactor as Theirs
 from gpt1_ds.config.sections import OptimizerConfig
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.whole_parameters import WholeParameters
-from tests.helpers.optimizers import WEIGHTS, Weights, connected, give_gradients, split
+from tests.helpers.optimizers import Weights, connected, give_gradients, split
 
 Name = Literal["lamb", "adafactor"]
 NAMES: tuple[Name, ...] = ("lamb", "adafactor")
@@ -127,9 +127,8 @@ def test_matrices_keep_a_number_for_each_row_and_column() -> None:
             assert state["exp_avg_sq"].shape == weight.shape
             continue
         assert "exp_avg_sq" not in state
-        matrices = WEIGHTS[name][1]
-        columns = weight.shape[1] * (matrices.count if matrices else 1)
-        assert [len(state[key][name]) for key in ("exp_avg_sq_row", "exp_avg_sq_col")] == [len(weight), columns]
+        rows, columns = weight.numel() // weight.shape[-1], len(split(name, weight)) * weight.shape[-1]
+        assert [len(state[key][name]) for key in ("exp_avg_sq_row", "exp_avg_sq_col")] == [rows, columns]
 
 
 @pytest.mark.parametrize("name", NAMES)
