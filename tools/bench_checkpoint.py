@@ -113,7 +113,7 @@ def stall(place: Path, rounds: int) -> dict[str, list[float]]:
         tensors = {
             f"{f.info.name}.{kind}": values
             for f in master_weights.fragments(bench.engine)
-            for kind, values in {"master": f.master, **f.moments}.items()
+            for kind, values in f.saved.items()
         }
         with open(place / "plain.pt", "wb") as file:
             torch.save(tensors, file)

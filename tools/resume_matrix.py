@@ -119,10 +119,19 @@ def _not_restored(engine: Any, config: Any, checkpoint: Path) -> str:
             here = whole if info.dim is None else whole.narrow(info.dim, info.start, info.stop - info.start)
             if not torch.equal(here.reshape(-1)[fragment.offset : fragment.offset + len(values)], values):
                 return f"{kind} of {info.name}"
-        has_one = config.optimizer.name == "muon" and info.matrices is not None
-        if len(fragment.moments) != 2 - has_one:
+        for kind, values in fragment.factors.items():
+            if not torch.equal(reader.factor(kind, info, len(values)), values):
+                return f"{kind} of {info.name}"
+        if len(fragment.moments) + len(fragment.factors) != _kept(config.optimizer.name, info):
             return f"moments of {info.name}"
     return ""
+
+
+def _kept(optimizer: str, info: Any) -> int:
+    """How many moments or factors an optimizer keeps of a parameter."""
+    if optimizer == "adafactor":
+        return min(2, len(info.shape))
+    return 1 if optimizer == "muon" and info.matrices is not None else 2
 
 
 def relative(losses: list[float], wanted: list[float]) -> float:

@@ -79,7 +79,7 @@ class CheckpointManager:
         facts = {**contents.facts, "probe": {"loss": loss, "precision": self.config.train.precision}}
         contents = replace(contents, facts=facts)
         owned = master_weights.saved_fragments(self.engine)
-        size = sum(4 * len(f.master) * (1 + len(f.moments)) for f in owned)
+        size = sum(4 * len(values) for fragment in owned for values in fragment.saved.values())
         final = self.run_dir.checkpoint(contents.step)
         temporary = final.with_name(f".{final.name}.{self.groups.share(uuid.uuid4().hex[:8])}.tmp")
         needed = sum(self.groups.gather(size))

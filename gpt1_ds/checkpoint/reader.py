@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.external import TensorFacts, safetensors_header
-from gpt1_ds.checkpoint.shard import INDEX, Index, Slice, StoredParameter, assemble
+from gpt1_ds.checkpoint.shard import INDEX, Geometry, Index, Slice, StoredParameter, assemble
 from gpt1_ds.checkpoint.verify import is_inside
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.model.names import ParameterInfo
@@ -40,20 +40,34 @@ class StateReader:
             raise CheckpointError(f"{folder / INDEX}: damaged: not an index of tensors") from None
         self._headers: dict[str, dict[str, TensorFacts]] = {}
 
-    def has(self, kind: str) -> bool:
-        return all(kind in stored.slices for stored in self.index.values())
+    @property
+    def has_moments(self) -> bool:
+        """Whether there is what an optimizer keeps, beside the master weights."""
+        return all(stored.slices.keys() - {"master"} for stored in self.index.values())
 
     def read(self, kind: str, info: ParameterInfo, offset: int, count: int) -> Tensor:
         """1-D fp32 [count]: elements `offset` .. of this rank's part of a parameter."""
+        stored = self._stored(info)
+        start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
+        return self._assembled(kind, info, stored.geometry, Slice(start, stop, offset, count))
+
+    def factor(self, kind: str, info: ParameterInfo, count: int) -> Tensor:
+        """1-D fp32 [count]: one of the optimizer's FACTORS of a matrix."""
+        self._stored(info)
+        return self._assembled(kind, info, Geometry.of([count], None), Slice(0, 1, 0, count))
+
+    def _stored(self, info: ParameterInfo) -> StoredParameter:
         stored = self.index.get(info.name)
         if stored is None or tuple(stored.shape) != info.shape or stored.dim != info.dim:
             found = "does not have it" if stored is None else f"has shape {stored.shape}"
             raise CheckpointError(
                 f"{self.folder}: the model wants {info.name} {list(info.shape)}, the checkpoint {found}"
             )
-        start, stop = (info.start, info.stop) if info.dim is not None else (0, 1)
+        return stored
+
+    def _assembled(self, kind: str, info: ParameterInfo, geometry: Geometry, want: Slice) -> Tensor:
         try:
-            return assemble(stored.geometry, Slice(start, stop, offset, count), stored.slices[kind], self._elements)
+            return assemble(geometry, want, self.index[info.name].slices[kind], self._elements)
         except (LookupError, OSError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
 

@@ -27,7 +27,6 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
 from gpt1_ds.engine import master_weights, shared_disk
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.optimizer import MOMENTS
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model.names import ParameterInfo, initial_value
 
@@ -98,7 +97,7 @@ def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
 def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
     """Read this rank's slices into the master weights and, to resume, the moments."""
     reader = StateReader(folder)
-    resume = not weights_only and reader.has(MOMENTS[0])
+    resume = not weights_only and reader.has_moments
     master_weights.forget_moments(engine)
     if resume:
         master_weights.make_moments(engine, facts["updates"])
@@ -108,6 +107,8 @@ def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: boo
         targets = {"master": fragment.master, **(fragment.moments if resume else {})}
         for kind, values in targets.items():
             values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
+        for kind, values in fragment.factors.items() if resume else ():
+            values.copy_(reader.factor(kind, fragment.info, len(values)))
 
 
 NOTHING = -1

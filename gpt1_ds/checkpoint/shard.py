@@ -7,7 +7,7 @@ outer x w x inner; with outer == 1 (cut along the first dimension, or not at all
 
 Keys are `<kind>/<parameter>/<start>:<stop>/<offset>` with kind master, exp_avg or (but for Muon's matrices) exp_avg_sq:
 canonical name, range along the tensor-parallel dimension, first element of the flattened part. Any layout finds the
-slices it needs in the index.
+slices it needs in the index. Adafactor's exp_avg_sq_row and exp_avg_sq_col are vectors of a whole matrix, in one slice.
 
 The hash of a parameter does not depend on how it is cut. It is the sum, modulo 2**64, of bits(row, column) * a(row) *
 b(column) with pseudo-random odd a and b (multilinear hashing, Carter and Wegman 1979): each rank sums over what it has,
@@ -38,7 +38,7 @@ from gpt1_ds.common.errors import NodeError
 from gpt1_ds.common.files import this_node
 from gpt1_ds.data.windows import mix
 from gpt1_ds.engine.master_weights import Fragment
-from gpt1_ds.engine.optimizer import MOMENTS
+from gpt1_ds.engine.whole_parameters import FACTORS
 
 Read = Callable[["Slice", int, int], Tensor]  # (slice, first, count) -> 1-D elements first .. of that slice
 
@@ -121,7 +121,6 @@ def _flat(placed: Sequence[tuple[int, Slice]], first: int, count: int, read: Rea
 
 
 INDEX = "state/index.json"
-KINDS = ("master", *MOMENTS)
 _BLOCKS = {"cpu": 1 << 16, "cuda": 1 << 22}  # elements at a time: on a CPU their 64-bit copies stay in the cache
 
 
@@ -188,12 +187,13 @@ def tensors_of(fragments: list[Fragment]) -> tuple[dict[str, Tensor], Index]:
     tensors: dict[str, Tensor] = {}
     index: Index = {}
     for fragment in fragments:
-        info, part = fragment.info, slice_of(fragment)
+        info = fragment.info
         stored = index.setdefault(info.name, StoredParameter(list(info.shape), info.dim))
-        for kind, values in {"master": fragment.master, **fragment.moments}.items():
+        for kind, values in fragment.saved.items():
+            part = Slice(0, 1, 0, len(values)) if kind in FACTORS else slice_of(fragment)
             key = f"{kind}/{info.name}/{part.start}:{part.stop}/{part.offset}"
             tensors[key] = values
-            stored.slices.setdefault(kind, []).append(Slice(part.start, part.stop, part.offset, part.count, "", key))
+            stored.slices.setdefault(kind, []).append(replace(part, key=key))
     return tensors, index
 
 

@@ -145,11 +145,12 @@ class TrainConfig:
 class OptimizerConfig:
     """Chooses the update rule."""
 
-    name: Literal["adamw", "adam2018", "muon"] = "adamw"  # adam2018: GPT-1's published code; muon: see momentum
+    name: Literal["adamw", "adam2018", "muon", "lamb", "adafactor"] = "adamw"  # adam2018: GPT-1's published code
     lr: float = 1e-3  # the schedule's highest learning rate
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # decay of the first and second moment
     momentum: float = 0.95  # muon: decay of the mean gradient of blocks' matrices; the rest has AdamW's two
-    eps: float = 1e-8  # added to the root of the second moment
+    parameter_scale: bool = True  # adafactor: a weight's rate is lr times its root mean square, of at least 1e-3
+    eps: float = 1e-8  # added to the root of the second moment; adafactor has its own
     weight_decay: float = 0.01  # decoupled; on matrices and embeddings, never on biases and gains
     layer_decay: float = 1.0  # a block's learning rate as a share of that above it; the head has lr; 1: all have it
     clip: float = 1.0  # largest global gradient norm; 0: no clipping

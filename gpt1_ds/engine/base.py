@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
 
 from gpt1_ds.architecture.architecture import Architecture
 from gpt1_ds.engine.outcome import Rejects, StepOutcome
@@ -91,6 +93,7 @@ class Engine(ABC):
     objective: Objective
     architecture: Architecture
     copied: frozenset[str] = frozenset()  # canonical names that earlier pipeline stages hold, too
+    tied_weights: Sequence[tuple[Parameter, ProcessGroup]] = ()  # that other stages hold, too, and the ranks that do
 
     @abstractmethod
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:

@@ -8,18 +8,22 @@ and loading all go through here, so every layout starts, stops and continues the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
+from gpt1_ds.architecture.layer import Matrices
+from gpt1_ds.engine.adamw import MOMENTS, AdamW
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.engine.muon import Part
-from gpt1_ds.engine.optimizer import MOMENTS, AdamW, Muon
+from gpt1_ds.engine.muon import Muon
+from gpt1_ds.engine.parts import Flat, Part, Placed, Sums, Whole
 from gpt1_ds.engine.transfer import keep
+from gpt1_ds.engine.whole_parameters import FACTORS, WholeParameters
 from gpt1_ds.model import names
 from gpt1_ds.model.names import ParameterInfo
 
@@ -29,12 +33,21 @@ SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # st
 @dataclass(frozen=True)
 class Fragment:
     """Elements [offset, offset + len(master)) of this rank's flattened part of one parameter. All tensors are 1-D fp32
-    views; `moments` is empty before the first update."""
+    views; `moments`, one number for each element, and `factors`, one for each row or column of the whole parameter, are
+    empty before the first update.
+    """
 
     info: ParameterInfo
     offset: int
     master: Tensor
     moments: dict[str, Tensor] = field(default_factory=dict)
+    factors: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def saved(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it, by kind; the first part of a parameter brings the factors, which all have."""
+        first = self.info.start == self.offset == 0
+        return {"master": self.master, **self.moments, **(self.factors if first else {})}
 
 
 @dataclass(frozen=True)
@@ -61,12 +74,10 @@ def fragments(engine: Engine) -> list[Fragment]:
         if count <= 0:
             continue
         master = piece.flat.detach().view(-1).narrow(0, piece.start, count)
-        moments = {
-            key: state[piece.flat][key].view(-1).narrow(0, piece.start, count)
-            for key in MOMENTS
-            if key in state.get(piece.flat, {})
-        }
-        found.append(Fragment(info, piece.offset, master, moments))
+        kept = state.get(piece.flat, {})
+        moments = {key: kept[key].view(-1).narrow(0, piece.start, count) for key in MOMENTS if key in kept}
+        factors = {key: kept[key][info.name] for key in FACTORS if info.name in kept.get(key, {})}
+        found.append(Fragment(info, piece.offset, master, moments, factors))
     return found
 
 
@@ -90,12 +101,15 @@ def weights(engine: Engine) -> list[Fragment]:
 
 def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
     """Whether this rank writes its fragments of a parameter: of equal copies exactly one is saved."""
+    return info.name not in engine.copied and _is_counted(engine, info)
+
+
+def _is_counted(engine: Engine, info: ParameterInfo) -> bool:
+    """Whether its fragments are those that count, of equal copies on the ranks of this stage."""
     groups = engine.groups
     if engine.deepspeed.zero_optimization_stage() == 0 and groups.data_rank > 0:
         return False
-    if info.dim is None and groups.tensor_rank > 0:
-        return False
-    return info.name not in engine.copied
+    return info.dim is not None or groups.tensor_rank == 0
 
 
 def saved_fragments(engine: Engine) -> list[Fragment]:
@@ -105,37 +119,62 @@ def saved_fragments(engine: Engine) -> list[Fragment]:
 
 def kept(fragments: Sequence[Fragment]) -> Callable[[], list[Fragment]]:
     """Begin to copy fragments to the host; what comes back waits for the copies, in any thread, and gives them."""
-    arrival = keep([values for fragment in fragments for values in (fragment.master, *fragment.moments.values())])
+    arrival = keep([values for fragment in fragments for values in fragment.saved.values()])
 
     def copies() -> list[Fragment]:
         values = iter(arrival())
-        return [
-            replace(one, master=next(values), moments={kind: next(values) for kind in one.moments}) for one in fragments
-        ]
+        return [_copied(fragment, {kind: next(values) for kind in fragment.saved}) for fragment in fragments]
 
     return copies
+
+
+def _copied(fragment: Fragment, values: dict[str, Tensor]) -> Fragment:
+    """The same with other tensors."""
+    moments, factors = ({kind: values[kind] for kind in kinds if kind in values} for kinds in (MOMENTS, FACTORS))
+    return replace(fragment, master=values["master"], moments=moments, factors=factors)
 
 
 def make_moments(engine: Engine, updates: int) -> None:
     """Give the optimizer zero moments and its count of updates, to be filled through `fragments`."""
     base = _base(engine.deepspeed.optimizer)
     for flat in {id(piece.flat): piece.flat for piece in _pieces(engine)}.values():
-        base.state[flat] = {"step": torch.tensor(float(updates), device=flat.device)}
-        base.state[flat].update({key: torch.zeros_like(flat, requires_grad=False) for key in base.moments(flat)})
+        base.state[flat] = base.fresh_state(flat, updates)
 
 
 def connect_optimizer(engine: Engine) -> None:
-    """Tell an optimizer that needs whole matrices which parts of them this rank holds."""
+    """Tell an optimizer that looks at whole parameters which parts of them this rank holds."""
     base = _base(engine.deepspeed.optimizer)
-    if not isinstance(base, Muon):
+    if not isinstance(base, (Muon, WholeParameters)):
         return
-    parts: dict[Tensor, list[tuple[int, Part]]] = {}
+    flats = {flat: [_whole(engine, info) for info in held] for flat, held in _flats(engine)}
+    wholes = {whole.info.name: whole for held in flats.values() for whole in held}
+    parts: dict[Tensor, list[Placed]] = {flat: [] for flat in flats}
     for piece in _pieces(engine):
         info = names.info(piece.parameter)
-        if info.matrices is not None:
-            part = Part(info, piece.offset, min(piece.count, math.prod(info.local_shape) - piece.offset))
-            parts.setdefault(piece.flat, []).extend([(piece.start, part)] if part.count > 0 else [])
-    base.connect(parts, engine.groups.stage_group)
+        part = Part(info, piece.offset, min(piece.count, math.prod(info.local_shape) - piece.offset))
+        if part.count > 0:
+            counted = _is_counted(engine, info)
+            parts[piece.flat].append(Placed(part, wholes[info.name], piece.start, counted, engine.device))
+    connected = {flat: Flat(held, parts[flat]) for flat, held in flats.items()}
+    base.connect(connected, Sums(engine.groups.stage_group, _copies(engine)))
+
+
+def _whole(engine: Engine, info: ParameterInfo) -> Whole:
+    """A parameter with the matrices that it is made of: a bias is made of vectors like its weight of matrices, and
+    relative positions have a table for each stack.
+    """
+    if len(info.shape) > 2:
+        return Whole(info, Matrices(math.prod(info.shape[:-2]), info.shape[-2]))
+    weight = engine.architecture.parameters.get(info.name.replace(".bias", ".weight"))
+    return Whole(info, (weight and weight.matrices) or Matrices())
+
+
+def _copies(engine: Engine) -> list[tuple[ProcessGroup, set[str]]]:
+    """What several pipeline stages hold: with each group of ranks that hold the same, the canonical names."""
+    copies: dict[ProcessGroup, set[str]] = {}
+    for parameter, group in engine.tied_weights:
+        copies.setdefault(group, set()).add(names.info(parameter).name)
+    return list(copies.items())
 
 
 def forget_moments(engine: Engine) -> None:
@@ -180,6 +219,20 @@ def _base(optimizer: Any) -> AdamW:
     return optimizer if isinstance(optimizer, AdamW) else optimizer.optimizer
 
 
+def _flats(engine: Engine) -> Iterator[tuple[Tensor, list[ParameterInfo]]]:
+    """Every tensor that the optimizer updates, with the parameters of which it holds a part on this rank or others."""
+    optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
+    groups: Iterable[tuple[list[Parameter], Tensor]]
+    if stage == 0:
+        groups = (([parameter], parameter) for parameter in engine.module.parameters())
+    elif stage == 3:
+        groups = zip(optimizer.fp16_groups, optimizer.fp32_partitioned_groups_flat, strict=True)
+    else:
+        groups = _groups_of_stages_1_and_2(optimizer)
+    for group, flat in groups:
+        yield flat, [names.info(parameter) for parameter in group]
+
+
 def _pieces(engine: Engine) -> Iterator[_Piece]:
     optimizer, stage = engine.deepspeed.optimizer, engine.deepspeed.zero_optimization_stage()
     if stage == 0:
@@ -191,11 +244,16 @@ def _pieces(engine: Engine) -> Iterator[_Piece]:
         yield from _pieces_of_stages_1_and_2(optimizer)
 
 
-def _pieces_of_stages_1_and_2(optimizer: Any) -> Iterator[_Piece]:
+def _groups_of_stages_1_and_2(optimizer: Any) -> Iterator[tuple[list[Any], Tensor]]:
+    """Parameters, to which DeepSpeed has attached where they lie, and this rank's partition of them."""
     bf16 = hasattr(optimizer, "bf16_groups")
     groups = optimizer.bf16_groups if bf16 else optimizer.bit16_groups
     flats = optimizer.fp32_groups_flat_partition if bf16 else optimizer.single_partition_of_fp32_groups
-    for group, flat in zip(groups, flats, strict=True):
+    yield from zip(groups, flats, strict=True)
+
+
+def _pieces_of_stages_1_and_2(optimizer: Any) -> Iterator[_Piece]:
+    for group, flat in _groups_of_stages_1_and_2(optimizer):
         for parameter in group:
             mapping = parameter._hp_mapping
             if mapping is not None:  # None: all of it lies in other ranks' partitions

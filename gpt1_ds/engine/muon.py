@@ -9,8 +9,8 @@ work, the largest weights first; every rank knows them without asking.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,25 +18,13 @@ from torch import Tensor
 
 from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
+from gpt1_ds.engine.adamw import MOMENTS, AdamW
+from gpt1_ds.engine.parts import Flat, Part, Placed, Sums
 from gpt1_ds.model.names import ParameterInfo
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 RMS = 0.2  # of an update's elements at a rate of 1, about that of AdamW's: the two share rate and decay
 _SMALLEST = 1e-7  # norm: a matrix of zeros stays one
-
-
-@dataclass(frozen=True)
-class Part:
-    """Elements [offset, offset + count) of a rank's flattened tensor-parallel part of a weight."""
-
-    info: ParameterInfo
-    offset: int
-    count: int
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Equal for copies."""
-        return self.info.name, self.info.start, self.offset
 
 
 def orthogonal(matrix_RC: Tensor) -> Tensor:
@@ -172,3 +160,77 @@ def _cut(whole_RC: Tensor, part: Part) -> Tensor:
     info = part.info
     here = whole_RC if info.dim is None else whole_RC.narrow(info.dim, info.start, info.stop - info.start)
     return here.reshape(-1)[part.offset : part.offset + part.count]
+
+
+class Muon(AdamW):
+    """AdamW but for the groups that are `orthogonal`: there the gradients' running mean, with Nesterov's step ahead, is
+    made orthogonal. `lr` and the decoupled decay are AdamW's.
+
+        m  = momentum * m + (1 - momentum) * g
+        p -= lr * (direction(momentum * m + (1 - momentum) * g) + weight_decay * p)
+    """
+
+    def __init__(self, params: Iterable[Any], momentum: float, **arguments: Any) -> None:
+        super().__init__(params, **arguments)
+        self.momentum = momentum
+        self.parts: Mapping[Tensor, Sequence[Placed]] = {}
+        self.group: dist.ProcessGroup | None = None
+        self._exchanges: dict[tuple[int, ...], Exchange] = {}  # by the ids of the tensors that are updated together
+
+    def connect(self, flats: Mapping[Tensor, Flat], sums: Sums) -> None:
+        """Before the first update: what the tensors are made of, and the ranks that hold the rest."""
+        self.parts = {
+            flat: one.parts
+            for flat, one in flats.items()
+            if any(whole.info.matrices is not None for whole in one.parameters)
+        }
+        self.group = sums.group
+
+    def moments(self, flat: Tensor) -> Sequence[str]:
+        return MOMENTS[:1] if flat in self.parts else MOMENTS
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "closures are not used"
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["orthogonal"]]
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            flats = [flat for flat in group["params"] if flat.grad is not None]
+            if group["orthogonal"] and flats:
+                self._update_matrices(flats, group)
+
+    def _update_matrices(self, flats: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """On CUDA a step may be left out on the device: its gradients count as 0, `applied` is 0."""
+        applied = self._applied
+        means = {flat: self._mean(flat, applied) for flat in flats}
+        held = [(flat, placed) for flat in flats for placed in self.parts.get(flat, ())]
+        values = [placed.of(means[flat]) for flat, placed in held]
+        directions = self._exchange(flats, [placed.part for _, placed in held]).directions(values)
+        for flat in flats:
+            flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
+        for (flat, placed), along in zip(held, directions, strict=True):
+            placed.of(flat).sub_(along.mul_(group["lr"] * applied))
+        for flat in flats:
+            if flat in self.copies:
+                self.copies[flat].copy_(flat)
+
+    def _mean(self, flat: Tensor, applied: float | Tensor) -> Tensor:
+        """1-D, of a new tensor."""
+        assert flat.grad is not None, "it has one"
+        state, gradient = self.state[flat], self._read(flat.grad.view(-1))
+        if not state:
+            state.update(self.fresh_state(flat, 0))
+        state["step"] += applied
+        mean: Tensor = state["exp_avg"].view(-1).lerp_(gradient, (1 - self.momentum) * applied)
+        return gradient.lerp(mean, self.momentum)
+
+    def _exchange(self, flats: Sequence[Tensor], parts: Sequence[Part]) -> Exchange:
+        key = tuple(map(id, flats))
+        if key not in self._exchanges:
+            assert self.group is not None, "it is connected before"
+            self._exchanges[key] = Exchange(parts, self.group, flats[0].device)
+        return self._exchanges[key]

@@ -1,24 +1,20 @@
-"""Update rules, as torch optimizers that DeepSpeed wraps.
+"""Update rules, as torch optimizers that DeepSpeed wraps: which one, and what of it each parameter gets.
 
 Weight decay is decided per parameter before ZeRO flattens anything: inside ZeRO every tensor is one-dimensional.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.distributed import ProcessGroup
+from torch import nn
 
 from gpt1_ds.config.sections import OptimizerConfig
-from gpt1_ds.engine.muon import Exchange, Part
+from gpt1_ds.engine.adamw import Adam2018, AdamW
+from gpt1_ds.engine.muon import Muon
+from gpt1_ds.engine.whole_parameters import Adafactor, Lamb
 from gpt1_ds.model import names
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what is kept of gradients: their mean and that of their squares
-BLOCK = 1 << 19  # elements that an update on a CPU takes at once: what it writes is still in the cache after it
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -57,7 +53,7 @@ def muon_groups(decaying: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0) -> torch.optim.Optimizer:
+def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0) -> AdamW:
     """Returns that of a module which holds part of a model of so many `blocks`."""
     arguments: dict[str, Any] = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
     groups = parameter_groups(module, settings.weight_decay)
@@ -65,188 +61,10 @@ def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0
         groups = layer_groups(groups, settings.layer_decay, blocks)
     if settings.name == "muon":
         return Muon(muon_groups(groups), momentum=settings.momentum, **arguments, fused=True)
+    if settings.name == "lamb":
+        return Lamb(groups, **arguments, fused=True)
+    if settings.name == "adafactor":
+        return Adafactor(groups, settings.lr, settings.parameter_scale)
     if settings.name == "adam2018":
         return Adam2018(groups, **arguments)
     return AdamW(groups, **arguments, fused=True)  # fused is one pass over memory and needs no compiler
-
-
-class AdamW(torch.optim.AdamW):
-    """torch's fused AdamW. On a CPU it can do two things more while a block of a parameter is in the cache: write
-    the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
-    torch's own kernel would write back to memory.
-    """
-
-    grad_scale: Tensor | None = None
-    found_inf: Tensor | None = None  # torch's own kernel leaves everything as it is where this is 1
-
-    def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
-        super().__init__(params, **arguments)
-        self.copies: dict[Tensor, Tensor] = {}
-
-    def moments(self, flat: Tensor) -> Sequence[str]:
-        """What the update keeps of the gradients of one of its tensors."""
-        return MOMENTS
-
-    def recount(self) -> None:
-        """An update was left out; the kernel counts those that were not."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "closures are not used"
-        if not self.copies:
-            super().step()
-            return
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-
-    def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        state, scale = self.state[parameter], self.grad_scale
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
-        if scale is not None and float(scale) == 1.0:
-            scale = None
-        room = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
-        constants = {key: group[key] for key in ("lr", "eps", "weight_decay")}
-        constants["beta1"], constants["beta2"] = group["betas"]
-        tensors = (parameter, grad, state["exp_avg"], state["exp_avg_sq"], self.copies[parameter])
-        for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
-            if scale is not None:
-                gradient = torch.div(gradient, scale, out=room[: len(gradient)])
-            states = [[master], [gradient], [mean], [square], list[Tensor](), [state["step"]]]
-            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
-            copy.copy_(master)
-
-
-class Adam2018(AdamW):
-    """The update of GPT-1's published code (openai/finetune-transformer-lm, opt.py), `lr` being lr * schedule:
-
-        lr_t = lr * sqrt(1 - b2^t) / (1 - b1^t)
-        p   -= lr_t * (m / (sqrt(v) + eps) + weight_decay * p)
-
-    Unlike in AdamW, eps is added to the uncorrected root and the decay is multiplied by the bias correction. This is
-    AdamW's fused kernel with another eps and decay at every t:
-
-        lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps')   with eps' = eps / sqrt(1 - b2^t)
-        lr * decay' * p                                       with decay' = weight_decay * sqrt(1 - b2^t) / (1 - b1^t)
-    """
-
-    def __init__(
-        self, params: Iterable[Any], lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        self._counts: dict[Tensor, tuple[Tensor, int]] = {}  # of a parameter: its `step`, and that on the host
-
-    def recount(self) -> None:
-        """Forget the counts on the host: an update was left out on the device."""
-        self._counts.clear()
-
-    def _updates(self, parameter: Tensor) -> int:
-        """Returns the updates of a parameter so far. They are counted on the host, for reading `step` would wait for
-        the device; read where the state is new.
-        """
-        step = self.state[parameter].get("step")
-        if step is None:
-            return 0
-        known, count = self._counts.get(parameter, (None, 0))
-        return count if step is known else int(step)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "closures are not used"
-        plain = [(group["eps"], group["weight_decay"]) for group in self.param_groups]
-        before: dict[Tensor, int] = {}  # updates of each parameter
-        for group in self.param_groups:
-            counts = {parameter: self._updates(parameter) for parameter in group["params"]}
-            before.update(counts)
-            t = 1 + max(counts.values(), default=0)
-            root = math.sqrt(1 - group["betas"][1] ** t)
-            group["eps"] /= root
-            group["weight_decay"] *= root / (1 - group["betas"][0] ** t)
-        try:
-            super().step()
-            for parameter, count in before.items():
-                if parameter.grad is not None:
-                    self._counts[parameter] = self.state[parameter]["step"], count + 1
-        finally:
-            for group, (eps, decay) in zip(self.param_groups, plain, strict=True):
-                group["eps"], group["weight_decay"] = eps, decay
-
-
-class Muon(AdamW):
-    """AdamW but for the groups that are `orthogonal`: there the gradients' running mean, with Nesterov's step ahead, is
-    made orthogonal (engine/muon.py). `lr` and the decoupled decay are AdamW's.
-
-        m  = momentum * m + (1 - momentum) * g
-        p -= lr * (direction(momentum * m + (1 - momentum) * g) + weight_decay * p)
-    """
-
-    def __init__(self, params: Iterable[Any], momentum: float, **arguments: Any) -> None:
-        super().__init__(params, **arguments)
-        self.momentum = momentum
-        self.parts: Mapping[Tensor, Sequence[tuple[int, Part]]] = {}
-        self.group: ProcessGroup | None = None
-        self._exchanges: dict[tuple[int, ...], Exchange] = {}  # by the ids of the tensors that are updated together
-
-    def connect(self, parts: Mapping[Tensor, Sequence[tuple[int, Part]]], group: ProcessGroup) -> None:
-        """Before the first update: which parts of weights the orthogonal tensors hold here, each from which element on,
-        and the ranks that hold the others.
-        """
-        self.parts, self.group = parts, group
-
-    def moments(self, flat: Tensor) -> Sequence[str]:
-        return MOMENTS[:1] if flat in self.parts else MOMENTS
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        assert closure is None, "closures are not used"
-        groups = self.param_groups
-        self.param_groups = [group for group in groups if not group["orthogonal"]]
-        try:
-            super().step()
-        finally:
-            self.param_groups = groups
-        for group in groups:
-            flats = [flat for flat in group["params"] if flat.grad is not None]
-            if group["orthogonal"] and flats:
-                self._update_matrices(flats, group)
-
-    def _update_matrices(self, flats: Sequence[Tensor], group: dict[str, Any]) -> None:
-        """On CUDA a step may be left out on the device: its gradients count as 0, `applied` is 0."""
-        applied = 1.0 if self.found_inf is None else 1.0 - self.found_inf
-        means = {flat: self._mean(flat, applied) for flat in flats}
-        held = [(flat, start, part) for flat in flats for start, part in self.parts.get(flat, ())]
-        values = [means[flat].narrow(0, start, part.count) for flat, start, part in held]
-        directions = self._exchange(flats, [part for _, _, part in held]).directions(values)
-        for flat in flats:
-            flat.mul_(1.0 - group["lr"] * group["weight_decay"] * applied)
-        for (flat, start, part), along in zip(held, directions, strict=True):
-            flat.view(-1).narrow(0, start, part.count).sub_(along.mul_(group["lr"] * applied))
-        for flat in flats:
-            if flat in self.copies:
-                self.copies[flat].copy_(flat)
-
-    def _mean(self, flat: Tensor, applied: float | Tensor) -> Tensor:
-        """1-D, of a new tensor."""
-        state, gradient = self.state[flat], flat.grad
-        assert gradient is not None, "it has one"
-        if not state:
-            state["step"] = torch.zeros((), device=flat.device)
-            state["exp_avg"] = torch.zeros_like(flat, requires_grad=False)
-        state["step"] += applied
-        if self.grad_scale is not None:
-            gradient = gradient / self.grad_scale
-        if self.found_inf is not None:
-            gradient = torch.where(self.found_inf > 0, 0.0, gradient)
-        mean: Tensor = state["exp_avg"].lerp_(gradient, (1 - self.momentum) * applied)
-        return gradient.lerp(mean, self.momentum).view(-1)
-
-    def _exchange(self, flats: Sequence[Tensor], parts: Sequence[Part]) -> Exchange:
-        key = tuple(map(id, flats))
-        if key not in self._exchanges:
-            assert self.group is not None, "it is connected before"
-            self._exchanges[key] = Exchange(parts, self.group, flats[0].device)
-        return self._exchanges[key]

@@ -116,7 +116,8 @@ class PipelineEngine(Engine):
             )
         self._shapes: tuple[torch.Size, ...] = ()
         self._counts: dict[str, int] = {}  # instructions of each kind in this step
-        tied = [weight for weight, _ in model.get_tied_weights_and_groups()]
+        self.tied_weights = model.get_tied_weights_and_groups()
+        tied = [weight for weight, _ in self.tied_weights]
         patches = config.train.deepspeed_patches
         self._reduction = install(self.deepspeed, patches, groups, self.outcome, self._trace, tied)
 

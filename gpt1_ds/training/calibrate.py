@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.common.memory import available_bytes
-from gpt1_ds.engine.optimizer import AdamW
+from gpt1_ds.engine.adamw import AdamW
 from gpt1_ds.engine.process_groups import connect
 from gpt1_ds.engine.session import keep_freed_blocks, share_cores
 from gpt1_ds.launcher import launch

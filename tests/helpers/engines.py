@@ -122,3 +122,19 @@ def fill(engine: Any, weights: dict[str, np.ndarray]) -> None:
         here = value if info.dim is None else value.narrow(info.dim, info.start, info.stop - info.start)
         fragment.master.copy_(here.reshape(-1)[fragment.offset : fragment.offset + len(fragment.master)])
     master_weights.publish(engine)
+
+
+def differences_here(words: list[str]) -> str:
+    """What differs between copies on the ranks after three steps, or nothing."""
+    from gpt1_ds.checkpoint.replicas import Replicas
+    from gpt1_ds.data.sources import open_data
+    from gpt1_ds.engine.build import batch_shape, training_batches
+
+    def train(engine: Any, config: Any) -> str:
+        data, shape = open_data(config), batch_shape(config, engine.groups)
+        for step in (1, 2, 3):
+            rows = data.training.batch(step, shape).micro_batches
+            engine.step(training_batches(engine.objective, rows, config.run.seed, step), 1e-2)
+        return str(Replicas(engine).compare() or "")
+
+    return on_engine(words, 500, train)  # type: ignore[no-any-return]

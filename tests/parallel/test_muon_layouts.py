@@ -73,22 +73,4 @@ def saved(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pat
 def test_copies_are_equal_to_the_bit(tiny_data: Path) -> None:
     words = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "train.global_batch=8"]
     words += ["train.micro_batch=4", "parallel.tensor=2", "parallel.zero=0", f"data.path={tiny_data}", *MUON]
-    assert launch.run("tests.parallel.test_muon_layouts:differences_here", (words,), 4) == [""] * 4
-
-
-def differences_here(words: list[str]) -> str:
-    from typing import Any
-
-    from gpt1_ds.checkpoint.replicas import Replicas
-    from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine.build import batch_shape, training_batches
-    from tests.helpers.engines import on_engine
-
-    def train(engine: Any, config: Any) -> str:
-        data, shape = open_data(config), batch_shape(config, engine.groups)
-        for step in (1, 2, 3):
-            rows = data.training.batch(step, shape).micro_batches
-            engine.step(training_batches(engine.objective, rows, config.run.seed, step), 1e-2)
-        return str(Replicas(engine).compare() or "")
-
-    return on_engine(words, 500, train)  # type: ignore[no-any-return]
+    assert launch.run("tests.helpers.engines:differences_here", (words,), 4) == [""] * 4

@@ -308,7 +308,7 @@ RELIED_ON = (
     Private(
         "torch",
         ("_fused_adamw_",),
-        "engine/optimizer.py",
+        "engine/adamw.py",
         "a fused update goes block by block through the cache",
         "tests/unit/engine/test_optimizer.py",
     ),

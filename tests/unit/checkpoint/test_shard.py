@@ -51,7 +51,7 @@ def test_reading_back_whole_and_in_part(folder: Path) -> None:
     assert torch.equal(reader.whole("master", ParameterInfo("n", (4,))), wanted["n"])
     part = reader.read("master", ParameterInfo("w", (6, 4), 0, 2, 5), 3, 6)
     assert torch.equal(part, wanted["w"][2:5].flatten()[3:9])
-    assert not reader.has("exp_avg")
+    assert not reader.has_moments
 
 
 def test_a_model_of_another_shape_is_told_so(folder: Path) -> None:

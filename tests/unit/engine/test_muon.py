@@ -10,47 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.architecture.layer import Matrices, Parameter
+from gpt1_ds.architecture.layer import Matrices
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import OptimizerConfig
-from gpt1_ds.engine.muon import Part, direction, orthogonal, owners
-from gpt1_ds.engine.optimizer import Muon, make_optimizer
-from gpt1_ds.engine.process_groups import connect_alone
+from gpt1_ds.engine.muon import Muon, direction, orthogonal, owners
+from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.model.names import ParameterInfo
+from tests.helpers.optimizers import WEIGHTS, Weights, connected, give_gradients, split
 from tools.families import FAMILIES
 
 RATE, DECAY = 0.02, 0.1
-WEIGHTS = {  # name -> shape, and how many matrices of which rows it is made of
-    "out": ((24, 16), Matrices()),
-    "qkv": ((2 * 3 * 4, 8), Matrices(3, 4)),  # two heads of four
-    "up": ((2 * 20, 8), Matrices(2)),
-    "table": ((30, 8), None),
-    "norm": ((8,), None),
-}
-
-
-class Weights(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        for name, (shape, matrices) in WEIGHTS.items():
-            one = nn.Parameter(torch.randn(shape))
-            one.info = ParameterInfo.whole(Parameter(name, shape, matrices=matrices))  # type: ignore[attr-defined]
-            self.register_parameter(name, one)
 
 
 def made(module: nn.Module) -> Muon:
     optimizer = make_optimizer(module, OptimizerConfig(name="muon", lr=RATE, weight_decay=DECAY))
     assert isinstance(optimizer, Muon)
-    infos = {one: one.info for one in module.parameters() if one.info.matrices}
-    optimizer.connect({one: [(0, Part(info, 0, one.numel()))] for one, info in infos.items()}, connect_alone())
-    return optimizer
-
-
-def give_gradients(*modules: nn.Module) -> None:
-    for name in WEIGHTS:
-        gradient = torch.randn(WEIGHTS[name][0])
-        for module in modules:
-            getattr(module, name).grad = gradient.clone()
+    return connected(optimizer, module)
 
 
 def by_singular_values(matrix: Tensor) -> Tensor:
@@ -60,15 +35,6 @@ def by_singular_values(matrix: Tensor) -> Tensor:
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
     return u @ values.diag() @ v
-
-
-def split(name: str, whole: Tensor) -> dict[str, Tensor]:
-    """The matrices of a weight, by hand: qkv are [heads, 3, head width] rows, up is [features, 2]."""
-    if name == "qkv":
-        return {part: whole.view(2, 3, 4, 8)[:, i].reshape(8, 8) for i, part in enumerate("qkv")}
-    if name == "up":
-        return {"gate": whole[0::2], "value": whole[1::2]}
-    return {"": whole}
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (5, 19), (31, 6)])

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt1_ds.config.sections import OptimizerConfig
-from gpt1_ds.engine import optimizer as optimizers
+from gpt1_ds.engine import adamw
 from gpt1_ds.engine.optimizer import make_optimizer, parameter_groups
 
 
@@ -54,7 +54,7 @@ def test_matrices_decay_and_the_rest_does_not(name: str) -> None:
 def test_an_update_in_blocks_is_the_whole_update(
     name: str, scale: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizers, "BLOCK", 64)
+    monkeypatch.setattr(adamw, "BLOCK", 64)
     torch.manual_seed(0)
     values = torch.randn(7, 29)  # 203: three blocks and a rest
     whole, blocked = (torch.nn.ParameterList([torch.nn.Parameter(values.clone())]) for _ in range(2))

@@ -1,0 +1,139 @@
+"""AdamW and the Adam of GPT-1's published code, by torch's fused kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what is kept of gradients: their mean and that of their squares
+BLOCK = 1 << 19  # elements that an update on a CPU takes at once: what it writes is still in the cache after it
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's fused AdamW. On a CPU it can do two things more while a block of a parameter is in the cache: write
+    the parameter's new values into a `copies` entry (of another precision), and divide gradients by `grad_scale`, which
+    torch's own kernel would write back to memory.
+    """
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None  # torch's own kernel leaves everything as it is where this is 1
+
+    def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
+        super().__init__(params, **arguments)
+        self.copies: dict[Tensor, Tensor] = {}
+
+    def moments(self, flat: Tensor) -> Sequence[str]:
+        """What the update keeps of the gradients of one of its tensors."""
+        return MOMENTS
+
+    def fresh_state(self, flat: Tensor, updates: int) -> dict[str, Any]:
+        """Returns what is kept of one of the tensors after so many updates; all moments are 0."""
+        zeros = {key: torch.zeros_like(flat, requires_grad=False) for key in self.moments(flat)}
+        return {"step": torch.tensor(float(updates), device=flat.device), **zeros}
+
+    def recount(self) -> None:
+        """An update was left out; the kernel counts those that were not."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "closures are not used"
+        if not self.copies:
+            super().step()
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        state, scale = self.state[parameter], self.grad_scale
+        if not state:
+            state["step"] = torch.zeros(())
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        if scale is not None and float(scale) == 1.0:
+            scale = None
+        room = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
+        constants = {key: group[key] for key in ("lr", "eps", "weight_decay")}
+        constants["beta1"], constants["beta2"] = group["betas"]
+        tensors = (parameter, grad, state["exp_avg"], state["exp_avg_sq"], self.copies[parameter])
+        for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
+            if scale is not None:
+                gradient = torch.div(gradient, scale, out=room[: len(gradient)])
+            states = [[master], [gradient], [mean], [square], list[Tensor](), [state["step"]]]
+            torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
+            copy.copy_(master)
+
+    # What torch's kernel does itself, for rules that do not use it
+
+    @property
+    def _applied(self) -> float | Tensor:
+        """1, or 0 for a step that is left out on the device."""
+        return 1.0 if self.found_inf is None else 1.0 - self.found_inf
+
+    def _read(self, gradient: Tensor) -> Tensor:
+        """Returns a gradient, or a part of one, divided by `grad_scale`; zeros in a step that is left out."""
+        if self.grad_scale is not None:
+            gradient = gradient / self.grad_scale
+        if self.found_inf is not None:
+            gradient = torch.where(self.found_inf > 0, 0.0, gradient)
+        return gradient
+
+
+class Adam2018(AdamW):
+    """The update of GPT-1's published code (openai/finetune-transformer-lm, opt.py), `lr` being lr * schedule:
+
+        lr_t = lr * sqrt(1 - b2^t) / (1 - b1^t)
+        p   -= lr_t * (m / (sqrt(v) + eps) + weight_decay * p)
+
+    Unlike in AdamW, eps is added to the uncorrected root and the decay is multiplied by the bias correction. This is
+    AdamW's fused kernel with another eps and decay at every t:
+
+        lr / (1 - b1^t) * m / (sqrt(v / (1 - b2^t)) + eps')   with eps' = eps / sqrt(1 - b2^t)
+        lr * decay' * p                                       with decay' = weight_decay * sqrt(1 - b2^t) / (1 - b1^t)
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, betas: tuple[float, float], eps: float, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self._counts: dict[Tensor, tuple[Tensor, int]] = {}  # of a parameter: its `step`, and that on the host
+
+    def recount(self) -> None:
+        """Forget the counts on the host: an update was left out on the device."""
+        self._counts.clear()
+
+    def _updates(self, parameter: Tensor) -> int:
+        """Returns the updates of a parameter so far. They are counted on the host, for reading `step` would wait for
+        the device; read where the state is new.
+        """
+        step = self.state[parameter].get("step")
+        if step is None:
+            return 0
+        known, count = self._counts.get(parameter, (None, 0))
+        return count if step is known else int(step)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "closures are not used"
+        plain = [(group["eps"], group["weight_decay"]) for group in self.param_groups]
+        before: dict[Tensor, int] = {}  # updates of each parameter
+        for group in self.param_groups:
+            counts = {parameter: self._updates(parameter) for parameter in group["params"]}
+            before.update(counts)
+            t = 1 + max(counts.values(), default=0)
+            root = math.sqrt(1 - group["betas"][1] ** t)
+            group["eps"] /= root
+            group["weight_decay"] *= root / (1 - group["betas"][0] ** t)
+        try:
+            super().step()
+            for parameter, count in before.items():
+                if parameter.grad is not None:
+                    self._counts[parameter] = self.state[parameter]["step"], count + 1
+        finally:
+            for group, (eps, decay) in zip(self.param_groups, plain, strict=True):
+                group["eps"], group["weight_decay"] = eps, decay
