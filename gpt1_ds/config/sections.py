@@ -18,6 +18,7 @@ _NAME = "letters, digits, '.', '_', '-' and '/' only, no '..'"
 EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
 LARGEST_BATCH = 1 << 20  # sequences
 Patches = Literal["fast", "fixes", "none"]
+NewPositions = Literal["refuse", "draw", "repeat"]
 AUTO = 0  # of micro_batch
 LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
 NEWTON_SCHULZ_STEPS = 5  # of Muon
@@ -232,6 +233,12 @@ class CheckpointConfig:
     background: Literal["auto", "on", "off"] = "auto"  # write a copy while training continues; auto: if memory allows
     resume: str = "auto"  # auto: from the newest good one; never: begin anew, what is there is moved aside; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0
+    positions: NewPositions = "refuse"  # of a model.context above the checkpoint's: drawn, or the learned ones repeated
+
+    @property
+    def grows_at_resume(self) -> bool:
+        """Whether a run that continues may have a longer context than its checkpoint."""
+        return self.positions != "refuse" and self.init_from is None
 
     def problems(self) -> Iterator[str]:
         if self.every < 0:

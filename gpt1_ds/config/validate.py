@@ -77,6 +77,11 @@ def problems(config: Config) -> Iterator[str]:
             f"optimizer.layer_decay={config.optimizer.layer_decay} counts the blocks of one stack, "
             f"model.kind={model.kind} has {model.stacks}; use 1"
         )
+    if config.checkpoint.grows_at_resume and config.task is None and train.steps is None:
+        yield (
+            f"checkpoint.positions={config.checkpoint.positions} lets a run continue with longer rows, so that tokens "
+            "and epochs do not say how many steps it has; use train.steps"
+        )
     if train.recompute == "block" and model.attention == "fused":
         yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
 
@@ -194,6 +199,11 @@ def _span_problems(model: ModelConfig, objective: ObjectiveConfig) -> Iterator[s
         )
 
 
+def may_grow(config: Config, source: ModelConfig) -> bool:
+    """Whether the model's context is longer than that of `source`, whose weights it takes over, and may be."""
+    return config.checkpoint.positions != "refuse" and config.model.context > source.context
+
+
 def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
     """One line per reason why fine-tuning cannot begin with the weights of a checkpoint whose model is `source`."""
     assert config.task is not None, "fine-tuning has a task"
@@ -201,7 +211,7 @@ def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
     if layers == -1:
         return
     for key in INHERITED:
-        if getattr(model, key) != getattr(source, key):
+        if getattr(model, key) != getattr(source, key) and not (key == "context" and may_grow(config, source)):
             yield f"model.{key}={getattr(model, key)}: {where} has {getattr(source, key)}; leave it out"
     if layers is None and model.layers != source.layers:
         yield (

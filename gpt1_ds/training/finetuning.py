@@ -99,7 +99,8 @@ class Finetuning(Workload):
         if new_symbols and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
-        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        positions = self.config.checkpoint.positions
+        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, positions, seed))
         master_weights.publish(engine)  # ranks meet: not where one of them may fail alone
         is_pooled = self.scorer.objective.head.kind == "pooled"
         if self.groups.rank == 0 and is_pooled and layers is None and not has_pooler(StateReader(folder)):

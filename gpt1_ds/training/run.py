@@ -94,7 +94,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     """Rank 0: refuse a folder of another run, note what changed, write config.yaml and env.json."""
     if run_dir.config.exists():
         changed = resume.changes(load_recorded(run_dir.config), config)
-        resume.check(str(run_dir.path), changed)
+        resume.check(str(run_dir.path), changed, config.checkpoint.grows_at_resume)
         for key, (before, now) in changed.items():
             run_dir.add_event("changed", key=key, before=before, now=now)
         if any(run_dir.checkpoints.iterdir()) and (note := resume.length_note(changed)):
