@@ -23,7 +23,7 @@ from tools.resume_matrix import relative, save_on
 
 SAVED, MORE, SHORT, LONG = 3, 2, 32, 80
 POSITIONS = "positions.weight"
-NAMES = ("zero3", "tp2 pp2 sequence recompute")
+NAMES = ("zero3 recompute", "tp2 pp2 sequence recompute")
 CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
 WORDS = [*RECIPE, f"model.context={LONG}", "train.eval_every=0", f"train.steps={SAVED + MORE}"]
 
