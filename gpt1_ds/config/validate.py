@@ -99,7 +99,12 @@ def _unpatched_problems(config: Config) -> Iterator[str]:
 
 
 def _length_problems(config: Config) -> Iterator[str]:
-    """Yields what keeps a run's length from being known."""
+    """Yields what keeps the length of a run, or of its steps, from being known."""
+    if config.train.batch_warmup is not None and config.task is not None:
+        yield (
+            f"train.batch_warmup={config.train.batch_warmup} is for pre-training, whose rows have one length; leave it "
+            "out"
+        )
     if config.checkpoint.grows_at_resume and config.task is None and config.train.steps is None:
         yield (
             f"checkpoint.positions={config.checkpoint.positions} lets a run continue with longer rows, so that tokens "
@@ -246,9 +251,10 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
         return
     data_ranks = world // replica
     micro_batch = train.micro_batch or 1  # auto
-    if train.global_batch % (micro_batch * data_ranks):
+    if train.smallest_batch % (micro_batch * data_ranks):
+        key = "global_batch" if train.batch_warmup is None else "batch_warmup"
         yield (
-            f"train.global_batch={train.global_batch} does not split into {data_ranks} data-parallel ranks x "
+            f"train.{key}={train.smallest_batch} does not split into {data_ranks} data-parallel ranks x "
             f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}"
         )
 

@@ -20,6 +20,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.data.windows import fingerprint
@@ -58,6 +59,7 @@ class Finetuning(Workload):
         config = self.config
         self.batches = TrainBatches(self.train, config.train.global_batch, config.run.seed, self.scorer.multiple)
         self.steps = finetuning_steps(config.train, self.batches.per_epoch)
+        self.batch_sizes = BatchSizes.constant(config.train.global_batch)
         self.objective = self.scorer.objective
         self.flops_per_token = self.scorer.flops_per_token()
 
