@@ -156,7 +156,7 @@ def read_dataset(folder: Path, words: Sequence[str]) -> None:
     for step in (1, 2, 10**6):
         rows = data.training.batch(step, BatchShape(4, 2)).micro_batches[0]
         objective.batch(rows)
-        data.training.documents(step, rows.row_B.tolist(), 4)
+        data.training.documents(step, rows.row_B.tolist(), BatchShape(4, 2))
     if data.held_out is not None:
         data.held_out.batches(BatchShape(4, 2), 2)
 

@@ -19,12 +19,15 @@ from torch import Tensor
 
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.checkpoint import folders, manifest, probe
+from gpt1_ds.checkpoint.positions import as_stored, read_grown
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import hashes_of, total_hashes
 from gpt1_ds.checkpoint.verify import verify_files
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import Config
+from gpt1_ds.config import Config, ModelConfig, load_carried
+from gpt1_ds.config.sections import NewPositions
 from gpt1_ds.engine import master_weights, shared_disk
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -36,16 +39,21 @@ def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = F
 
     Raises CheckpointError.
     """
-    facts = same_manifest(engine.groups, folder)
-    engine.groups.agree(lambda: _fill(engine, folder, facts, weights_only))
-    parts = engine.groups.gather(hashes_of(master_weights.saved_fragments(engine)))
+    facts, positions = same_manifest(engine.groups, folder), config.checkpoint.positions
+    reader, model = engine.groups.agree(
+        lambda: (_fill(engine, config, folder, facts, weights_only), _probed(config, folder))
+    )
+    here = as_stored(reader, master_weights.saved_fragments(engine), positions)
+    parts = engine.groups.gather(hashes_of(list(here)))
     found, saved = total_hashes(parts), facts["parameters"]
     changed = [name for name in sorted({*found, *saved}) if found.get(name) != saved.get(name)]
     if changed:
         raise CheckpointError(f"{folder}: {changed[0]} is not what was saved ({len(changed)} parameters differ)")
     master_weights.publish(engine)
-    loss = probe.probe_loss(engine, config.model)
+    loss = probe.probe_loss(engine, model)
     engine.groups.agree(lambda: probe.check(folder, facts["probe"], loss, config.train.precision))
+    if model.context < config.model.context and engine.groups.rank == 0:
+        log.say(f"{folder}: the context grows from {model.context} to {config.model.context} tokens")
     return facts
 
 
@@ -94,9 +102,17 @@ def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
     engine.groups.agree(lambda: verify_files(folder, facts, part, threads, alive))
 
 
-def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: bool) -> None:
-    """Read this rank's slices into the master weights and, to resume, the moments."""
-    reader = StateReader(folder)
+def _probed(config: Config, folder: Path) -> ModelConfig:
+    """The model as the probe of the checkpoint saw it, whose context may have been shorter."""
+    if config.checkpoint.positions == "refuse":
+        return config.model
+    theirs = load_carried(folder / "config.yaml").model
+    return replace(config.model, context=min(config.model.context, theirs.context))
+
+
+def _fill(engine: Engine, config: Config, folder: Path, facts: dict[str, Any], weights_only: bool) -> StateReader:
+    """Read this rank's slices into the master weights and, to resume, the moments. Returns what has read them."""
+    reader, positions, seed = StateReader(folder), config.checkpoint.positions, config.run.seed
     resume = not weights_only and reader.has_moments
     master_weights.forget_moments(engine)
     if resume:
@@ -106,9 +122,11 @@ def _fill(engine: Engine, folder: Path, facts: dict[str, Any], weights_only: boo
         engine.progress("set-up")  # one sign of life per tensor
         targets = {"master": fragment.master, **(fragment.moments if resume else {})}
         for kind, values in targets.items():
-            values.copy_(reader.read(kind, fragment.info, fragment.offset, len(values)))
+            count = len(values)
+            values.copy_(read_grown(reader, kind, fragment.info, fragment.offset, count, positions, seed))
         for kind, values in fragment.factors.items() if resume else ():
             values.copy_(reader.factor(kind, fragment.info, len(values)))
+    return reader
 
 
 NOTHING = -1
@@ -130,9 +148,16 @@ def has_pooler(reader: StateReader) -> bool:
     return any(name.startswith(POOLER) for name in reader.index)
 
 
-def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Collection[int], seed: int) -> None:
+def transfer(
+    engine: Engine,
+    folder: Path,
+    layers: int | None,
+    fresh_rows: Collection[int],
+    positions: NewPositions,
+    seed: int,
+) -> None:
     """Fill this rank's master weights from the checkpoint in `folder` and from `seed`. They are in the model after
-    master_weights.publish, where ranks meet.
+    master_weights.publish, where ranks meet. `positions` says what becomes of those that the checkpoint lacks.
 
     Token rows that the checkpoint does not have, and those of the ids `fresh_rows`, are drawn. Raises CheckpointError
     when a parameter has another shape there.
@@ -147,7 +172,7 @@ def transfer(engine: Engine, folder: Path, layers: int | None, fresh_rows: Colle
         elif info.name == TOKENS:
             values = _token_rows(reader, info, fresh_rows, seed).reshape(-1)[fragment.offset : fragment.offset + count]
         else:
-            values = reader.read("master", info, fragment.offset, count)
+            values = read_grown(reader, "master", info, fragment.offset, count, positions, seed)
         fragment.master.copy_(values)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.config.model import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig, RowLengths
 from gpt1_ds.config.parallel import ParallelConfig
@@ -18,6 +19,7 @@ _NAME = "letters, digits, '.', '_', '-' and '/' only, no '..'"
 EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
 LARGEST_BATCH = 1 << 20  # sequences
 Patches = Literal["fast", "fixes", "none"]
+NewPositions = Literal["refuse", "draw", "repeat"]
 AUTO = 0  # of micro_batch
 LENGTH_KEYS = ("steps", "tokens", "epochs")  # exclude one another
 NEWTON_SCHULZ_STEPS = 5  # of Muon
@@ -87,6 +89,8 @@ class TrainConfig:
     tokens: int | None = None  # training tokens, rounded up to whole steps
     epochs: float | None = None  # passes over the data, rounded up to whole steps; nothing named: 1 epoch
     global_batch: int = 16  # sequences per optimizer step, over all ranks
+    batch_warmup: int | None = None  # sequences of the first step; later ones have multiples of it, up to global_batch
+    batch_warmup_tokens: int | None = None  # training tokens over which the batch grows linearly to global_batch
     micro_batch: int = 8  # sequences per forward pass of one rank; auto (or 0): as many as fit into its memory
     device: Literal["auto", "cuda", "cpu"] = "auto"  # auto: a GPU where there is one; a job that has GPUs must use them
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # of the forward and backward pass; masters are always fp32
@@ -106,6 +110,17 @@ class TrainConfig:
         """The steps to profile, numbered from 1; what comes after the last step of the run does not come."""
         start, _, stop = (self.profile or "0:0").partition(":")
         return range(int(start), int(stop))
+
+    @property
+    def smallest_batch(self) -> int:
+        """Sequences of the first step; those of every other step are a multiple of them."""
+        return self.batch_warmup or self.global_batch
+
+    def batch_sizes(self, row: int) -> BatchSizes:
+        """Sequences of every step, whose rows have `row` tokens."""
+        if self.batch_warmup is None or self.batch_warmup_tokens is None or self.batch_warmup == self.global_batch:
+            return BatchSizes.constant(self.global_batch)
+        return BatchSizes.growing(self.batch_warmup, self.global_batch, self.batch_warmup_tokens, row)
 
     def problems(self) -> Iterator[str]:
         if self.cuda_graphs == "on" and self.deepspeed_patches != "fast":
@@ -133,12 +148,31 @@ class TrainConfig:
                 f"use train.global_batch={-(-self.global_batch // self.micro_batch) * self.micro_batch}, or "
                 f"train.micro_batch={fits}"
             )
+        yield from self._warmup_problems()
         if not 0 <= self.label_smoothing < 1:
             yield f"train.label_smoothing={self.label_smoothing} must be in [0, 1); use 0 for none, or 0.1"
         if self.profile is not None and not re.fullmatch(r"[0-9]{1,15}:[0-9]{1,15}", self.profile):
             yield f"train.profile={self.profile} is not START:STOP; write 20:25 for steps 20 to 24"
         elif self.profile is not None and not (self.profiled.start and len(self.profiled)):
             yield f"train.profile={self.profile} names no step; write START:STOP with 1 <= START < STOP"
+
+    def _warmup_problems(self) -> Iterator[str]:
+        """What keeps the batch from growing in equal parts."""
+        first, tokens, micro = self.batch_warmup, self.batch_warmup_tokens, self.micro_batch
+        if (first is None) != (tokens is None):
+            named, missing = ("batch_warmup", "batch_warmup_tokens")[:: 1 if tokens is None else -1]
+            yield f"train.{named}={getattr(self, named)} needs train.{missing}; give both, or leave both out"
+        if tokens is not None and tokens < 1:
+            yield f"train.batch_warmup_tokens={tokens} must be at least 1; leave it out for full batches from the start"
+        if first is None:
+            return
+        if first < 1 or self.global_batch % first:
+            yield (
+                f"train.batch_warmup={first} does not divide train.global_batch={self.global_batch}: the batch grows "
+                "by as many sequences at a time; use a divisor"
+            )
+        elif micro > 0 and first % micro:
+            yield f"train.batch_warmup={first} is not a multiple of train.micro_batch={micro}; use one that is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +267,12 @@ class CheckpointConfig:
     background: Literal["auto", "on", "off"] = "auto"  # write a copy while training continues; auto: if memory allows
     resume: str = "auto"  # auto: from the newest good one; never: begin anew, what is there is moved aside; or a PATH
     init_from: str | None = None  # begin with the weights of this checkpoint, a fresh optimizer and step 0
+    positions: NewPositions = "refuse"  # of a model.context above the checkpoint's: drawn, or the learned ones repeated
+
+    @property
+    def grows_at_resume(self) -> bool:
+        """Whether a run that continues may have a longer context than its checkpoint."""
+        return self.positions != "refuse" and self.init_from is None
 
     def problems(self) -> Iterator[str]:
         if self.every < 0:
@@ -284,6 +324,11 @@ class Config:
     def row(self) -> RowLengths:
         """Returns the lengths of a row of pre-training."""
         return self.objective.lengths(self.model)
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Returns the sequences of every step of pre-training."""
+        return self.train.batch_sizes(self.row.fed)
 
 
 def with_vocabulary(config: Config, vocab_size: int) -> Config:

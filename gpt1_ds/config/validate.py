@@ -48,11 +48,29 @@ def problems(config: Config) -> Iterator[str]:
             f"use parallel.pipeline={max(1, sum(model.blocks))} or fewer"
         )
     yield from _unpatched_problems(config)
+    yield from _length_problems(config)
     yield from _objective_problems(config)
     if config.task is not None and config.task.makes_vectors:
         yield from _sentence_problems(config, config.task)
     if model.norm_kind == "rms" and train.precision == "fp16":
         yield "train.precision=fp16 overflows with model.norm_kind=rms, whose states grow from block to block; use bf16"
+    yield from _sequence_parallel_problems(config)
+    if parallel.zero == 0 and train.precision != "fp32":
+        yield (
+            f"parallel.zero=0 accumulates gradients in {train.precision}; use parallel.zero=1, which keeps them in fp32"
+        )
+    if config.optimizer.layer_decay != 1 and model.stacks > 1:
+        yield (
+            f"optimizer.layer_decay={config.optimizer.layer_decay} counts the blocks of one stack, "
+            f"model.kind={model.kind} has {model.stacks}; use 1"
+        )
+    if train.recompute == "block" and model.attention == "fused":
+        yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
+
+
+def _sequence_parallel_problems(config: Config) -> Iterator[str]:
+    """Yields what does not cut evenly over the ranks of a sequence-parallel group."""
+    model, parallel = config.model, config.parallel
     if parallel.sequence and model.context % parallel.tensor:
         yield (
             f"parallel.sequence=true cuts model.context={model.context} over parallel.tensor={parallel.tensor} "
@@ -68,17 +86,6 @@ def problems(config: Config) -> Iterator[str]:
             f"parallel.sequence=true cuts targets, whose positions are a multiple of {WHOLE}, over "
             f"parallel.tensor={parallel.tensor} ranks; use a divisor of {WHOLE}"
         )
-    if parallel.zero == 0 and train.precision != "fp32":
-        yield (
-            f"parallel.zero=0 accumulates gradients in {train.precision}; use parallel.zero=1, which keeps them in fp32"
-        )
-    if config.optimizer.layer_decay != 1 and model.stacks > 1:
-        yield (
-            f"optimizer.layer_decay={config.optimizer.layer_decay} counts the blocks of one stack, "
-            f"model.kind={model.kind} has {model.stacks}; use 1"
-        )
-    if train.recompute == "block" and model.attention == "fused":
-        yield "train.recompute=block repeats attention with other dropout masks; use model.attention=exact"
 
 
 def _unpatched_problems(config: Config) -> Iterator[str]:
@@ -89,6 +96,20 @@ def _unpatched_problems(config: Config) -> Iterator[str]:
         yield "parallel.sequence=true needs train.deepspeed_patches=fast or fixes: Megatron's buffer is not made"
     if config.guard.on_spike == "skip" and config.guard.z:
         yield "guard.on_spike=skip needs train.deepspeed_patches=fast or fixes: DeepSpeed asks nobody before an update"
+
+
+def _length_problems(config: Config) -> Iterator[str]:
+    """Yields what keeps the length of a run, or of its steps, from being known."""
+    if config.train.batch_warmup is not None and config.task is not None:
+        yield (
+            f"train.batch_warmup={config.train.batch_warmup} is for pre-training, whose rows have one length; leave it "
+            "out"
+        )
+    if config.checkpoint.grows_at_resume and config.task is None and config.train.steps is None:
+        yield (
+            f"checkpoint.positions={config.checkpoint.positions} lets a run continue with longer rows, so that tokens "
+            "and epochs do not say how many steps it has; use train.steps"
+        )
 
 
 def _not_finite(config: Config) -> Iterator[str]:
@@ -194,6 +215,11 @@ def _span_problems(model: ModelConfig, objective: ObjectiveConfig) -> Iterator[s
         )
 
 
+def may_grow(config: Config, source: ModelConfig) -> bool:
+    """Whether the model's context is longer than that of `source`, whose weights it takes over, and may be."""
+    return config.checkpoint.positions != "refuse" and config.model.context > source.context
+
+
 def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
     """One line per reason why fine-tuning cannot begin with the weights of a checkpoint whose model is `source`."""
     assert config.task is not None, "fine-tuning has a task"
@@ -201,7 +227,7 @@ def transfer_problems(config: Config, source: ModelConfig) -> Iterator[str]:
     if layers == -1:
         return
     for key in INHERITED:
-        if getattr(model, key) != getattr(source, key):
+        if getattr(model, key) != getattr(source, key) and not (key == "context" and may_grow(config, source)):
             yield f"model.{key}={getattr(model, key)}: {where} has {getattr(source, key)}; leave it out"
     if layers is None and model.layers != source.layers:
         yield (
@@ -225,9 +251,10 @@ def world_problems(config: Config, world: int) -> Iterator[str]:
         return
     data_ranks = world // replica
     micro_batch = train.micro_batch or 1  # auto
-    if train.global_batch % (micro_batch * data_ranks):
+    if train.smallest_batch % (micro_batch * data_ranks):
+        key = "global_batch" if train.batch_warmup is None else "batch_warmup"
         yield (
-            f"train.global_batch={train.global_batch} does not split into {data_ranks} data-parallel ranks x "
+            f"train.{key}={train.smallest_batch} does not split into {data_ranks} data-parallel ranks x "
             f"train.micro_batch={micro_batch}; use a multiple of {micro_batch * data_ranks}"
         )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.data.dataset import TokenStream
 from gpt1_ds.data.rows import TextRows, count_windows
 from gpt1_ds.data.windows import Int64s, WindowOrder, blend, fingerprint
@@ -42,12 +43,26 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How a global batch falls on ranks: `global_batch` rows over `data_size` ranks, `micro_batch` rows at a time."""
+    """How a global batch falls on ranks: `global_batch` rows over `data_size` ranks, `micro_batch` rows at a time.
+
+    `first` is the number in the run of its first sequence; None: all batches before it have its size.
+    """
 
     global_batch: int
     micro_batch: int
     data_size: int = 1
     data_rank: int = 0
+    first: int | None = None
+
+    def of_batch(self, number: int, sizes: BatchSizes) -> BatchShape:
+        """The shape of batch `number` (1 is the first) of a run."""
+        batch = sizes.batch(number)
+        return replace(self, global_batch=batch.size, first=batch.before)
+
+    def numbers(self, step: int) -> Int64s:
+        """int64 [G]: the numbers in the run of the sequences of batch `step`."""
+        first = (step - 1) * self.global_batch if self.first is None else self.first
+        return first + np.arange(self.global_batch)
 
     def rows(self) -> list[Int64s]:
         """Row numbers of each of this rank's micro-batches."""
@@ -88,7 +103,7 @@ class TrainingData:
         """The rank's share of the batch of optimizer step `step` (1 is the first)."""
         micro_batches, total = list[Any](), 0
         lengths_G = np.full(shape.global_batch, self.context) if self.whole else None
-        number_G = (step - 1) * shape.global_batch + np.arange(shape.global_batch)
+        number_G = shape.numbers(step)
         for rows in shape.rows():
             tokens_BT = self.windows(number_G[rows])
             if lengths_G is None:
@@ -112,9 +127,9 @@ class TrainingData:
             version[here] = (order.at(number[here]) * self.copies + copy) * len(self.orders) + at
         return version
 
-    def documents(self, number: int, rows: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
+    def documents(self, number: int, rows: Sequence[int], shape: BatchShape) -> list[dict[str, Any]]:
         """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
-        sequence = (number - 1) * global_batch + np.asarray(rows, dtype=np.int64)
+        sequence = shape.numbers(number)[np.asarray(rows, dtype=np.int64)]
         source, place = blend(sequence, self.weights)
         found = []
         for row, at, of_source in zip(rows, source, place, strict=True):

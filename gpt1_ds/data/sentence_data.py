@@ -95,14 +95,14 @@ class SentenceTraining:
 
     def batch(self, step: int, shape: BatchShape) -> Batch:
         """The rank's part of the batch of optimizer step `step` (1 is the first)."""
-        batch = self._global(step, shape.global_batch)
+        batch = self._global(shape.numbers(step))
         micro_batches = [batch.rows(row_B) for row_B in shape.rows()]
         total = sum(fingerprint(rows.tokens_BS, rows.row_B) for rows in micro_batches)
         return Batch(micro_batches, (total + 2**63) % 2**64 - 2**63)
 
-    def documents(self, number: int, rows: Sequence[int], global_batch: int) -> list[dict[str, Any]]:
+    def documents(self, number: int, rows: Sequence[int], shape: BatchShape) -> list[dict[str, Any]]:
         """Where the text of these rows of batch `number` comes from: dataset folder and document numbers, by row."""
-        batch = self._global(number, global_batch)
+        batch = self._global(shape.numbers(number))
         found = []
         for row in rows:
             stream = batch.stream_G[row]
@@ -112,10 +112,9 @@ class SentenceTraining:
             found.append({"row": int(row), "data": str(stream.folder), "documents": documents})
         return found
 
-    def _global(self, step: int, global_batch: int) -> GlobalBatch:
-        number_G = (step - 1) * global_batch + np.arange(global_batch)
+    def _global(self, number_G: Int64s) -> GlobalBatch:
         source_G, place_G = blend(number_G, self.weights)
-        spans_G, version_G = Spans.empty(global_batch), number_G.copy()
+        spans_G, version_G = Spans.empty(len(number_G)), number_G.copy()
         for at, text in enumerate(self.texts):
             here = np.flatnonzero(source_G == at)
             spans_G.put(here, text.spans(place_G[here]))

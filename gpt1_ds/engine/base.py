@@ -145,6 +145,11 @@ class Engine(ABC):
         sent = all(tensor.device.type == self.device.type for batch in batches for tensor in batch.tensors)
         return batches if sent else self.send(batches)()
 
+    @property
+    def micro_batches(self) -> int:
+        """Returns how many micro-batches of a rank the last step had."""
+        return int(self.deepspeed.gradient_accumulation_steps())
+
     @cached_property
     def outcome(self) -> StepOutcome:
         return StepOutcome(self._total_loss, self.loss_scale)

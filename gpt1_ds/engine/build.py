@@ -19,6 +19,7 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 
 
 def batch_shape(config: Config, groups: ProcessGroups) -> BatchShape:
+    """How a full batch falls on ranks."""
     return BatchShape(config.train.global_batch, config.train.micro_batch, groups.layout.data, groups.data_rank)
 
 

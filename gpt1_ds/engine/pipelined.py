@@ -21,7 +21,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.deepspeed.install import install
 from gpt1_ds.engine.deepspeed.pipeline import BACKWARD
-from gpt1_ds.engine.deepspeed.settings import ds_config
+from gpt1_ds.engine.deepspeed.settings import ds_config, set_micro_batches
 from gpt1_ds.engine.optimizer import make_optimizer
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.launcher.libraries import quiet
@@ -123,6 +123,8 @@ class PipelineEngine(Engine):
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
+        if len(batches) != self.micro_batches:
+            set_micro_batches(self.deepspeed, len(batches))
         self._expect(batches[0].shapes)
         loss = self.deepspeed.train_batch(data_iter=_feed(self._here(batches)))
         return self._result(self.deepspeed.get_global_grad_norm(), loss)

@@ -13,7 +13,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch, StepResult
 from gpt1_ds.engine.deepspeed.install import install
 from gpt1_ds.engine.deepspeed.micro_batch_graphs import graphed_passes
-from gpt1_ds.engine.deepspeed.settings import ds_config
+from gpt1_ds.engine.deepspeed.settings import ds_config, set_micro_batches
 from gpt1_ds.engine.gradient_norm import clip_gradients
 from gpt1_ds.engine.graphs import Tensors
 from gpt1_ds.engine.optimizer import make_optimizer
@@ -46,6 +46,10 @@ class DenseEngine(Engine):
 
     def step(self, batches: Sequence[MicroBatch], learning_rate: float) -> StepResult:
         self.set_learning_rate(learning_rate)
+        if len(batches) != self.micro_batches:
+            set_micro_batches(self.deepspeed, len(batches))
+            if self.graphs is not None:
+                self.graphs.release()  # in which a mean over as many micro-batches as before was captured
         self.deepspeed.train()
         self.micro_losses = []
         self.scores.clear()

@@ -245,8 +245,7 @@ class Profile:
     def _summarise(self, shares: list[dict[str, Any]]) -> None:
         layout = self.groups.layout
         sizes = {"tensor": layout.tensor, "pipeline": layout.pipeline, "data": layout.data}
-        rows = self.train.micro_batch * layout.data
-        summary = phases.combine(shares, sizes, self.train.global_batch // rows)
+        summary = phases.combine(shares, sizes, self.engine.micro_batches)
         summary["device"] = torch.cuda.get_device_name() if self.engine.device.type == "cuda" else "cpu"
         summary["threads"] = torch.get_num_threads()
         first, last = summary["steps"][0], summary["steps"][-1]

@@ -13,10 +13,10 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.config import Config, world_problems
 from gpt1_ds.config.sections import AUTO
 from gpt1_ds.plan import report
-from gpt1_ds.plan.cost import cost
+from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import Machine
 from gpt1_ds.plan.memory import RankMemory, memory, peak
-from gpt1_ds.plan.report import ASSUMED_VOCABULARY, describe, total_steps
+from gpt1_ds.plan.report import ASSUMED_VOCABULARY, describe, total_steps, total_tokens
 from gpt1_ds.plan.search import Found, divisors, search
 
 FORMAT = 1
@@ -41,8 +41,7 @@ class Planning:
         self.config, self.world, self.machine, self.limit = config, world, machine, limit
         self.vocab_size, self.data_tokens = vocab_size, tokens
         self.vocabulary = vocab_size or ASSUMED_VOCABULARY
-        tokens_per_step = config.train.global_batch * config.row.fed
-        self.tokens = (total_steps(config, tokens) or 0) * tokens_per_step
+        self.steps, self.tokens = total_steps(config, tokens) or 0, total_tokens(config, tokens) or 0
 
     def plan(self, as_json: bool) -> int:
         """The configuration as it is; the exit code. Raises ConfigError where it cannot run on these ranks."""
@@ -86,11 +85,25 @@ class Planning:
     def _print(self, config: Config) -> None:
         costs, ranks = cost(config, self.world, self.vocabulary, self.machine), self._memory(config)
         print(*report.memory_lines(ranks, self.limit, self.world, self.machine), sep="\n")
-        print(*report.cost_lines(costs, config, self.world, self.machine, self.tokens), sep="\n")
+        seconds = self._seconds(config, costs)
+        print(*report.cost_lines(costs, config, self.world, self.machine, self.tokens, seconds), sep="\n")
         if costs.graphs:
             without = replace(config, train=replace(config.train, cuda_graphs="off"))
             for line in report.graphs_lines(costs, cost(without, self.world, self.vocabulary, self.machine)):
                 print(line)
+
+    def _seconds(self, config: Config, full: Cost) -> float:
+        """What the whole run takes. A small step costs more per sequence; between the first and a full one the time is
+        linear in the sequences.
+        """
+        train = config.train
+        if train.smallest_batch == train.global_batch:
+            return self.tokens / full.tokens_per_second
+        small = replace(train, global_batch=train.smallest_batch, batch_warmup=None, batch_warmup_tokens=None)
+        first = cost(replace(config, train=small), self.world, self.vocabulary, self.machine)
+        per_sequence = (full.step - first.step) / (train.global_batch - train.smallest_batch)
+        sequences = self.tokens / config.row.fed
+        return self.steps * (full.step - per_sequence * train.global_batch) + sequences * per_sequence
 
     def _memory(self, config: Config) -> list[RankMemory]:
         return memory(config, self.world, self.vocabulary, self.machine.device)
@@ -132,7 +145,7 @@ def with_micro_batch(config: Config, world: int, device: str, limit: int) -> Con
     if config.train.micro_batch != AUTO:
         return config
     data_ranks = max(1, world // (config.parallel.tensor * config.parallel.pipeline))
-    rows = max(1, config.train.global_batch // data_ranks)  # of a data rank, for a step
+    rows = max(1, config.train.smallest_batch // data_ranks)  # of a data rank, for the smallest step
     stages = config.parallel.pipeline
     most = min(MOST[device], rows if stages == 1 else max(1, rows // (IN_FLIGHT * stages)))
     group = _group(config)

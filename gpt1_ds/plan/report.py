@@ -40,20 +40,23 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
     tokens_per_step = train.global_batch * config.row.fed
     steps = total_steps(config, data_tokens)
-    passes = ""
-    if steps and data_tokens:
+    tokens = total_tokens(config, data_tokens)
+    passes = grows = ""
+    if tokens and data_tokens:
         used = min(data_tokens, config.data.unique_tokens or data_tokens)
-        passes = f", {steps * tokens_per_step / used:.3g} times the {count(used)} of the data"
+        passes = f", {tokens / used:.3g} times the {count(used)} of the data"
+    if train.batch_warmup_tokens is not None:
+        grows = f", from {train.batch_warmup} over {count(train.batch_warmup_tokens)} tokens"
     yield (
-        f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step; "
+        f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step{grows}; "
         + (
-            f"{amount(steps, 'step')} = {count(steps * tokens_per_step)} tokens{passes}"
-            if steps
+            f"{amount(steps, 'step')} = {count(tokens)} tokens{passes}"
+            if steps and tokens
             else "length known once the data is there"
         )
     )
-    if steps:
-        yield f"compute: {palm * steps * tokens_per_step:.3g} FLOPs"
+    if tokens:
+        yield f"compute: {palm * tokens:.3g} FLOPs"
     data_ranks = world // (parallel.tensor * parallel.pipeline)
     accumulate = train.global_batch // (train.micro_batch * data_ranks)
     yield (
@@ -74,15 +77,23 @@ def total_steps(config: Config, data_tokens: int | None) -> int | None:
     """Returns the steps of the whole run, as training/schedule.py counts; None where that depends on data that is not
     there yet.
     """
-    train, row = config.train, config.row
+    train, row, sizes = config.train, config.row, config.batch_sizes
     if train.steps is not None:
         return train.steps
     if train.tokens is not None:
-        return math.ceil(train.tokens / (train.global_batch * row.fed))
+        return sizes.steps(train.tokens / (train.global_batch * row.fed))
     if data_tokens is None:
         return None
     used = min(data_tokens, config.data.unique_tokens or data_tokens)
-    return math.ceil((1.0 if train.epochs is None else train.epochs) * used / (train.global_batch * row.text))
+    return sizes.steps((1.0 if train.epochs is None else train.epochs) * used / (train.global_batch * row.text))
+
+
+def total_tokens(config: Config, data_tokens: int | None) -> int | None:
+    """Returns the tokens that the model is fed with in the whole run; None where that depends on data that is not there
+    yet.
+    """
+    steps = total_steps(config, data_tokens)
+    return None if steps is None else config.batch_sizes.before(steps + 1) * config.row.fed
 
 
 def machine_line(machine: Machine) -> str:
@@ -109,7 +120,10 @@ def memory_lines(ranks: list[RankMemory], limit: int, world: int, machine: Machi
         yield f"start: each rank needs {byte_size(host)} on the host, {byte_size(node)} a node: {ranks[0].host_for}"
 
 
-def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens: int | None) -> Iterator[str]:
+def cost_lines(
+    cost: Cost, config: Config, world: int, machine: Machine, tokens: int | None, seconds: float
+) -> Iterator[str]:
+    """What a step of a full batch takes; `seconds` are those of the whole run of `tokens`."""
     micro_batches = f"{1e3 * cost.forward:.3g} + {1e3 * cost.backward:.3g} ms per micro-batch"
     yield (
         f"step: {_seconds(cost.step)} = {_seconds(cost.pipeline)} forward and backward ({micro_batches}"
@@ -125,7 +139,7 @@ def cost_lines(cost: Cost, config: Config, world: int, machine: Machine, tokens:
         + _share_of_peak(cost.mfu)
     )
     if tokens:
-        seconds, nodes = tokens / cost.tokens_per_second, math.ceil(world / machine.ranks_per_node)
+        nodes = math.ceil(world / machine.ranks_per_node)
         yield f"length: {count(tokens)} tokens take {duration(seconds)} = {seconds / 3600 * nodes:.3g} node-hours"
 
 

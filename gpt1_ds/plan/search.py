@@ -174,7 +174,7 @@ def layouts(config: Config, world: int, machine: Machine) -> Iterator[Config]:
             if pipeline > sum(config.model.blocks):
                 continue
             data = world // (tensor * pipeline)
-            for micro_batch in divisors(max(1, config.train.global_batch // data)):
+            for micro_batch in divisors(max(1, config.train.smallest_batch // data)):
                 yield from _variants(config, tensor, pipeline, micro_batch, machine.device == "cuda")
 
 

@@ -26,7 +26,7 @@ from gpt1_ds.tracking.entries import of_models, read_entries
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
 # A finished trial whose configuration differs in one of these is another experiment.
-RESULT_KEYS = (*TRAINING_KEYS, "checkpoint.init_from", "task.")
+RESULT_KEYS = (*TRAINING_KEYS, "checkpoint.init_from", "checkpoint.positions", "task.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

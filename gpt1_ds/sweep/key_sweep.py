@@ -19,7 +19,7 @@ from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tracking.entries import of_models, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
-RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from")
+RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")
 NOT_RESULT_KEYS = ("model.vocab_size", "task.answer")  # a run takes the first from its data; no score has the second
 Values = tuple[tuple[str, str], ...]  # (key, value) of a trial
 

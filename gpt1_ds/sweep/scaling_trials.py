@@ -75,7 +75,7 @@ class ScalingTrial(Trial):
     @property
     def tokens(self) -> int:
         """D: trained on, those of the trunk included."""
-        return self.steps * self.config.train.global_batch * self.config.row.fed
+        return self.config.batch_sizes.before(self.steps + 1) * self.config.row.fed
 
     @property
     def epochs(self) -> float:
@@ -181,10 +181,12 @@ class _Maker:
         self, arm: Arm, model: ModelConfig, tokens: int, unique: int | None, seed: int, rate: float
     ) -> ScalingTrial:
         study, base = self.study, self.base
-        per_step = base.train.global_batch * base.objective.lengths(model).fed
+        fed = base.objective.lengths(model).fed
+        per_step, sizes = base.train.global_batch * fed, base.train.batch_sizes(fed)
         shortest = self.smallest[model] if study.schedule == "wsd" else tokens
-        steps = math.ceil(tokens / per_step)
-        there = min(unique or steps * per_step, self.data_tokens or steps * per_step)
+        steps = sizes.steps(tokens / per_step)
+        needed = sizes.before(steps + 1) * fed
+        there = min(unique or needed, self.data_tokens or needed)
         name = f"l{model.layers}w{model.width}-{count(tokens)}"
         name += (f"-u{count(unique)}" if unique else "") + (f"-lr{rate:g}" if rate != 1 else "") + f"-seed{seed}"
         config = replace(
@@ -199,7 +201,7 @@ class _Maker:
             schedule=replace(
                 base.schedule,
                 kind=study.schedule,
-                warmup_steps=self._warmup(model, shortest, per_step),
+                warmup_steps=max(1, sizes.steps(self._warmup(model, shortest) / per_step)),
                 warmup_fraction=None,
             ),
             checkpoint=replace(base.checkpoint, every=max(1, math.ceil(steps / EVALUATIONS)), keep=1),
@@ -209,9 +211,9 @@ class _Maker:
         config = fitted(config, study.nproc)
         found = [*problems(config), *world_problems(config, study.nproc)]
         self.problems += [f"arms.{arm.name}: {problem}" for problem in found]
-        if arm.kind != "data" and steps * per_step > study.epochs_limit * there:
+        if arm.kind != "data" and needed > study.epochs_limit * there:
             self.problems.append(
-                f"arms.{arm.name}: {count(tokens)} tokens are {steps * per_step / there:.1f} passes over the "
+                f"arms.{arm.name}: {count(tokens)} tokens are {needed / there:.1f} passes over the "
                 f"{count(there)} of the data; raise epochs_limit={study.epochs_limit:g}, or use kind data"
             )
         return ScalingTrial(
@@ -221,18 +223,18 @@ class _Maker:
             rate=rate,
             config=config,
             steps=steps,
-            unique=min(there, steps * per_step),
+            unique=min(there, needed),
             vocab_size=self.vocab_size,
             convention=study.convention,
             held_out=name in study.held_out,
         )
 
-    def _warmup(self, model: ModelConfig, shortest: int, per_step: int) -> int:
-        """Steps, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they could
+    def _warmup(self, model: ModelConfig, shortest: int) -> float:
+        """Tokens, in proportion to N (Porian et al. 2024); with wsd the same for all budgets of a size, or they could
         not share a trunk.
         """
         wanted = self.study.warmup * counts(model, self.vocab_size)[self.study.convention]
-        return max(1, math.ceil(min(wanted, shortest / 4) / per_step))
+        return min(wanted, shortest / 4)
 
 
 def _problems(study: ScalingStudy, made: Sequence[ScalingTrial]) -> Iterator[str]:

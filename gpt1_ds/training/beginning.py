@@ -17,7 +17,8 @@ from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.config.load import default_name, named
-from gpt1_ds.config.validate import INHERITED
+from gpt1_ds.config.model import PROBE_POSITIONS
+from gpt1_ds.config.validate import INHERITED, may_grow
 from gpt1_ds.data.tokenizers.registry import encode_alike
 
 
@@ -95,10 +96,19 @@ def check_steps_left(config: Config, folder: Path, facts: dict[str, Any], steps:
 def check_model(config: Config, folder: Path, facts: dict[str, Any]) -> None:
     """Raise ConfigError where the weights in `folder` are not those of this pre-training run's model."""
     model, theirs = config.model, load_carried(folder / "config.yaml").model
-    if differing := list(_differing(model, theirs)):
+    if differing := [key for key in _differing(model, theirs) if key != "context" or not may_grow(config, theirs)]:
         here = ", ".join(f"model.{one}={getattr(model, one)}" for one in differing)
         there = ", ".join(str(getattr(theirs, one)) for one in differing)
-        raise ConfigError(f"{folder}: has a model of another shape than {here} (there {there}); leave these keys out")
+        way_out = "leave these keys out"
+        if differing == ["context"] and model.context > theirs.context:
+            way_out = "leave this key out, or let positions grow with checkpoint.positions=draw"
+        raise ConfigError(f"{folder}: has a model of another shape than {here} (there {there}); {way_out}")
+    probed, tensor = min(theirs.context, PROBE_POSITIONS), config.parallel.tensor
+    if config.parallel.sequence and probed % tensor:
+        raise ConfigError(
+            f"parallel.sequence=true cuts the {probed} positions of {folder}'s probe over parallel.tensor={tensor} "
+            "ranks; use a divisor, or parallel.sequence=false"
+        )
     assert model.vocab_size is not None, "the configuration is resolved"
     wanted = architecture(model, model.vocab_size, pretraining_head(config)).shapes.keys()
     missing, more = sorted(wanted - facts["parameters"].keys()), sorted(facts["parameters"].keys() - wanted)

@@ -61,7 +61,8 @@ def decide(run_dir: RunDir, config: Config) -> Claim:
     if not run_dir.config.exists():
         return Claim(run_dir)
     try:
-        changed = resume.forbidden(resume.changes(load_recorded(run_dir.config), config))
+        changes = resume.changes(load_recorded(run_dir.config), config)
+        changed = resume.forbidden(changes, config.checkpoint.grows_at_resume)
         if config.model.vocab_size is None:  # the tokenizer's, which is not there yet
             changed.pop("model.vocab_size", None)
     except ConfigError:  # damaged, or of another version

@@ -20,6 +20,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import encode_alike
 from gpt1_ds.data.windows import fingerprint
@@ -60,6 +61,7 @@ class Finetuning(Workload):
         parts = draws(self.scorer.settings, self.train.groups)
         self.batches = TrainBatches(self.train, config.train.global_batch, config.run.seed, self.scorer.multiple, parts)
         self.steps = finetuning_steps(config.train, self.batches.per_epoch)
+        self.batch_sizes = BatchSizes.constant(config.train.global_batch)
         self.objective = self.scorer.objective
         self.flops_per_token = self.scorer.flops_per_token()
 
@@ -101,7 +103,8 @@ class Finetuning(Workload):
         if new_symbols and "task" not in facts:  # pre-training has not met GPT-1's three symbols
             fresh = (self.tokenizer.start_id, self.tokenizer.delimiter_id, self.tokenizer.extract_id)
         layers, seed = self.scorer.settings.transfer_layers, self.config.run.seed
-        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, seed))
+        positions = self.config.checkpoint.positions
+        self.groups.agree(lambda: transfer(engine, folder, layers, fresh, positions, seed))
         master_weights.publish(engine)  # ranks meet: not where one of them may fail alone
         is_pooled = self.scorer.objective.head.kind == "pooled"
         if self.groups.rank == 0 and is_pooled and layers is None and not has_pooler(StateReader(folder)):

@@ -35,25 +35,25 @@ class Pretraining(Workload):
         self.tokenizer, self.tokenizer_folder = data.tokenizer, data.tokenizer_folder
         self.tokenizer_hash, self.data_hash = data.tokenizer_hash, data.data_hash
         self.shape = batch_shape(config, groups)
-        self.tokens_per_step = config.train.global_batch * config.row.fed
+        self.batch_sizes, self.row_tokens = config.batch_sizes, config.row.fed
         self.steps = schedule.total_steps(config.train, config.data, config.row, data.training.tokens_per_epoch)
         self.objective = pretraining_objective(config, data.tokenizer, data.data_hash, config.run.seed)
         self.held_out_objective = pretraining_objective(config, data.tokenizer, data.data_hash)
         self.flops_per_token = training_flops_per_token(config, config.model.vocab_size or 0)
 
     def batch(self, number: int, step: int) -> StepBatch:
-        batch = self.data.training.batch(number, self.shape)
+        shape = self.shape.of_batch(number, self.batch_sizes)
+        batch = self.data.training.batch(number, shape)
         counted = self.groups.tensor_rank == 0 and self.groups.is_first_stage  # each row once
         micro_batches = training_batches(self.objective, batch.micro_batches, self.config.run.seed, step)
         predicted = None
         if not self.objective.predicts_all:
-            predicted, _ = self.objective.counts(
-                batch.micro_batches[0], self.shape.global_batch, self.shape.global_batch
-            )
-        return StepBatch(micro_batches, batch.fingerprint if counted else 0, self.tokens_per_step, predicted)
+            predicted, _ = self.objective.counts(batch.micro_batches[0], shape.global_batch, shape.global_batch)
+        mark = batch.fingerprint if counted else 0
+        return StepBatch(micro_batches, mark, shape.global_batch * self.row_tokens, predicted)
 
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return self.data.training.documents(number, rows, self.config.train.global_batch)
+        return self.data.training.documents(number, rows, self.shape.of_batch(number, self.batch_sizes))
 
     def is_evaluation_due(self, step: int) -> bool:
         every = self.config.train.eval_every

@@ -38,6 +38,7 @@ MAY_CHANGE = (
 )
 
 
+CONTEXT = "model.context"
 FEW = 5  # keys that are named one by one
 
 
@@ -47,9 +48,11 @@ def changes(before: Config, now: Config) -> dict[str, tuple[Any, Any]]:
     return {key: (old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)}
 
 
-def check(folder: str, changed: dict[str, tuple[Any, Any]]) -> None:
-    """Raise ConfigError naming every changed key that would make it another run; of many, how many they are."""
-    wrong = forbidden(changed)
+def check(folder: str, changed: dict[str, tuple[Any, Any]], grows: bool = False) -> None:
+    """Raise ConfigError naming every changed key that would make it another run; of many, how many they are. With
+    `grows` its context may be longer than before.
+    """
+    wrong = forbidden(changed, grows)
     if len(wrong) > FEW:  # not the same run with a slip, but another one
         shown = ", ".join(list(wrong)[:FEW])
         raise ConfigError(
@@ -72,9 +75,12 @@ def length_note(changed: dict[str, tuple[Any, Any]]) -> str | None:
     return f"{', '.join(shown)}: rates are now those of a run that had this length from its start" if shown else None
 
 
-def forbidden(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Returns those of the changed keys that would make it another run."""
-    return {key: pair for key, pair in changed.items() if not key.startswith(MAY_CHANGE)}
+def forbidden(changed: dict[str, tuple[Any, Any]], grows: bool = False) -> dict[str, tuple[Any, Any]]:
+    """Returns those of the changed keys that would make it another run; with `grows` a longer context does not."""
+    wrong = {key: pair for key, pair in changed.items() if not key.startswith(MAY_CHANGE)}
+    if grows and CONTEXT in wrong and wrong[CONTEXT][1] > wrong[CONTEXT][0]:
+        del wrong[CONTEXT]
+    return wrong
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
     """Rank 0: refuse a folder of another run, note what changed, write config.yaml and env.json."""
     if run_dir.config.exists():
         changed = resume.changes(load_recorded(run_dir.config), config)
-        resume.check(str(run_dir.path), changed)
+        resume.check(str(run_dir.path), changed, config.checkpoint.grows_at_resume)
         for key, (before, now) in changed.items():
             run_dir.add_event("changed", key=key, before=before, now=now)
         if any(run_dir.checkpoints.iterdir()) and (note := resume.length_note(changed)):
@@ -135,14 +135,16 @@ def _build(
         notes = (products.note(config.train.precision, engine.device), _lack_of_space(run_dir, config))
         for note in filter(None, notes):
             log.say(note)
-    steps = StepLog(workload.steps, workload.flops_per_token, config.train.precision, run_dir, engine, sinks)
+    steps = StepLog(workload, run_dir, engine, sinks)
+    shape_of = partial(batch_shape(config, groups).of_batch, sizes=workload.batch_sizes)
     trainer = Trainer(
         config=config,
         steps=workload.steps,
+        batch_sizes=workload.batch_sizes,
         state=state,
         engine=engine,
         batches=Batches(workload.batch, run_dir, engine),
-        spike_policy=SpikePolicy(config, engine, run_dir, batch_shape(config, groups), workload.sources),
+        spike_policy=SpikePolicy(config, engine, run_dir, shape_of, workload.sources),
         saver=saver,
         restorer=restorer,
         evaluator=Evaluator(workload, engine, run_dir, saver, steps.evaluation),

@@ -5,61 +5,68 @@ from __future__ import annotations
 import math
 
 from gpt1_ds.common.errors import ConfigError
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.config.objective import RowLengths
 from gpt1_ds.config.sections import DataConfig, ScheduleConfig, TrainConfig
 
 DEFAULT_WARMUP_FRACTION = 0.02
+UNIFORM = BatchSizes.constant(1)  # whatever size all batches have
 
 
-def learning_rate(schedule: ScheduleConfig, highest: float, step: int, steps: int) -> float:
+def learning_rate(
+    schedule: ScheduleConfig, highest: float, step: int, steps: int, sizes: BatchSizes = UNIFORM
+) -> float:
     """Rate of update `step` of `steps` (1 is the first): linear warm-up from 0, then the schedule's shape.
 
     The highest rate is that of update `warmup`, or of the first one without a warm-up. A falling shape gets to its end
     at update `steps` + 1, which is never made, so that no update is wasted at a rate of 0. `rsqrt` falls with the root
     of the step, however long the run is (Raffel et al. 2020, section 3.1.2, has 1 / sqrt(max(step, warm-up)): constant
     where this one warms up). A run that is made longer has other rates from there on: those of the new length.
+
+    Where the batch grows (`sizes`), a step counts as the part of a full batch that it is: the shape is one of tokens.
     """
-    warmup = warmup_steps(schedule, steps)
-    if step < warmup:
-        return highest * step / warmup
+    warmup, here, length = warmup_position(schedule, steps, sizes), sizes.position(step), sizes.position(steps)
+    if here < warmup:
+        return highest * here / warmup
     final = schedule.final_fraction
-    end = steps + 1
-    progress = (step - warmup) / (end - warmup)
+    end = length + 1
+    progress = (here - warmup) / (end - warmup)
     if schedule.kind == "cosine":
         share = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
     elif schedule.kind == "linear":
         share = final + (1 - final) * (1 - progress)
     elif schedule.kind == "wsd":
-        decay = round(schedule.decay_fraction * steps)
-        share = final + (1 - final) * min(1.0, (end - step) / (decay + 1))
+        decay = round(schedule.decay_fraction * length)
+        share = final + (1 - final) * min(1.0, (end - here) / (decay + 1))
     elif schedule.kind == "rsqrt":
-        share = max(final, math.sqrt(max(1, warmup) / step))
+        share = max(final, math.sqrt(max(1, warmup) / max(1, here)))
     else:
         share = 1.0  # constant
     return highest * share
 
 
-def warmup_steps(schedule: ScheduleConfig, steps: int) -> int:
+def warmup_position(schedule: ScheduleConfig, steps: int, sizes: BatchSizes = UNIFORM) -> float:
+    """Where the warm-up of the learning rate ends, in full batches."""
     if schedule.warmup_steps is not None:
-        return min(schedule.warmup_steps, steps)
+        return sizes.position(min(schedule.warmup_steps, steps))
     fraction = DEFAULT_WARMUP_FRACTION if schedule.warmup_fraction is None else schedule.warmup_fraction
-    return math.ceil(fraction * steps)
+    return math.ceil(fraction * sizes.position(steps))
 
 
 def total_steps(train: TrainConfig, data: DataConfig, row: RowLengths, tokens_per_epoch: int) -> int:
     """Optimizer steps of the whole run. `train.tokens` are those that the model is fed with, epochs are of the text.
     Raises ConfigError when the steps pass over the data more often than allowed.
     """
-    tokens_per_step = train.global_batch * row.text
+    tokens_per_step, sizes = train.global_batch * row.text, train.batch_sizes(row.fed)  # of a full batch
     if train.steps is not None:
         steps = train.steps
     elif train.tokens is not None:
-        steps = math.ceil(train.tokens / (train.global_batch * row.fed))
+        steps = sizes.steps(train.tokens / (train.global_batch * row.fed))
     else:
-        steps = math.ceil((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
-    in_epochs = tokens_per_epoch / tokens_per_step  # steps of one; the last may end in the next
-    if data.epochs_limit is not None and steps > math.ceil(data.epochs_limit * in_epochs):
-        epochs = steps * tokens_per_step / tokens_per_epoch
+        steps = sizes.steps((1.0 if train.epochs is None else train.epochs) * tokens_per_epoch / tokens_per_step)
+    in_epochs = tokens_per_epoch / tokens_per_step  # full batches of one; the last step may end in the next
+    if data.epochs_limit is not None and steps > sizes.steps(data.epochs_limit * in_epochs):
+        epochs = sizes.position(steps) * tokens_per_step / tokens_per_epoch
         raise ConfigError(
             f"data.epochs_limit={data.epochs_limit}: {steps} steps pass {epochs:.2f} times over the "
             f"{tokens_per_epoch} training tokens; train shorter, add data or raise the limit"

@@ -65,15 +65,16 @@ def _values(loss: float, norm: float) -> tuple[float, float]:
 
 SKIPS_ALLOWED = {"guard": 5, "fp16": 30}  # bad steps in a row; fp16 searches its loss scale that way
 
+ShapeOf = Callable[[int], BatchShape]  # of a batch by its number
 Sources = Callable[[int, Sequence[int]], list[dict[str, Any]]]  # (batch number, rows) -> where their text comes from
 
 
 class SpikePolicy:
     """guard.on_spike. All ranks call `answer` together."""
 
-    def __init__(self, config: Config, engine: Engine, run_dir: RunDir, shape: BatchShape, sources: Sources) -> None:
+    def __init__(self, config: Config, engine: Engine, run_dir: RunDir, shape_of: ShapeOf, sources: Sources) -> None:
         self.settings, self.precision = config.guard, config.train.precision
-        self.engine, self.run_dir, self.shape, self.sources = engine, run_dir, shape, sources
+        self.engine, self.run_dir, self.shape_of, self.sources = engine, run_dir, shape_of, sources
         self._state = TrainingState()
         self._spike: str | None = None  # why the present step's update was left out
         self._in_a_row = 0  # bad steps
@@ -121,14 +122,15 @@ class SpikePolicy:
         """An event with the micro-batches whose loss was not finite, by rank, and the documents of their rows (of the
         whole batch when no loss tells).
         """
-        bad = self._bad_micro_batches()
-        rows = [int(row) for number in bad for row in self.shape.rows()[number]]
+        number, action = self._state.batch_number(step), self.settings.on_spike
+        bad, shape = self._bad_micro_batches(), self.shape_of(number)
+        here = shape.rows()
+        rows = [int(row) for place in bad for row in here[place]]
         gathered = self.engine.groups.gather((bad, rows))
         if self.engine.groups.rank:
             return
         ranks = {str(rank): numbers for rank, (numbers, _) in enumerate(gathered) if numbers}
-        suspects = sorted({row for _, rows in gathered for row in rows}) or range(self.shape.global_batch)
-        number, action = self._state.batch_number(step), self.settings.on_spike
+        suspects = sorted({row for _, rows in gathered for row in rows}) or range(shape.global_batch)
         documents = self.sources(number, list(suspects))
         details = {"action": action, "problem": problem, "batch": number, "micro_batches_of_ranks": ranks}
         self.run_dir.add_event("spike", step=step, **details, rows=documents)

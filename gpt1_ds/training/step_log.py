@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import count, duration
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.engine.device import peak_memory_gib, peak_tflops
 from gpt1_ds.engine.session import Heap
 from gpt1_ds.tracking.record import MetricsFile, TrainRecord
 from gpt1_ds.tracking.sinks import Sink
 from gpt1_ds.training.state import TrainingState
-from gpt1_ds.training.workload import Record
+from gpt1_ds.training.workload import Record, Workload
 
 FIRST_STEPS = 3  # of a process: libraries, kernels and caches begin with them, so that they measure nothing
 INTERVALS = 10  # between logged steps: the time that is left is estimated from so many
@@ -69,7 +70,8 @@ class Stopwatch:
 class TimeLeft:
     """Estimates when a run ends, from its last steps with their evaluations and saves; the first steps do not count."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, sizes: BatchSizes | None = None) -> None:
+        self._sizes = sizes or BatchSizes.constant(1)
         self.steps, self._counted = steps, 0
         self._marks: deque[tuple[int, float]] = deque(maxlen=INTERVALS)  # (step, when it ended)
 
@@ -85,20 +87,20 @@ class TimeLeft:
             return None
         now, (first, began) = time.perf_counter(), self._marks[0]
         self._marks.append((step, now))
-        return (self.steps - step) * (now - began) / (step - first)
+        end, here, start = map(self._sizes.position, (self.steps, step, first))
+        return (end - here) * (now - began) / (here - start)
 
 
 class StepLog:
     """All ranks call every method together; rank 0 writes, also to `sinks`. `clock` times the steps."""
 
-    def __init__(
-        self, steps: int, flops_per_token: int, precision: str, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]
-    ) -> None:
-        self.steps, self.flops_per_token, self.sinks = steps, flops_per_token, sinks
+    def __init__(self, workload: Workload, run_dir: RunDir, engine: Engine, sinks: Sequence[Sink]) -> None:
+        self.steps, self.batch_sizes, self.sinks = workload.steps, workload.batch_sizes, sinks
+        self.flops_per_token = workload.flops_per_token
         self.engine, self.groups = engine, engine.groups
         self.metrics = MetricsFile(run_dir.metrics)
-        self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(steps)
-        self._peak_tflops = peak_tflops(engine.device, precision)
+        self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
+        self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
         self._show: progress.Show = progress.show_nothing
         self._bar = contextlib.ExitStack()
 
@@ -152,7 +154,7 @@ class StepLog:
 
     def rewind(self, state: TrainingState) -> None:
         """Drop the lines of steps that will be repeated."""
-        self._left = TimeLeft(self.steps)
+        self._left = TimeLeft(self.steps, self.batch_sizes)
         self.groups.on_rank_0(lambda: self.metrics.rewind(state.step, state.evaluated))
         for sink in self.sinks:
             sink.rewind(state.step)

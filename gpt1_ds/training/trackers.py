@@ -49,7 +49,7 @@ def facts(workload: Workload, run_dir: RunDir, world: int) -> dict[str, Any]:
     vocab_size = model.vocab_size or 0
     sizes = counts(model, vocab_size)
     tokens_per_step = config.train.global_batch * config.row.fed if config.task is None else None
-    tokens = tokens_per_step and tokens_per_step * workload.steps
+    tokens = tokens_per_step and round(tokens_per_step * workload.batch_sizes.position(workload.steps))
     before = [event.get("job") or "" for event in read_jsonl(run_dir.events) if event.get("event") == "started"]
     return {
         **asdict(config),

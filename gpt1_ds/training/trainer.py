@@ -9,6 +9,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.engine.base import Engine, StepResult
 from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import SET_UP
@@ -29,6 +30,7 @@ class Trainer:
 
     config: Config
     steps: int
+    batch_sizes: BatchSizes
     state: TrainingState
     engine: Engine
     batches: Batches
@@ -123,7 +125,9 @@ class Trainer:
                 self.state = self.evaluator.evaluate(self.state)
 
     def _learning_rate(self, step: int) -> float:
-        return schedule.learning_rate(self.config.schedule, self.config.optimizer.lr, step, self.steps)
+        return schedule.learning_rate(
+            self.config.schedule, self.config.optimizer.lr, step, self.steps, self.batch_sizes
+        )
 
     def _is_due(self, every: int, step: int) -> bool:
         return step == self.steps or (every > 0 and step % every == 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.config import Config
+from gpt1_ds.config.batch_sizes import BatchSizes
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.process_groups import ProcessGroups
@@ -27,6 +28,7 @@ class Workload(ABC):
     tokenizer_hash: str
     data_hash: str
     steps: int  # of the whole run
+    batch_sizes: BatchSizes
     flops_per_token: int
     objective: Objective
 

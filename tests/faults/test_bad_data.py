@@ -12,6 +12,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data import staging
+from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.launcher import launch
 from tools import runs
@@ -61,7 +62,7 @@ def test_a_token_outside_the_vocabulary_ends_an_unverified_run(
     training = open_data(runs.configuration(words)).training
     path, second_batch = data / "train-00000.bin", np.array([8])
     start = int(training.orders[0].starts(second_batch, training.context, training.streams[0].tokens)[0])
-    (source,) = training.documents(2, [0], 8)
+    (source,) = training.documents(2, [0], BatchShape(8, 8))
     tokens = np.fromfile(path, np.uint16)
     tokens[start] = 500  # the first that is outside, in a window that one rank alone reads
     tokens.tofile(path)

@@ -76,9 +76,8 @@ def train_here(overrides: list[str], how: str) -> Any:
         data, shape = open_data(config), batch_shape(config, engine.groups)
         numbers = []
         for step in range(1, STEPS + 1):
-            batches = training_batches(
-                engine.objective, data.training.batch(step, shape).micro_batches, config.run.seed, step
-            )
+            here = data.training.batch(step, shape.of_batch(step, config.batch_sizes)).micro_batches
+            batches = training_batches(engine.objective, here, config.run.seed, step)
             result = engine.step(batches, 1e-3)
             numbers.append((result.loss, result.grad_norm))
             if step == 2:
@@ -118,6 +117,18 @@ def test_graphed_steps_are_the_ordinary_ones(
         assert others[1][2:4] == (0, f"rank {ranks - 1}: RuntimeError: no capture today")
         assert len(others[0][4]) == graphs
         assert len(others[1][4]) == 1
+
+
+def test_graphs_of_a_step_with_fewer_micro_batches_are_dropped(tiny_data: Path) -> None:
+    """The first three steps have one, of which a graph is captured, the others two: their losses are means of two."""
+    overrides = [*MODEL, "train.global_batch=4", "train.micro_batch=2", f"data.path={tiny_data}"]
+    overrides += ["train.batch_warmup=2", "train.batch_warmup_tokens=96"]
+    (plain,), (graphed,) = (
+        launch.run("tests.parallel.test_graphed_steps:train_here", (overrides, how), 1) for how in ("plain", "graphs")
+    )
+    assert graphed[0] == plain[0]
+    assert len(graphed[4]) == 1
+    assert graphed[2:4] == (0, None), "the new ones warm up"
 
 
 def remembered_here(overrides: list[str]) -> tuple[int, int, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,15 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 def test_what_is_taken_over(layers: str, layout: str, source: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_folder)
     V = tokenizer.vocab_size
-    value = begin(source, tmp_path, "pair", layout, f"task.transfer_layers={layers}")
+    longer = ["model.context=64", "checkpoint.positions=draw"] if layout == "zero3" else []
+    value = begin(source, tmp_path, "pair", layout, f"task.transfer_layers={layers}", *longer)
     taken = {"null": 3, "0": 0, "1": 1, "-1": 0}[layers]
     for name in architecture(MODEL, V, HeadSpec(2, 1)).shapes:
         if name == "tokens.weight":
+            continue
+        if name == "positions.weight" and longer:
+            drawn = fresh(name, V, replace(MODEL, context=64))
+            assert same(value(name), torch.cat([master(source, name), drawn[MODEL.context :]]))
             continue
         block = int(name.split(".")[1]) if name.startswith("blocks.") else -1
         is_taken = layers != "-1" and not name.startswith("head.") and block < taken

@@ -214,6 +214,13 @@ RELIED_ON = (
     ),
     Private(
         f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
+        ("micro_steps", "set_train_batch_size"),
+        "engine/deepspeed/settings.py",
+        "the number of micro-batches changes from step to step; DeepSpeed counts them over all steps",
+        "tests/parallel/test_batch_warmup.py",
+    ),
+    Private(
+        f"{_OPTIMIZERS}.engine.DeepSpeedEngine",
         ("allreduce_gradients",),
         "engine/deepspeed/install.py",
         "the watchdog hears of the reduction",

@@ -41,6 +41,14 @@ def allow_sequence_parallel() -> None:
         parallel_state._set_global_memory_buffer()
 
 
+def set_micro_batches(engine: Any, count: int) -> None:
+    """Lets the steps of a DeepSpeed engine have so many micro-batches of a rank from now on. Outside pipelines it
+    counts micro-batches over all steps, and takes each multiple of `count` for the last of a step: it begins anew.
+    """
+    engine.set_train_batch_size(count * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
+    engine.micro_steps = 0
+
+
 def ds_config(config: Config, data_size: int) -> dict[str, Any]:
     """What `deepspeed.initialize` is given for `data_size` data-parallel ranks."""
     train, parallel = config.train, config.parallel

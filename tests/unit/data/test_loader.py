@@ -57,7 +57,7 @@ def test_moving_windows_are_text_on_a_ring_on_every_layout(tiny_data: Path) -> N
     starts = moving.orders[0].starts(np.arange(windows), 32, stream.tokens)
     assert np.array_equal(moving.windows(np.arange(windows)), np.stack([ring[at : at + 33] for at in starts]))
     around = int(np.flatnonzero(starts + 33 > stream.tokens)[0])  # the window over the end
-    (row,) = moving.documents(around // 16 + 1, [around % 16], 16)
+    (row,) = moving.documents(around // 16 + 1, [around % 16], BatchShape(16, 16))
     assert {0, stream.documents - 1} <= set(row["documents"])
     first = joined(moving, 2, 16, 1)
     for micro_batch, data_size in ((4, 1), (8, 2), (1, 16)):

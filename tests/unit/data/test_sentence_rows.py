@@ -221,7 +221,7 @@ def test_the_special_tokens_of_a_row(sentences: Sentences, make: Make) -> None:
             assert (second, rows.follows_B[row]) == (length, -1)
             has_border |= special[1 : length - 1].any()
     assert has_border == (make is FullSentences)
-    documents = data.documents(3, [0, 5], 64)
+    documents = data.documents(3, [0, 5], BatchShape(64, 64))
     assert [found["row"] for found in documents] == [0, 5]
     assert all(found["documents"] for found in documents)
 
@@ -244,7 +244,7 @@ def test_sources_are_blended_by_weight(sentences: Sentences, tmp_path: Path) -> 
     other = Sentences(stream_of(tmp_path, books(4, 100, seed=5)))
     texts = [Pairs(sentences, CONTEXT, "hash", 1), Pairs(other, CONTEXT, "hash2", 1)]
     data = SentenceTraining(texts, [3, 1], CONTEXT, SPECIAL)
-    found = [row["data"] for row in data.documents(1, range(64), 64)]
+    found = [row["data"] for row in data.documents(1, range(64), BatchShape(64, 64))]
     assert found.count(str(other.stream.folder)) == 16
     assert data.tokens_per_epoch == sum(text.rows_per_pass for text in texts) * CONTEXT
 

@@ -61,6 +61,7 @@ def test_the_plan_says_which_launches_graphs_hide(
         ["model.kind=encoder_decoder", "model.norm=pre", "objective.kind=prefix"],
         ["model.kind=encoder_decoder", "model.norm=pre", "objective.kind=spans"],
         ["objective.kind=spans"],
+        ["train.batch_warmup=8", "train.batch_warmup_tokens=300k"],
     ],
 )
 @pytest.mark.parametrize("length", ["train.epochs=1", "train.tokens=1M"])

@@ -79,6 +79,11 @@ def _of_another_run(world: dict[str, Path]) -> list[str]:
     return ["model.layers=3"]
 
 
+def _with_a_shorter_context(world: dict[str, Path]) -> list[str]:
+    saved_run(world)
+    return ["model.context=16", "checkpoint.positions=draw"]
+
+
 def _of_other_data(world: dict[str, Path]) -> list[str]:
     saved_run(world, data="0" * 64)
     return []
@@ -144,7 +149,10 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
     checks.check_length: [
         (lambda _: ["train.steps=100k", "data.epochs_limit=1"], "data.epochs_limit=1.0: 100000 steps pass"),
     ],
-    checks.check_folder: [(_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3")],
+    checks.check_folder: [
+        (_of_another_run, "belongs to another configuration: model.layers was 2 and is now 3"),
+        (_with_a_shorter_context, "belongs to another configuration: model.context was 32 and is now 16"),
+    ],
     checks.check_first_state: [
         (lambda _: ["checkpoint.init_from=runs/nope"], "runs/nope: no such folder"),
         (lambda _: ["checkpoint.resume=runs/nope"], "runs/nope: no such folder"),
@@ -153,6 +161,10 @@ VIOLATIONS: dict[Any, list[tuple[Prepare, str]]] = {
         (_cut, "damaged:"),
         (_of_other_data, "was trained with another data than data.path now has"),
         (_to_the_end, "has 4 of 4 steps: nothing is left to train"),
+        (lambda at: [f"checkpoint.init_from={at['source']}", "model.context=64"],
+         "model.context=64 (there 32); leave this key out, or let positions grow with checkpoint.positions=draw"),
+        (lambda at: [f"checkpoint.init_from={at['source']}", "model.context=16", "checkpoint.positions=repeat"],
+         "has a model of another shape than model.context=16 (there 32); leave these keys out"),
     ],
 }  # fmt: skip
 

@@ -5,6 +5,18 @@ from gpt1_ds.config import load
 from gpt1_ds.training import resume
 
 
+def test_a_context_may_grow_where_that_is_asked_for() -> None:
+    before = load([], ["train.steps=10", "model.context=32"])
+    longer, shorter = (load([], ["train.steps=10", f"model.context={context}"]) for context in (64, 16))
+    for now, grows in ((longer, False), (shorter, True)):
+        with pytest.raises(ConfigError, match=r"model\.context was 32 and is now"):
+            resume.check("runs/x", resume.changes(before, now), grows)
+    resume.check("runs/x", resume.changes(before, longer), grows=True)
+    with pytest.raises(ConfigError, match=r"checkpoint\.positions=draw lets a run continue with longer rows"):
+        load([], ["train.tokens=5M", "checkpoint.positions=draw"])
+    assert load([], ["train.tokens=5M", "checkpoint.positions=draw", "checkpoint.init_from=x"])
+
+
 def test_what_may_change_and_what_not() -> None:
     before = load([], ["train.steps=10"])
     allowed = load(
