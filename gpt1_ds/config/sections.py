@@ -18,6 +18,8 @@ from gpt1_ds.config.task import ProbeConfig, TaskConfig
 _NAME = "letters, digits, '.', '_', '-' and '/' only, no '..'"
 EMBEDDED = "python-docs"  # the corpus inside every Python: its documentation
 LARGEST_BATCH = 1 << 20  # sequences
+RowText = Literal["windows", "full_sentences", "document_sentences", "pairs", "sentence_pairs"]
+PAIRS = ("pairs", "sentence_pairs")  # texts of a row, of which the second follows the first, or does not
 Patches = Literal["fast", "fixes", "none"]
 NewPositions = Literal["refuse", "draw", "repeat"]
 AUTO = 0  # of micro_batch
@@ -57,7 +59,7 @@ class DataConfig:
     """Chooses what is read, and how often."""
 
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
-    text: Literal["windows", "full_sentences", "pairs"] = "windows"  # of a row: tokens, whole sentences, two texts
+    text: RowText = "windows"  # of a row: tokens; whole sentences, also of one document alone; two texts or sentences
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
     offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
     verify: bool = True  # compare the hash of every shard before training, on every host's disk
@@ -75,8 +77,11 @@ class DataConfig:
             yield "data.unique_tokens takes whole windows, data.offsets=epoch cuts others in each pass; leave one out"
         if self.text != "windows" and self.offsets == "epoch":
             yield f"data.offsets=epoch moves windows; data.text={self.text} has whole sentences: leave data.offsets out"
-        if self.text == "pairs" and self.unique_tokens is not None:
-            yield "data.unique_tokens cannot cap data.text=pairs, which differ in each pass; build a smaller dataset"
+        if self.text in PAIRS and self.unique_tokens is not None:
+            yield (
+                f"data.unique_tokens cannot cap data.text={self.text}, which differ in each pass; build a smaller "
+                "dataset"
+            )
         if self.epochs_limit is not None and not self.epochs_limit > 0:
             yield f"data.epochs_limit={self.epochs_limit} must be above 0; leave it out for no limit"
 

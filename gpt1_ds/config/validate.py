@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpt1_ds.config import task
 from gpt1_ds.config.model import PROBE_POSITIONS, ModelConfig
 from gpt1_ds.config.objective import WHOLE, ObjectiveConfig
-from gpt1_ds.config.sections import Config
+from gpt1_ds.config.sections import PAIRS, Config
 from gpt1_ds.config.task import TaskConfig
 
 SHAPE = ("kind", "decoder_layers", "shared", "width", "heads", "head_width", "context", "ffn", "units")
@@ -150,7 +150,7 @@ def _objective_problems(config: Config) -> Iterator[str]:
             f"objective.probability={objective.probability} is above 0.5, but symbols of data.text={data.text} are "
             "never predicted; use 0.5 or less, or data.text=windows"
         )
-    if objective.next_sentence and (model.segments != 2 or data.text != "pairs"):
+    if objective.next_sentence and (model.segments != 2 or data.text not in PAIRS):
         yield (
             "objective.next_sentence=true needs model.segments=2, data.text=pairs and a dataset with sentences; build "
             "it with --sentences"
@@ -160,8 +160,6 @@ def _objective_problems(config: Config) -> Iterator[str]:
             f"objective.copies={objective.copies} needs data.offsets=fixed, where every pass has the same windows; "
             "leave one of them out"
         )
-    if data.text == "pairs" and not objective.next_sentence:
-        yield "data.text=pairs needs objective.next_sentence=true; or use data.text=full_sentences"
 
 
 def _visibility_problems(model: ModelConfig, objective: ObjectiveConfig) -> Iterator[str]:

@@ -8,6 +8,8 @@ pair that is too long, tokens of the longer text are left out, front or back by 
 As in Megatron-LM and unlike in the original, each chunk draws a target of its own (a document may be a whole book), and
 a chunk has two sentences where the document has: else more than half of the pairs would be random.
 
+Of single sentences A and B are one sentence each (Liu et al. 2019, section 4.2: SENTENCE-PAIR).
+
 All draws are hashes of (seed, data hash, version, first sentence), so a chunk is a pure function of where it begins. A
 pass has its own order; the chunks of pass p are those of version p mod 10, or mod `objective.copies` (BERT's
 `dupe_factor`), so finding a sequence of a long run takes few tables.
@@ -93,14 +95,22 @@ class Pairs:
     DataError for a split with less than two documents.
     """
 
-    def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int, versions: int = VERSIONS) -> None:
-        self.versions = versions
+    def __init__(
+        self,
+        sentences: Sentences,
+        context: int,
+        data_hash: str,
+        seed: int,
+        versions: int = VERSIONS,
+        single: bool = False,
+    ) -> None:
+        self.versions, self._single = versions, single
         self.stream, self._sentences = sentences.stream, sentences
         self._most, self._data_hash, self._seed = context - 3, data_hash, seed
         self._tables: OrderedDict[int, _Table] = OrderedDict()
         self._ends = [0]  # of each version's pass, in sequences
         if sentences.documents < 2:
-            raise DataError(f"data.text=pairs: {too_few_documents(self.stream)}")
+            raise DataError(f"data.text={'sentence_pairs' if single else 'pairs'}: {too_few_documents(self.stream)}")
         self._locate(np.zeros(1, dtype=np.int64))
 
     @property
@@ -173,7 +183,9 @@ class Pairs:
         return _Table(sentence_R, first_R.astype(np.int32), second_R.astype(np.int32))
 
     def _targets(self, draws: _Draws) -> Int64s:
-        """Tokens that chunks should have."""
+        """Tokens that chunks should have; of single sentences none, so that each text has the one it always has."""
+        if self._single:
+            return np.zeros(len(draws.base_R), dtype=np.int64)
         shorter_R = 2 + draws.below(_TARGET, np.full(len(draws.base_R), self._most - 1))
         return np.where(draws.chance(_IS_SHORT, SHORT), shorter_R, self._most)
 

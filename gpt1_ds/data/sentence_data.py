@@ -1,7 +1,8 @@
 """Rows of whole sentences, and the batches of a data-parallel rank that are made of them.
 
-A row takes sentences until the next one does not fit; between two documents stands one more separator. A sentence that
-is longer than a row fills rows of its own. The rows are the same in every pass, which reads them in another order.
+A row takes sentences until the next one does not fit; between two documents stands one more separator, or the row ends
+there (Liu et al. 2019, section 4.2: FULL-SENTENCES, DOC-SENTENCES). A sentence that is longer than a row fills rows of
+its own. The rows are the same in every pass, which reads them in another order.
 
 Sequence n of a run is one row of one source, whatever the layout; every rank knows the lengths of all rows of a global
 batch, and reads the tokens of its own.
@@ -26,17 +27,27 @@ from gpt1_ds.data.sentences import Sentences, follow
 from gpt1_ds.data.spans import GlobalBatch, Spans, SpecialTokens
 from gpt1_ds.data.windows import Int64s, WindowOrder, blend, fingerprint
 
+SAMPLE = 1024  # rows that tell how long rows are
+
 
 class FullSentences:
-    """Every row of one split. Making it reads the index once: 1 s for a million sentences. Raises DataError for a split
-    without text.
+    """Every row of one split; rows of one document alone are not `across` documents. Making it reads the index once:
+    1 s for a million sentences. Raises DataError for a split without text.
     """
 
-    def __init__(self, sentences: Sentences, context: int, data_hash: str, seed: int, used: int | None = None) -> None:
+    def __init__(
+        self,
+        sentences: Sentences,
+        context: int,
+        data_hash: str,
+        seed: int,
+        used: int | None = None,
+        across: bool = True,
+    ) -> None:
         self.stream = sentences.stream
         if not sentences.documents:
             raise DataError(f"{self.stream.folder}: its {self.stream.name} split has no text; build it of other text")
-        self._start, self._stop = _rows(sentences, context - 2)
+        self._start, self._stop = _rows(sentences, context - 2, across)
         rows = len(self._start)
         self._order = WindowOrder(rows, rows if used is None else min(used, rows), data_hash, seed)
 
@@ -56,12 +67,14 @@ class FullSentences:
         return Spans(start_RT, stop_RT, np.full(len(row_R), -1))
 
 
-def _rows(sentences: Sentences, most: int) -> tuple[Int64s, Int64s]:
+def _rows(sentences: Sentences, most: int, across: bool) -> tuple[Int64s, Int64s]:
     """(first token of each row, token after its last), rows of at most `most` tokens."""
     starts, stops, begin = [], [], 0
     for block in sentences.blocks(ahead=most):
         fits_N = np.searchsorted(block.end_N, block.start_N + most, side="right")
         next_N = np.maximum(fits_N, np.arange(len(fits_N)) + 1)
+        if not across:
+            next_N = np.minimum(next_N, np.arange(len(fits_N)) + block.left_N)
         chosen_R, begin = follow(next_N, begin, block.inside)
         begin -= block.inside
         start_R, stop_R = block.start_N[chosen_R], block.end_N[next_N[chosen_R] - 1]
@@ -111,6 +124,10 @@ class SentenceTraining:
             documents = [document for at, stop in ranges for document in stream.documents_of(at, stop - at)]
             found.append({"row": int(row), "data": str(stream.folder), "documents": documents})
         return found
+
+    def mean_row(self) -> float:
+        """Tokens of a row, symbols counted and padding not: the mean of the first rows of a run."""
+        return float(self._global(np.arange(SAMPLE)).spans_G.row_lengths.mean())
 
     def _global(self, number_G: Int64s) -> GlobalBatch:
         source_G, place_G = blend(number_G, self.weights)

@@ -11,7 +11,7 @@ from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.lock import one_at_a_time
 from gpt1_ds.common.log import say
 from gpt1_ds.config import Config
-from gpt1_ds.config.sections import EMBEDDED
+from gpt1_ds.config.sections import EMBEDDED, PAIRS
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import DESCRIPTION, Dataset
 from gpt1_ds.data.loader import HeldOutData, TrainingData
@@ -25,6 +25,7 @@ from gpt1_ds.data.tokenizers.registry import encode_alike, load_tokenizer
 
 EMBEDDED_FOLDER = Path("data") / EMBEDDED
 EMBEDDED_VOCAB_SIZE = 4096
+SHORT_ROWS = ("document_sentences", "sentence_pairs")  # of data.text
 LEAST_CONTEXT = 5  # three special tokens, and one of each text
 
 
@@ -81,7 +82,7 @@ def _missing_sentences(config: Config, datasets: Sequence[Dataset], tokenizer: T
     if context < LEAST_CONTEXT:
         yield f"model.context={context} is too short for {text}; it takes at least {LEAST_CONTEXT}"
     yield from tokenizer.special_ids.missing(("cls", "separator", "pad"), text)
-    if config.data.text == "pairs":
+    if config.data.text in PAIRS:
         read = [dataset.split("train") for dataset in datasets]
         read += [datasets[0].split("validation")] if "validation" in datasets[0].splits else []
         for split in read:
@@ -125,12 +126,27 @@ def _sentences(
 
 def _text(config: Config, dataset: Dataset, split: str, seed: int) -> Text:
     sentences, context = Sentences(dataset.split(split)), config.model.context
-    if config.data.text == "pairs":
-        return Pairs(sentences, context, dataset.data_hash, seed, config.objective.copies or VERSIONS)
+    if config.data.text in PAIRS:
+        versions, single = config.objective.copies or VERSIONS, config.data.text == "sentence_pairs"
+        return Pairs(sentences, context, dataset.data_hash, seed, versions, single)
     used = None
     if split == "train" and config.data.unique_tokens is not None:
         used = math.ceil(config.data.unique_tokens / context)
-    return FullSentences(sentences, context, dataset.data_hash, seed, used)
+    across = config.data.text == "full_sentences"
+    return FullSentences(sentences, context, dataset.data_hash, seed, used, across)
+
+
+def row_note(config: Config, data: Data) -> str | None:
+    """What a person who compares inputs by their tokens has to know of rows that are shorter than the context; None
+    where rows are full but for their last sentence.
+    """
+    if config.data.text not in SHORT_ROWS or not isinstance(data.training, SentenceTraining):
+        return None
+    mean, context, batch = data.training.mean_row(), config.model.context, config.train.global_batch
+    return (
+        f"data.text={config.data.text}: a row has {mean:.1f} of {context} tokens on average; "
+        f"train.global_batch={round(batch * context / mean)} has the tokens of {batch} full rows"
+    )
 
 
 def found_data(config: Config, quietly: bool = False) -> tuple[int | None, int | None]:

@@ -22,7 +22,7 @@ from gpt1_ds.common.files import read_json, write_json
 from gpt1_ds.config import Config, load_recorded, world_problems
 from gpt1_ds.config.validate import cpu_problems
 from gpt1_ds.data.dataset import Dataset
-from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, with_embedded_corpus
+from gpt1_ds.data.sources import Data, lacks_embedded_corpus, open_data, row_note, with_embedded_corpus
 from gpt1_ds.data.staging import staged
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
@@ -70,8 +70,9 @@ class Start:
         return start
 
     def first_acts(self) -> list[str]:
-        """What the run does with its folder before its first step, a line where that is something."""
-        return [line] if (line := str(self.claim)) else []
+        """What the run says before its first step, a line each: what it does with its folder, and of its rows."""
+        note = None if self.data is None else row_note(self.config, self.data)
+        return [line for line in (str(self.claim), note) if line]
 
     @cached_property
     def data(self) -> Data | None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.architecture.count import training_flops_per_token
+from gpt1_ds.common import log
 from gpt1_ds.config import Config, with_vocabulary
-from gpt1_ds.data.sources import Data, open_data
+from gpt1_ds.data.sources import Data, open_data, row_note
 from gpt1_ds.data.verify import files_of, verify_share
 from gpt1_ds.engine import shared_disk
 from gpt1_ds.engine.base import Engine
@@ -81,6 +82,8 @@ def open_pretraining(config: Config, groups: ProcessGroups, alive: Callable[[], 
         streams = [*data.training.streams, *([data.held_out.stream] if data.held_out else [])]
         part = shared_disk.reading_part(groups, files_of(streams), run_folder(config).path)
         groups.agree(lambda: verify_share(streams, part, alive))
+    if groups.rank == 0 and (note := row_note(config, data)):
+        log.say(note)
     return Pretraining(config, data, groups)
 
 

@@ -82,7 +82,14 @@ REFUSED = [
     (["model.mask=bidirectional"], "each token would see itself; use objective.kind=masked"),
     (["objective.kind=masked"], "a masked token needs the tokens on both sides; use model.mask=bidirectional"),
     (["data.text=pairs"], "data.text=pairs needs objective.kind=masked; use data.text=windows"),
-    ([*MASKED, "data.text=pairs"], "data.text=pairs needs objective.next_sentence=true"),
+    (
+        [*MASKED, "objective.next_sentence=true", "model.segments=2", "data.text=document_sentences"],
+        "objective.next_sentence=true needs model.segments=2, data.text=pairs",
+    ),
+    (
+        [*MASKED, "data.text=sentence_pairs", "data.unique_tokens=9"],
+        "data.unique_tokens cannot cap data.text=sentence_pairs",
+    ),
     ([*MASKED, "objective.next_sentence=true"], "needs model.segments=2, data.text=pairs and a dataset with sentences"),
     ([*MASKED, "objective.copies=10", "data.offsets=epoch"], "objective.copies=10 needs data.offsets=fixed"),
     (TWO_STACKS, "objective.kind=causal has no source for the encoder.*use objective.kind=spans or prefix"),

@@ -105,6 +105,46 @@ def check_full(documents: Documents, folder: Path, context: int, shard_tokens: i
                 assert len(row) + separators + end - following[0] > context - 2 - empty
 
 
+def borders_of(documents: Documents) -> list[tuple[int, int]]:
+    """(first token, token after the last) of every sentence, as stream_of numbers them."""
+    ends = np.cumsum([0, *(size for document in documents for size in document)]).tolist()
+    return [(FIRST + start, FIRST + end) for start, end in pairwise(ends)]
+
+
+def test_document_sentences_end_with_their_document(tmp_path: Path) -> None:
+    documents: Documents = [*books(5, 60), [], [3], [20, 30, 4]]
+    found = Sentences(stream_of(tmp_path, documents))
+    across, within = (FullSentences(found, CONTEXT, "hash", 3, None, across) for across in (True, False))
+    rows = [row[0] for row in rows_of(within, 0, within.rows_per_pass)]
+    assert within.rows_per_pass > across.rows_per_pass
+    assert not any(EOD in row for row in rows)
+    assert np.array_equal(np.sort(np.concatenate(rows)), FIRST + np.arange(sum(map(sum, documents))))
+    ends = FIRST + np.cumsum([sum(document) for document in documents])
+    for row in rows:
+        assert np.searchsorted(ends, row[0], side="right") == np.searchsorted(ends, row[-1], side="right")
+    for row, following in pairwise(sorted(rows, key=lambda row: int(row[0]))):
+        end = next(end for start, end in borders_of(documents) if start <= following[0] < end)
+        is_piece = int(row[0]) not in dict(borders_of(documents))  # of a sentence that is longer than a row
+        is_last = int(row[-1]) + 1 in ends
+        assert is_piece or is_last or len(row) + end - following[0] > CONTEXT - 2, "a row is filled before its document ends"
+    data = training(within)
+    assert CONTEXT / 2 < data.mean_row() < training(across).mean_row() <= CONTEXT
+
+
+def test_sentence_pairs_are_two_sentences(tmp_path: Path) -> None:
+    documents = books(6, 80)
+    borders = borders_of(documents)
+    starts, last_of = dict(borders), {FIRST + int(end) for end in np.cumsum([sum(document) for document in documents])}
+    text = Pairs(Sentences(stream_of(tmp_path, documents)), 200, "hash", 1, single=True)
+    spans = text.spans(np.arange(text.rows_per_pass))
+    for row, (first, second) in enumerate(rows_of(text, 0, text.rows_per_pass)):
+        a, b = (int(part[0]) for part in (first, second))
+        assert (starts[a], starts[b]) == (int(first[-1]) + 1, int(second[-1]) + 1), "whole sentences, one each"
+        assert (spans.follows_R[row] == 0) == (starts[a] == b and starts[a] not in last_of)
+    assert 0.4 < spans.follows_R.mean() < 0.6
+    assert text.rows_per_pass > 0.6 * len(borders)
+
+
 def test_full_sentences_of_books(tmp_path: Path) -> None:
     check_full(books(5, 60), tmp_path, CONTEXT)
 

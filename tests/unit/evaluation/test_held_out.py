@@ -19,6 +19,9 @@ TEXTS = {
     "windows": ["data.text=windows", *ALONE],
     "full_sentences": ["data.text=full_sentences", *ALONE],
     "pairs": [],
+    "pairs without next sentence": ALONE,
+    "document_sentences": ["data.text=document_sentences", *ALONE],
+    "sentence_pairs": ["data.text=sentence_pairs"],
 }
 
 
