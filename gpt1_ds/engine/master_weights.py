@@ -106,10 +106,9 @@ def is_saved_here(engine: Engine, info: ParameterInfo) -> bool:
 
 def _is_counted(engine: Engine, info: ParameterInfo) -> bool:
     """Whether its fragments are those that count, of equal copies on the ranks of this stage."""
-    groups = engine.groups
-    if engine.deepspeed.zero_optimization_stage() == 0 and groups.data_rank > 0:
+    if engine.groups.data_rank > 0 and engine.deepspeed.zero_optimization_stage() == 0:
         return False
-    return info.dim is not None or groups.tensor_rank == 0
+    return info.dim is not None or engine.groups.tensor_rank == 0
 
 
 def saved_fragments(engine: Engine) -> list[Fragment]:

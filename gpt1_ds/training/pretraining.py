@@ -50,8 +50,7 @@ class Pretraining(Workload):
         predicted = None
         if not self.objective.predicts_all:
             predicted, _ = self.objective.counts(batch.micro_batches[0], shape.global_batch, shape.global_batch)
-        mark = batch.fingerprint if counted else 0
-        return StepBatch(micro_batches, mark, shape.global_batch * self.row_tokens, predicted)
+        return StepBatch(micro_batches, batch.fingerprint * counted, shape.global_batch * self.row_tokens, predicted)
 
     def sources(self, number: int, rows: Sequence[int]) -> list[dict[str, Any]]:
         return self.data.training.documents(number, rows, self.shape.of_batch(number, self.batch_sizes))

@@ -28,8 +28,7 @@ def learning_rate(
     warmup, here, length = warmup_position(schedule, steps, sizes), sizes.position(step), sizes.position(steps)
     if here < warmup:
         return highest * here / warmup
-    final = schedule.final_fraction
-    end = length + 1
+    final, end = schedule.final_fraction, length + 1
     progress = (here - warmup) / (end - warmup)
     if schedule.kind == "cosine":
         share = final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))

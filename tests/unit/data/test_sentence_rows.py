@@ -126,7 +126,8 @@ def test_document_sentences_end_with_their_document(tmp_path: Path) -> None:
         end = next(end for start, end in borders_of(documents) if start <= following[0] < end)
         is_piece = int(row[0]) not in dict(borders_of(documents))  # of a sentence that is longer than a row
         is_last = int(row[-1]) + 1 in ends
-        assert is_piece or is_last or len(row) + end - following[0] > CONTEXT - 2, "a row is filled before its document ends"
+        is_full = len(row) + end - following[0] > CONTEXT - 2
+        assert is_piece or is_last or is_full, "a row is filled before its document ends"
     data = training(within)
     assert CONTEXT / 2 < data.mean_row() < training(across).mean_row() <= CONTEXT
 
