@@ -72,11 +72,11 @@ class Cluster:
         text = self.call("scontrol", "--oneliner", "show", "job", job)
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 240) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 240, pause: float = 0.2) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"waited too long:\n{self.said()}"
-            time.sleep(0.2)
+            time.sleep(pause)
 
     def wait_for_step(self, run_dir: RunDir, step: int) -> None:
         self.wait(lambda: runs.last_step(run_dir) >= step)
@@ -87,7 +87,7 @@ class Cluster:
 
     def wait_for_end(self, name: str, seconds: float = 240) -> None:
         """Until no job of the run waits or runs, its successors included."""
-        self.wait(lambda: not self.queued(name), seconds)
+        self.wait(lambda: not self.queued(name), seconds, pause=0.5)  # each look starts a process
 
     def said(self) -> str:
         """What the jobs' output files hold, and SLURM's queue."""

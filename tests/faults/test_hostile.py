@@ -281,9 +281,9 @@ def test_secrets_stay_out_of_the_configuration(folder: Path, canary: Path, monke
     assert "topsecret" not in str(caught.value)
 
 
-def test_the_program_says_so_in_one_line(folder: Path, program) -> None:  # type: ignore[no-untyped-def]
+def test_the_program_says_so_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "config.yaml").unlink()
-    result = program("sample", "--checkpoint", str(folder), "--prompt", "x")
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "config.yaml: missing" in result.stderr
+    assert cli.main(["sample", "--checkpoint", str(folder), "--prompt", "x"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "config.yaml: missing" in error

@@ -58,8 +58,9 @@ def ask_to_stop(words: list[str], ranks: int, how: str) -> None:
 
 def kill(words: list[str], ranks: int, draw: random.Random) -> None:
     """A life that one of its ranks' death ends, some steps after its beginning."""
+    step = min(runs.last_step(runs.folder(words)) + draw.randint(1, 5), STEPS - 1)
     run = runs.Background(words, ranks)
-    run.wait_for_step(runs.last_step(run.run_dir) + draw.randint(1, 5))
+    run.wait_for_step(step)
     time.sleep(draw.random() * 0.1)
     run.signal(signal.SIGKILL, [draw.randrange(ranks)])
     run.join()
@@ -96,7 +97,7 @@ def test_continues_bit_for_bit(
 
 def test_killed_before_anything_was_saved(undisturbed, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = words_for("dp2-zero1", "fp32", tiny_data, tmp_path)
-    kill([*words, "checkpoint.every=0"], 2, random.Random(0))
+    kill([*words, "checkpoint.every=0", "train.steps=3000"], 2, random.Random(0))
     assert not runs.events(runs.folder(words), "saved")
     assert runs.pretrain(words, 2) == 0
     assert runs.events(runs.folder(words), "started")[-1]["step"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,9 @@ from gpt1_ds.launcher import launch
 from gpt1_ds.training.configuration import finetune_config
 from gpt1_ds.training.frozen import FrozenFeatures
 from tests.helpers.foreign import SMALL, make_checkpoint
+from tests.helpers.program import assert_refused
+from tools.cluster import Result
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
 PAIRS = [(f"the {a} dog", f"a {b} cat", a == b) for a in ("red", "big", "old", "sad") for b in ("red", "big", "old")]
 
 
@@ -74,8 +74,7 @@ def test_what_cannot_be_frozen(folder: Path, tiny_data: Path) -> None:
         finetune_config(["finetune/table"], [*words(folder, "x"), f"checkpoint.init_from={folder}/prefix"])
 
 
-def test_a_folder_of_another_run_is_kept(folder: Path, program: Program) -> None:
+def test_a_folder_of_another_run_is_kept(folder: Path, gpt1: Callable[..., Result]) -> None:
     (folder / "runs/kept/checkpoints/step-00000001").mkdir(parents=True)
-    told = program("finetune", "-c", "finetune/table", *words(folder, "kept"))
-    assert told.returncode == 2
-    assert "holds the checkpoints of another run" in told.stderr
+    told = gpt1("finetune", "-c", "finetune/table", *words(folder, "kept"), "--nproc", "1")
+    assert_refused(told, "holds the checkpoints of another run")

@@ -127,19 +127,36 @@ def test_a_bad_line_ends_it_after_those_before(fine_tuned: Runs, tmp_path: Path)
     assert done.returncode == 2
     assert done.stderr == "gpt1-ds: standard input line 301: 1 field where 2 are expected: text, text2\n"
     assert (tmp_path / "out").read_text().count("\n") == 300
-    done = predict(fine_tuned("single"), "one\n\ntwo\n")
-    assert (done.returncode, done.stdout.count("\n")) == (2, 1)
-    assert done.stderr == "gpt1-ds: standard input line 2: is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "answers", "said"),
+    [("one\n\ntwo\n", 2, 1, "gpt1-ds: standard input line 2: is empty\n"), ("", 0, 0, "")],
+    ids=["an empty line", "nothing"],
+)
+def test_what_standard_input_may_hold(
+    text: str,
+    code: int,
+    answers: int,
+    said: str,
+    fine_tuned: Runs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "lines").write_text(text)
+    run = fine_tuned("single")
+    capfd.readouterr()
+    with open(tmp_path / "lines") as lines:
+        monkeypatch.setattr(sys, "stdin", lines)
+        assert main(["predict", "--checkpoint", str(run)]) == code
+    out, err = capfd.readouterr()
+    assert (out.count("\n"), err) == (answers, said)
 
 
 def test_inspect_says_what_it_was_fine_tuned_on(fine_tuned: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoint", "inspect", str(fine_tuned("choice"))]) == 0
     assert "fine-tuned on table, choice\n" in capsys.readouterr().out
-
-
-def test_nothing_in_nothing_out(fine_tuned: Runs) -> None:
-    done = predict(fine_tuned("pair"), "")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_closed_pipe_is_left_quietly(fine_tuned: Runs, tmp_path: Path) -> None:
