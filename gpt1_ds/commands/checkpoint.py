@@ -1,5 +1,5 @@
-"""`checkpoint`: inspect, verify, export and import checkpoints; --push-to-hub: what is asked, listed and confirmed
-before an export is uploaded."""
+"""`checkpoint`: inspect, verify, average, export and import checkpoints; --push-to-hub: what is asked, listed and
+confirmed before an export is uploaded."""
 
 from __future__ import annotations
 
@@ -164,6 +164,25 @@ def verify(options: argparse.Namespace) -> int:
     return 0
 
 
+def _average_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder of a run")
+    parser.add_argument("--last", type=int, required=True, metavar="N", help="how many of its newest checkpoints")
+    parser.add_argument("--out", required=True, metavar="CKPT", help="a new folder for the checkpoint")
+
+
+def _average(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import libraries
+
+    libraries.load()
+    from gpt1_ds.evaluation.average import average
+    from gpt1_ds.interop import imported
+
+    out = imported.free_place(Path(options.out))
+    folders = average(Path(options.run), options.last, out)
+    print(f"{options.out}: the mean of {', '.join(folder.name for folder in folders)}; weights only, to evaluate")
+    return 0
+
+
 def _export_options(parser: argparse.ArgumentParser) -> None:
     shared.checkpoint(parser)
     parser.add_argument("--to", choices=("hf",), required=True, help="hf: a model of transformers and its tokenizer")
@@ -241,6 +260,9 @@ COMMAND = Group(
     (
         Command("inspect", "what a checkpoint holds and where it came from", inspect, shared.checkpoint),
         Command("verify", "compare every file with the manifest", verify, shared.checkpoint),
+        Command(
+            "average", "make one checkpoint of a run's last ones: the mean of their weights", _average, _average_options
+        ),
         Command("export", "write a folder that transformers loads, and upload it", _export, _export_options),
         Command("import", "make a checkpoint of weights from elsewhere", _import, _import_options),
     ),

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gpt1_ds.architecture.layer import Matrices
+from gpt1_ds.engine.gradient_norm import square_sum
 from gpt1_ds.model.names import ParameterInfo
 
 
@@ -99,6 +100,8 @@ class Placed:
 
     def by_matrix(self, values_r: Tensor) -> Tensor:
         """[M, ...]: sums of the rows [r, ...] of each matrix."""
+        if len(self._rows_M) == 1:
+            return values_r.sum(0, keepdim=True)
         return torch.stack([values_r.index_select(0, rows).sum(0) for rows in self._rows_M])
 
     def of_rows(self, numbers_M: Tensor) -> Tensor:
@@ -113,6 +116,8 @@ class Placed:
 
     def square_sums(self, values: Tensor) -> Tensor:
         """[M]: of the part's values [count] in each matrix."""
+        if len(self._rows_M) == 1:
+            return square_sum([values]).view(1)
         return self.by_matrix(self.block(values.square()).sum(1))
 
 

@@ -6,7 +6,7 @@
                 et al. 2022), and adds up the gradients of parameters that are not cut.
     pipeline    a micro-batch's states and facts to the next stage, their gradient back; the gradients of
                 what several stages hold: a tied embedding, blocks that two stacks share
-    data        gradients, and the weights that ZeRO gathers; Muon's parts of matrices, to all ranks of a stage
+    data        gradients, and the weights that ZeRO gathers; parts of matrices and sums of an optimizer, to a stage
 
 An all-reduce of B bytes among n ranks sends 2 (n - 1) / n x B, as rings do, a gather or a scatter half of it. Left out:
 a step's scalars (loss, norm, flags) and the padding of what is cut into equal parts, together less than 1 KB.
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from gpt1_ds.config import Config
 from gpt1_ds.plan.memory import LIVE_LIMIT, Muon
 from gpt1_ds.plan.stages import Stage
+from gpt1_ds.plan.whole_parameters import WholeParameters
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
 KEY = 24  # bytes of a sequence's facts: dropout key, length, second segment
@@ -62,7 +63,8 @@ class Communication:
         """By a rank of `stage`."""
         ring = 2 * (self.tensor - 1) / self.tensor
         tensor = sum(count * size for way in self.reductions(stage) for count, size in way)
-        data = self._to_data_ranks(stage) + Muon(self.config, self.world, stage).sent
+        rules = Muon(self.config, self.world, stage), WholeParameters(self.config, self.world, stage)
+        data = self._to_data_ranks(stage) + sum(rule.sent for rule in rules)
         return Sent(self.micro_batches * ring * tensor, self._to_other_stages(stage), data)
 
     def reductions(self, stage: Stage) -> tuple[Reductions, Reductions]:

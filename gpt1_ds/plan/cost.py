@@ -31,6 +31,7 @@ from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
 from gpt1_ds.plan.memory import Muon
 from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
+from gpt1_ds.plan.whole_parameters import WholeParameters
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
 # parameter tensor and micro-batch, to add up gradients, and in ZeRO 2's and 3's hooks
@@ -286,7 +287,8 @@ class _Step:
         if zero == 3:  # what is not freed after a pass, one parameter at a time
             small = [size for size in self.parts[0].sizes if size <= PERSISTENT]
             gathering = sum(gather(self.type * size, self.data, self.data_link) for size in small)
-        return own / self.speeds.update + flat + gathering + self._orthogonalising()
+        passes = WholeParameters(self.config, self.world, stage).passes
+        return passes * own / self.speeds.update + flat + gathering + self._orthogonalising()
 
     def _orthogonalising(self) -> float:
         """Seconds on the stage with most matrices; Muon computes in fp32."""

@@ -10,7 +10,7 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
-Muon has one moment of the blocks' matrices, and a workspace.
+Muon has one moment of the blocks' matrices, and a workspace; plan/whole_parameters.py has LAMB and Adafactor.
 
 What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
 what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only
@@ -39,6 +39,7 @@ from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
 from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.machine import Link, Speeds
 from gpt1_ds.plan.stages import Stage, stages
+from gpt1_ds.plan.whole_parameters import WholeParameters
 
 SCRATCH = 6  # copies of a weight while it is orthogonalised
 
@@ -151,7 +152,7 @@ class _Rank:
         predicted = config.row.predicted
         self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
-        self.muon = Muon(config, world, stage)
+        self.muon, self.whole = Muon(config, world, stage), WholeParameters(config, world, stage)
         self.buckets = buckets(config, self.data, self.parameters, device)
         self.graphs = device == "cuda" and policy.has_graphs(config)
 
@@ -183,7 +184,8 @@ class _Rank:
         return size // self.data if self.zero == 3 else size
 
     def _optimizer(self) -> int:
-        return round(self._cut(self.parameters * (8 if self.zero == 0 else 12)) - 4 * self.muon.held)
+        adamw = self._cut(self.parameters * (8 if self.zero == 0 else 12))
+        return round(adamw - 4 * self.muon.held - self.whole.spared)
 
     def _gradients(self) -> int:
         """Once all of a step's are there."""
@@ -322,7 +324,7 @@ class _Rank:
         gradients = self._cut(4 * self.parameters)
         if self.zero in (1, 2):
             gradients = 0 if self.gradients_stay else 2 * gradients
-        return max(gathering, gradients + self.muon.workspace)
+        return max(gathering, gradients + self.muon.workspace + self.whole.workspace)
 
     def _made(self) -> int:
         """On the host: parameters in fp32, each drawn at its full size."""

@@ -62,7 +62,8 @@ def test_bf16_stays_close_to_fp32(alone: dict[str, Trace], tiny_data: Path) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_on_stages_that_cut_them_otherwise_are_equal_to_the_bit(name: str, tiny_data: Path) -> None:
-    small = ["model.layers=2", "model.width=32", "model.heads=2", "model.context=16", "train.global_batch=8"]
+    """The head's stage cuts the words in another row, where sums of so few numbers of this width are rounded."""
+    small = ["model.layers=2", "model.width=24", "model.heads=2", "model.context=16", "train.global_batch=8"]
     small += ["train.micro_batch=4", "parallel.pipeline=2", f"data.path={tiny_data}", *words(name)]
     assert launch.run("tests.helpers.engines:differences_here", (small,), 4) == [""] * 4
 
