@@ -198,7 +198,7 @@ def test_a_task_is_there_where_it_is_named_only(tmp_path: Path) -> None:
 
 
 def test_a_word_of_a_key_is_enough_to_name_it() -> None:
-    assert "did you mean train.global_batch or train.micro_batch?" in problems("train.batch=8")[0]
+    assert "did you mean train.global_batch or train.batch_warmup or" in problems("train.batch=8")[0]
     assert "did you mean checkpoint.every?" in problems("train.every=8")[0], "it has this very name"
 
 
