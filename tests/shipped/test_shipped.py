@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpt1_ds.launcher.accelerator import fitted
 from gpt1_ds.plan.machine import PRESETS as MACHINES
 from gpt1_ds.plan.report import describe
 from gpt1_ds.plan.search import search
+from gpt1_ds.training.schedule import learning_rate
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "configs" / "pretrain").glob("*.yaml"))
@@ -32,6 +34,20 @@ def test_presets_plan(path: Path, world: int) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert_base", "bert_large", "roberta_base", "roberta_large"])
 def test_a_paper_s_recipe_has_its_model(name: str) -> None:
     assert load([f"pretrain/{name}"]).model == load([f"model/{name}"]).model
+
+
+def test_the_second_phase_of_bert_continues_with_the_rate_of_the_first() -> None:
+    """As in one run of a million steps, whose rate falls on a line."""
+    short, long = load(["pretrain/bert_base_128"]), load(["pretrain/bert_base"])
+    assert replace(short.model, context=512) == long.model
+    steps = [config.train.steps or 0 for config in (short, long)]
+    assert steps == [900_000, 1_000_000]
+    for step in (10_000, 500_000, 900_000):
+        found, wanted = (
+            learning_rate(config.schedule, config.optimizer.lr, step, length)
+            for config, length in zip((short, long), steps, strict=True)
+        )
+        assert found == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize(
