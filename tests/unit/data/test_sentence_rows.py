@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.unit.data.sentence_streams import EOD, FIRST, SPECIAL, Documents, boo
 
 CONTEXT = 48
 Make = Callable[[Sentences, int, str, int], Text]
+VARIANTS = (FullSentences, Pairs, partial(FullSentences, across=False), partial(Pairs, single=True))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def joined(data: SentenceTraining, step: int, micro_batch: int, data_size: int) 
     return rows_found, total % 2**64
 
 
-@pytest.mark.parametrize("make", [FullSentences, Pairs])
+@pytest.mark.parametrize("make", VARIANTS)
 @pytest.mark.parametrize("step", [1, 100, 10**5])
 def test_a_batch_is_the_same_on_every_layout(sentences: Sentences, make: Make, step: int) -> None:
     first = joined(training(make(sentences, CONTEXT, "hash", 1)), step, 16, 1)
@@ -126,8 +128,7 @@ def test_document_sentences_end_with_their_document(tmp_path: Path) -> None:
         end = next(end for start, end in borders_of(documents) if start <= following[0] < end)
         is_piece = int(row[0]) not in dict(borders_of(documents))  # of a sentence that is longer than a row
         is_last = int(row[-1]) + 1 in ends
-        is_full = len(row) + end - following[0] > CONTEXT - 2
-        assert is_piece or is_last or is_full, "a row is filled before its document ends"
+        assert is_piece or is_last or len(row) + end - following[0] > CONTEXT - 2, "it is filled before"
     data = training(within)
     assert CONTEXT / 2 < data.mean_row() < training(across).mean_row() <= CONTEXT
 
@@ -267,7 +268,7 @@ def test_the_special_tokens_of_a_row(sentences: Sentences, make: Make) -> None:
     assert all(found["documents"] for found in documents)
 
 
-@pytest.mark.parametrize("make", [FullSentences, Pairs])
+@pytest.mark.parametrize("make", VARIANTS)
 def test_held_out_rows_are_each_there_once(sentences: Sentences, make: Make) -> None:
     held_out = SentenceHeldOut(make(sentences, CONTEXT, "hash", 0), CONTEXT, SPECIAL)
     shape = BatchShape(16, 4, 2, 0)
