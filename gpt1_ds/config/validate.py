@@ -110,6 +110,11 @@ def _length_problems(config: Config) -> Iterator[str]:
             f"checkpoint.positions={config.checkpoint.positions} lets a run continue with longer rows, so that tokens "
             "and epochs do not say how many steps it has; use train.steps"
         )
+    if config.checkpoint.grows_at_resume and config.optimizer.name == "adafactor":
+        yield (
+            f"checkpoint.positions={config.checkpoint.positions}: the means of optimizer.name=adafactor are of whole "
+            "matrices, which cannot grow under them; begin with the weights alone, by checkpoint.init_from"
+        )
 
 
 def _not_finite(config: Config) -> Iterator[str]:

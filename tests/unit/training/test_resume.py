@@ -15,6 +15,10 @@ def test_a_context_may_grow_where_that_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"checkpoint\.positions=draw lets a run continue with longer rows"):
         load([], ["train.tokens=5M", "checkpoint.positions=draw"])
     assert load([], ["train.tokens=5M", "checkpoint.positions=draw", "checkpoint.init_from=x"])
+    factored = ["train.steps=5", "checkpoint.positions=draw", "optimizer.name=adafactor"]
+    with pytest.raises(ConfigError, match=r"the means of optimizer\.name=adafactor are of whole matrices"):
+        load([], factored)
+    assert load([], [*factored, "checkpoint.init_from=x"])
 
 
 def test_what_may_change_and_what_not() -> None:
