@@ -51,9 +51,9 @@ def command(beginning: str) -> list[str]:
 
 
 def test_questions(folder: Path, program: Program, gpt1: Gpt1) -> None:
-    done = program(*command(f"finetune {START} task.name=table task.kind=span"), "run.name=asked")
+    done = program(*command(f"finetune {START} task.name=table task.kind=span"))
     assert done.returncode == 0, done.stderr
-    run = folder / "runs" / "asked"
+    run = folder / "runs" / "ask"
     found = json.loads((run / "predictions" / "table-dev.json").read_text())
     assert found.keys() == {"0", "1"}
     (dev,) = json.loads((run / "eval.json").read_text())
@@ -72,10 +72,17 @@ def test_questions(folder: Path, program: Program, gpt1: Gpt1) -> None:
     assert {f"control/{name}/table" for name in ("whole paragraph", "first sentence", "word overlap")} < set(tasks)
 
 
+def test_each_example_has_a_run_of_its_own() -> None:
+    """The guide is followed from its first line to its last: a second run of the same name would be refused."""
+    lines = re.findall(r"^gpt1-ds finetune .*task.name=table.*$", guide.text("questions-and-tags"), re.MULTILINE)
+    names = [name for line in lines for name in re.findall(r"run\.name=(\S+)", line)]
+    assert len(set(names)) == len(lines) == 3
+
+
 def test_tags(folder: Path, gpt1: Gpt1) -> None:
-    done = gpt1(*command(f"finetune {START} task.name=table task.kind=tagging"), "run.name=asked", "--nproc", "1")
+    done = gpt1(*command(f"finetune {START} task.name=table task.kind=tagging"), "--nproc", "1")
     assert done.code == 0, done.err
-    run = folder / "runs" / "asked"
+    run = folder / "runs" / "names"
     lines = (run / "predictions" / "table-dev.tsv").read_text().splitlines()
     assert [len(line.split("\t")[1].split()) for line in lines[1:]] == [6, 3]
     (folder / "lines.txt").write_text("Jane Austen lived .\nShe wrote\n")
@@ -86,10 +93,10 @@ def test_tags(folder: Path, gpt1: Gpt1) -> None:
 def test_translation(folder: Path, program: Program) -> None:
     """The export's own settings write what the checkpoint writes."""
     beams = "task.decoding={beams: 3, length_alpha: 0.5, early_end: true}"
-    words = [beams, "task.target_length=12", "task.prefix=translate: ", "run.name=asked"]
+    words = [beams, "task.target_length=12", "task.prefix=translate: "]
     done = program(*command(f"finetune {WRITES} task.name=table task.kind=generation"), *words)
     assert done.returncode == 0, done.stderr
-    run = folder / "runs" / "asked"
+    run = folder / "runs" / "words"
     assert json.loads((run / "predictions" / "table-dev.json").read_text()).keys() == {"0", "1"}
     (dev,) = json.loads((run / "eval.json").read_text())
     assert dev["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
