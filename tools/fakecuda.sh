@@ -2,7 +2,6 @@
 # Tests on fake GPUs: whole steps on tensors without values, in an environment of its own that is made once (5 GB).
 #   bash tools/fakecuda.sh                  make .venv-fakecuda if it is not there, then run tests/fakecuda
 #   bash tools/fakecuda.sh --made           only say whether it is there
-#   bash tools/fakecuda.sh --make           only make it
 #   bash tools/fakecuda.sh -- COMMAND...    run COMMAND with the environment's python and python3
 #   bash tools/fakecuda.sh WORDS...         WORDS go to pytest in the place of tests/fakecuda
 # Exit code 69: it cannot be made here; it says why. Needs tools/setup.sh to have run. A failure in CI (tools/test.sh).
@@ -54,7 +53,6 @@ if [ ! -e "$stamp" ]; then
   rm -f "$venv"/.gpt1-ds-*
   touch "$stamp"
 fi
-[ "${1:-}" != --make ] || exit 0
 if [ "${1:-}" = -- ]; then
   export PATH=$PWD/$venv/bin:$PATH PYTHON=$PWD/$venv/bin/python # scripts of tools/ take PYTHON
   exec "${@:2}"
