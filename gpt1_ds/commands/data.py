@@ -83,7 +83,11 @@ def _say_sentences(folder: str, name: str, split: TokenStream) -> None:
             f"sentence, too few for a pair, and {counts['empty_documents']} have none"
         )
         if split.documents_with_text < 2:
-            print(f"{folder}: {name}: too small for data.text=pairs: its texts come from two documents with text")
+            larger = ", or with a larger --validation" if name == "validation" else ""
+            print(
+                f"{folder}: {name}: too small for data.text=pairs: its texts come from two documents with text; "
+                f"build it again of more documents{larger}"
+            )
 
 
 def _dataset(parser: argparse.ArgumentParser) -> None:

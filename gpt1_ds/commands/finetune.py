@@ -62,7 +62,7 @@ def _plan(start: Start) -> Iterator[str]:
             of = f"in {len(encoded)} sequences"
         yield f"{split}: {len(encoded.example_ids)} examples {of}, {longest}, {encoded.truncated} cut"
     yield from start.task.notes
-    yield from describe(start.config, start.world, start.resolved.model.vocab_size, None)
+    yield from describe(start.config, start.world, start.resolved.model.vocab_size, None, start.steps)
     yield from start.first_acts()
 
 

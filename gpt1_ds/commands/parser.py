@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         for word in self.given if "required" in message else ():
             name = word.partition("=")[0]
             if name.startswith("--") and not any(one.startswith(name) for one in known):
-                close = difflib.get_close_matches(name, known, 1)
+                close = _close_option(name, known)
                 meant = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
                 raise UserError(f"{name}: not an option of {self.prog}; {meant}")
         raise UserError(f"{message}; see {self.prog} --help")
@@ -47,10 +47,22 @@ class Parser(argparse.ArgumentParser):
         if isinstance(value, str) and action.choices is not None and value not in action.choices:
             close = difflib.get_close_matches(value, map(str, action.choices), 2)
             if close or not action.option_strings:  # a command: argparse would list the hidden ones, too
-                meant = f"did you mean {' or '.join(close)}?" if close else f"see {self.prog} --help"
+                meant = f"did you mean {' or '.join(close)}?" if close else self._names(action)
                 name = "/".join(action.option_strings) or self.prog
                 raise UserError(f"{name} {value}: there is no {value}; {meant}")
         super()._check_value(action, value)
+
+    def _names(self, action: argparse.Action) -> str:
+        """What to say of a word that is like none: those of a group or a list; the many commands have a help page."""
+        many = isinstance(action, argparse._SubParsersAction)
+        names = str(action.metavar).split("|") if many else [*map(str, action.choices or ())]
+        return f"choose {', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else f"see {self.prog} --help"
+
+
+def _close_option(name: str, known: Sequence[str]) -> list[str]:
+    """The option that `name` is a slip of, if any: likeness is of the words, as all options begin with dashes."""
+    words = {option.lstrip("-"): option for option in known}
+    return [words[word] for word in difflib.get_close_matches(name.lstrip("-"), words, 1)]
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ def _right_form(word: str, arguments: Sequence[str], options: argparse.Namespace
     takes_keys = hasattr(options, "overrides")
     if "." in key and takes_keys:
         return f"keys are written without dashes: {key}={value}"
-    close = difflib.get_close_matches(f"--{key}", re.findall(r"--[\w-]+", options.parser.format_usage()), 1)
+    close = _close_option(f"--{key}", re.findall(r"--[\w-]+", options.parser.format_usage()))
     if takes_keys and not close:
         from gpt1_ds.config import Config
         from gpt1_ds.config.values import alike

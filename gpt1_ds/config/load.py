@@ -78,6 +78,18 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     return _resolved(layers, overrides, default_name(files))
 
 
+def check_written(files: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise ConfigError for what is wrong in `files` and `overrides` whatever the model is: keys that are not there,
+    and values that their fields do not take.
+    """
+    found: list[str] = []
+    words = _read_words(overrides, found)
+    merged = copy.deepcopy(_defaults())
+    for layer in (*map(read_file, files), words):
+        merged = _merge(merged, layer, found)
+    ConfigError.raise_all(found)
+
+
 def load_carried(path: Path, files: Sequence[str] = (), overrides: Sequence[str] = ()) -> Config:
     """The configuration that a checkpoint carries, without what only its user decides, beneath `files` and `overrides`.
 
@@ -224,10 +236,22 @@ def find_file(name: str) -> Path:
     if Path(name).exists():
         raise ConfigError(f"{name}: is no regular file; name a YAML file")
     shipped = presets()
-    close = difflib.get_close_matches(name.removesuffix(".yaml"), shipped, n=2)
-    first = sorted(shipped, key=lambda preset: not preset.startswith("pretrain/"))  # of a long list the middle is cut
-    way_out = f"did you mean {' or '.join(close)}?" if close else f"the presets are {', '.join(first)}"
+    folder, _, stem = name.removesuffix(".yaml").rpartition("/")  # names of one folder are alike by its name alone
+    beside = [preset for preset in shipped if preset.rpartition("/")[0] == folder] or shipped
+    stems = {preset: preset.rpartition("/")[2] for preset in beside}
+    like = difflib.get_close_matches(stem, {*stems.values()}, n=2)  # the most likely one first
+    close = [preset for one in like for preset in beside if stems[preset] == one]
+    way_out = f"did you mean {' or '.join(close)}?" if close else _presets_in(name.partition("/")[0], shipped)
     raise ConfigError(f"{name}: no such file, and no shipped preset of that name; {way_out}")
+
+
+def _presets_in(folder: str, shipped: Sequence[str]) -> str:
+    """The presets of one folder, and which other folders there are: a line with all of them would be cut."""
+    folders = sorted({preset.partition("/")[0] for preset in shipped})
+    own = folder if folder in folders else "pretrain"
+    names = [preset.partition("/")[2] for preset in shipped if preset.startswith(f"{own}/")]
+    others = ", ".join(f"{one}/" for one in folders if one != own)
+    return f"{own}/ has {', '.join(names)}; others are in {others}"
 
 
 def read_file(name: str) -> Layer:
@@ -254,6 +278,8 @@ def _read_words(words: Sequence[str], found: list[str]) -> Layer:
         if not equals:
             skip = bool(_KEY.fullmatch(word) and following and "=" not in following)
             example = f"{word}={following}" if skip else "model.layers=12, for example"
+            if word in presets() or Path(word).suffix in (".yaml", ".yml"):
+                example = f"-c {word}"
             found.append(f"{word!r} is not key=value; write {example}")
             continue
         if key.startswith("-"):

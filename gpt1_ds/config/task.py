@@ -115,7 +115,7 @@ class TaskConfig:
 
     def problems(self) -> Iterator[str]:
         if not self.name:
-            yield f"task.name is empty; name a task of the registry, or {TABLE} for your own files"
+            yield f"task.name is empty; add a preset like -c finetune/cola, or set task.name={TABLE} for your own files"
         yield from self._mixture_problems()
         if not self.path and self.name != MIXTURE:
             yield "task.path is empty; name the folder that holds the task's files"

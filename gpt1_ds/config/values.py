@@ -29,9 +29,15 @@ _NAME = re.compile(r"\$\{([\w.]*)\}")
 
 
 def meant(kind: type, key: tuple[str, ...]) -> str:
-    """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere."""
+    """What to say of a key that is not there: the one that it may have been, most likely of the same name elsewhere;
+    else where to look.
+    """
     close = alike(kind, key) if len(key[-1]) <= LONGEST_KEY else []
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    if len(key) == 1:
+        return f"; the sections are {', '.join(field.name for field in dataclasses.fields(kind))}"
+    return "; `gpt1-ds guide configuration` says where all keys are"
 
 
 def alike(kind: type, key: tuple[str, ...]) -> list[str]:

@@ -24,8 +24,12 @@ SHOWN = 8  # layouts and refusals of a search, at most
 GIB = 2**30
 
 
-def describe(config: Config, world: int, vocab_size: int | None, data_tokens: int | None) -> Iterator[str]:
-    """Lines on the model, the length and the layout; `None` where the data is not there yet."""
+def describe(
+    config: Config, world: int, vocab_size: int | None, data_tokens: int | None, steps: int | None = None
+) -> Iterator[str]:
+    """Lines on the model, the length and the layout; `None` where the data is not there yet. Fine-tuning counts its
+    `steps` by examples.
+    """
     model, train, parallel = config.model, config.train, config.parallel
     vocabulary = vocab_size or ASSUMED_VOCABULARY
     total = parameters(model, vocabulary, pretraining_head(config))
@@ -39,7 +43,7 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
     half = f", {count(megatron)} (Megatron, causal)" if megatron < palm else ""  # of the scores
     yield f"FLOPs per trained token: {count(palm)} (PaLM convention){half}"
     tokens_per_step = train.global_batch * config.row.fed
-    steps = total_steps(config, data_tokens)
+    steps = total_steps(config, data_tokens) if steps is None else steps
     tokens = total_tokens(config, data_tokens)
     passes = grows = ""
     if tokens and data_tokens:
@@ -47,14 +51,11 @@ def describe(config: Config, world: int, vocab_size: int | None, data_tokens: in
         passes = f", {tokens / used:.3g} times the {count(used)} of the data"
     if train.batch_warmup_tokens is not None:
         grows = f", from {train.batch_warmup} over {count(train.batch_warmup_tokens)} tokens"
-    yield (
-        f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step{grows}; "
-        + (
-            f"{amount(steps, 'step')} = {count(tokens)} tokens{passes}"
-            if steps and tokens
-            else "length known once the data is there"
-        )
-    )
+    length = "length known once the data is there"
+    if steps is not None:
+        length = amount(steps, "step") + (f" = {count(tokens)} tokens{passes}" if tokens else "")
+    bound = " at most" if config.task is not None else ""  # its rows are as long as their texts
+    yield f"batch: {train.global_batch} sequences = {count(tokens_per_step)} tokens per step{bound}{grows}; {length}"
     if tokens:
         yield f"compute: {palm * tokens:.3g} FLOPs"
     data_ranks = world // (parallel.tensor * parallel.pipeline)

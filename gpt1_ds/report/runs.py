@@ -46,7 +46,7 @@ def read(folder: Path) -> RunStory:
     """Raises DataError for a folder that is no run, or one that has not logged a step yet."""
     run_dir = RunDir(folder)
     if not run_dir.config.exists():
-        raise DataError(f"{folder}: not a run folder (config.yaml is missing)")
+        raise DataError(f"{folder}: not a run folder (config.yaml is missing); name one, like runs/NAME")
     lines = read_records(run_dir.metrics)
     if not lines:
         raise DataError(f"{folder}: metrics.jsonl has no step yet; run `gpt1-ds pretrain` first")

@@ -50,6 +50,7 @@ from gpt1_ds.config import ProbeConfig, TaskConfig
 from gpt1_ds.tasks import probe_files
 from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.dev import capped
+from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.reading import read_split
 from gpt1_ds.tasks.registry import SPECS
 
@@ -78,7 +79,10 @@ class Probe:
 def read_probe(config: ProbeConfig) -> Probe:
     """The examples of a probe: of dev where the task has dev files, else what is there. Raises DataError."""
     if not Path(config.path).exists():
-        raise DataError(f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes")
+        raise DataError(
+            f"{config.path}: no such folder; give the one that holds the files of {config.name} in probes"
+            + way_to(config.path)
+        )
     train: Examples = ()
     if config.template:
         return _read_template(config)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find, steps_in
-from gpt1_ds.common.errors import ConfigError, DataError
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried, load_recorded, with_vocabulary
-from gpt1_ds.config.load import is_published, named
+from gpt1_ds.config.load import check_written, is_published, named
 from gpt1_ds.config.sections import TrainConfig
 from gpt1_ds.config.validate import transfer_problems
 from gpt1_ds.data.dataset import Dataset
@@ -94,11 +94,23 @@ def pretrain_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
     Raises ConfigError, also for one that names a task, and CheckpointError when there is no such checkpoint.
     """
-    source = model_of(files, overrides)
+    source = _model_of(files, overrides)
     config = load(files, overrides, source)
     if config.task is not None:
         raise ConfigError("task: pre-training has none; leave the section out, or use the command finetune")
     return trained_config(config, files, overrides, source)
+
+
+def _model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
+    """`model_of`; where that checkpoint is missing, what is wrong in the words themselves is said with it."""
+    try:
+        return model_of(files, overrides)
+    except CheckpointError as missing:
+        try:
+            check_written(files, overrides)
+        except ConfigError as wrong:
+            raise CheckpointError(*missing.problems, *wrong.problems) from None
+        raise
 
 
 def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
@@ -106,7 +118,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
 
     Raises ConfigError, and CheckpointError when there is no such checkpoint.
     """
-    source = model_of(files, overrides)
+    source = _model_of(files, overrides)
     config = trained_config(load(files, overrides, source), files, overrides, source)
     if config.task is None:
         raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")

@@ -28,6 +28,10 @@ from tools.runs import TINY
         (["parallel.pipeline=2", "parallel.zero=2"], ["use parallel.zero=1"]),
         (["parallel.tensor=2", "--nproc", "3"], ["do not divide the world of 3"]),
         (["--nproc", "0"], ["--nproc=0"]),
+        (["evaluation.every=5"], ["evaluation: Key 'evaluation' not in 'Config'; the sections are run, model, "]),
+        (["model.qqqqqqqq=5"], ["model.qqqqqqqq", "; `gpt1-ds guide configuration` says where all keys are"]),
+        (["pretrain/books_cpu"], ["'pretrain/books_cpu' is not key=value; write -c pretrain/books_cpu"]),
+        (["my.yaml"], ["'my.yaml' is not key=value; write -c my.yaml"]),
         (["lr=1e-3"], ["lr: Key 'lr' not in 'Config'; did you mean optimizer.lr?"]),
         (["model.lr=1e-3"], ["did you mean optimizer.lr?"]),
         (["guard.step_timeout=inf"], ["guard.step_timeout=inf is not finite"]),
@@ -36,7 +40,11 @@ from tools.runs import TINY
         (["optimizer.clip=nan"], ["optimizer.clip=nan is not finite"]),
         (["optimiser.lr=1e-3"], ["Did you mean: 'optimizer'"]),
         (["-c", "pretrain/gpt1_17m"], ["pretrain/gpt1_17m: no such file", "did you mean pretrain/gpt1_117m"]),
-        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "gpt1_117m"]),
+        (["-c", "nowhere.yaml"], ["nowhere.yaml: no such file", "; pretrain/ has ", "gpt1_117m", "in cluster/, "]),
+        (
+            ["-c", "cluster/nothing_like_it"],
+            ["; cluster/ has apptainer, example, ", "; others are in evaluate/, finetune/, "],
+        ),
         (["data.path=nowhere"], ["nowhere: not a dataset", "gpt1-ds data build"]),
         (["--frobnicate"], ["--frobnicate"]),
         (["run.dir=runs-\udcff"], ["run.dir=runs-\\udcff: this argument is not UTF-8", "rename"]),
@@ -136,7 +144,9 @@ def test_what_is_no_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_what_is_no_run(gpt1, in_folder: Path) -> None:  # type: ignore[no-untyped-def]
-    assert_refused(gpt1("report", str(in_folder)), "not a run folder")
+    assert_refused(
+        gpt1("report", str(in_folder)), "not a run folder (config.yaml is missing); name one, like runs/NAME"
+    )
 
 
 @pytest.mark.slow

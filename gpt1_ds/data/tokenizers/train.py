@@ -51,6 +51,8 @@ def train(
         raise DataError(f"--cased is for --model wordpiece; --model {model} always keeps capitals: leave it out")
     if sentinels and model not in ("bpe", "unigram"):
         raise DataError(f"--sentinels {sentinels} is for --model unigram or bpe; leave it out with --model {model}")
+    if vocab_size < 1:
+        raise DataError(f"--vocab-size={vocab_size} must be at least 1; 8000 suits a shelf of books")
     if not 0 <= sentinels < vocab_size:
         raise DataError(f"--sentinels {sentinels} must be at least 0 and less than --vocab-size {vocab_size}")
     check_free(Path(out))  # before what takes minutes

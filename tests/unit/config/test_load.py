@@ -205,6 +205,7 @@ def test_a_word_of_a_key_is_enough_to_name_it() -> None:
 
 def test_a_task_is_told_of_its_mistakes() -> None:
     assert "Did you mean: 'name'?" in problems("task.nam=cola")[0]
+    assert "task.name is empty; add a preset like -c finetune/cola" in problems("task.path=x")[0]
     assert "Did you mean" in problems("task.columns.txt=cola")[0]
     assert "task" in problems("task=cola")[0]
     assert "regresion" in problems("task.name=table", "task.path=x", "task.kind=regresion")[0]

@@ -236,6 +236,7 @@ def test_the_command_counts_what_is_too_short(
     assert main(["data", "build", *words, "--sentences", "--validation", "0.01"]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if "too small for data.text=pairs" in line]
     assert [line.partition(": too")[0] for line in said] == [f"{tmp_path / 'split'}: validation"]
+    assert said[0].endswith("; build it again of more documents, or with a larger --validation")
 
 
 def test_the_hash_is_of_tokens_and_borders(tokenizer_folder: Path, tmp_path: Path) -> None:

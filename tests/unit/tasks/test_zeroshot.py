@@ -39,6 +39,8 @@ def test_a_damaged_row_and_a_missing_folder(tmp_path: Path) -> None:
         read_probe(config("sst2", tmp_path))
     with pytest.raises(DataError, match=r"nowhere: no such folder; give the one that holds the files of sst2"):
         read_probe(config("sst2", "nowhere"))
+    with pytest.raises(DataError, match=r"no such folder; .* in probes; gpt1-ds data fetch winograd --out .* makes it"):
+        read_probe(config("wsc273", tmp_path / "winograd"))
 
 
 @pytest.mark.parametrize(

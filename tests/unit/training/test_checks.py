@@ -224,6 +224,25 @@ def test_of_fine_tuning_too(
     assert says in dry[0]
 
 
+def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["task.name=table", "task.kind=clasification", "task.lern=1", "checkpoint.init_from=nowhere"]
+    assert main(["finetune", *words]) == 2
+    missing, kind, key = capfd.readouterr().err.splitlines()
+    assert "nowhere: no such folder" in missing
+    assert "task.kind: Invalid value 'clasification'" in kind
+    assert "task.lern: Key 'lern' not in" in key
+    assert main(["pretrain", "train.stepz=1", "checkpoint.init_from=nowhere"]) == 2
+    assert "train.stepz" in capfd.readouterr().err.splitlines()[1]
+
+
+def test_a_dry_run_of_fine_tuning_knows_its_length(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
+    """24 examples in batches of 4, three times."""
+    task = finetuning.make_task(Path("task"), "single", train=24, dev=6)
+    words = [*task, f"checkpoint.init_from={world['source']}", "train.global_batch=4", "train.epochs=3"]
+    assert main(["finetune", *words, "train.micro_batch=4", "--dry-run"]) == 0
+    assert "batch: 4 sequences = 128 tokens per step at most; 18 steps\n" in capfd.readouterr().out
+
+
 def test_what_a_run_takes_the_dry_run_takes(world: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     """Weights of a checkpoint give the model its shape; a folder of the same run continues."""
     words = [f"data.path={world['data']}", f"checkpoint.init_from={world['source']}"]

@@ -44,6 +44,12 @@ def test_a_size_the_text_cannot_support_names_one_that_works(text: Path, tmp_pat
     assert train([text], tmp_path / "out", named).vocab_size == named
 
 
+def test_a_size_below_1_is_named_itself(text: Path, tmp_path: Path) -> None:
+    """Not the number of sentinels, which nobody gave."""
+    with pytest.raises(DataError, match=r"^--vocab-size=-5 must be at least 1"):
+        train([text], tmp_path / "out", -5)
+
+
 def test_no_text(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(DataError, match="no text to learn"):
