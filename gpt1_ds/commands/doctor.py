@@ -48,6 +48,8 @@ OPTIONAL = {  # what a package is for, and the extra of gpt1-ds that brings it
     "jinja2": ("report pages", "report"),
     "scipy": ("scaling fits, correlations of tasks", "scaling"),
     "scikit-learn": ("scores of tasks", "finetune"),
+    "sacrebleu": ("BLEU of written texts", "finetune"),
+    "rouge-score": ("ROUGE of written texts", "finetune"),
     "ftfy": ("GPT-1's own tokenizer of 2018", "openai"),
     "spacy": ("GPT-1's own tokenizer of 2018", "openai"),
     "datasets": ("tasks and text from the datasets library, Parquet, remote files", "data"),

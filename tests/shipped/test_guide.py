@@ -27,7 +27,7 @@ def test_one_is_printed(gpt1, name: str) -> None:  # type: ignore[no-untyped-def
 
 def test_a_wrong_name_is_answered_with_the_right_one(gpt1) -> None:  # type: ignore[no-untyped-def]
     assert_refused(gpt1("guide", "pretrainin"), "there is no pretrainin; did you mean pretraining?")
-    assert_refused(gpt1("guide", "xyz"), "see gpt1-ds guide --help")
+    assert_refused(gpt1("guide", "xyz"), "there is no xyz; choose concepts, your-text, ")
 
 
 def test_a_terminal_gets_pages(gpt1, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
