@@ -90,6 +90,7 @@ class TaskConfig:
     head_dropout: float = 0.1  # share of the extracted state dropped before the task's head
     label_smoothing: float = 0.0  # share of the right class's target spread over all of them; never in evaluations
     transfer_layers: int | None = None  # blocks taken from init_from; -1: nothing, 0: embeddings only, null: all
+    frozen_layers: int | None = None  # the embeddings and so many first blocks stay as they are; null: none does
     max_length: int | None = None  # tokens of a sequence, its three special ones included; null: the model's context
     too_long: Literal["cut", "raise"] = "cut"  # what becomes of a longer text; spans and tags never cut one
     prefix: str = ""  # generation: what stands before every source, like "summarize: "
@@ -137,6 +138,8 @@ class TaskConfig:
         yield from self._smoothing_problems()
         if self.transfer_layers is not None and self.transfer_layers < -1:
             yield f"task.transfer_layers={self.transfer_layers} must be -1 (nothing), 0 (embeddings only) or more"
+        if self.frozen_layers is not None and self.frozen_layers < 0:
+            yield f"task.frozen_layers={self.frozen_layers} must be 0 (the embeddings) or more; leave it out for none"
         if self.max_length is not None and self.max_length < SHORTEST:
             yield f"task.max_length={self.max_length} is too short for a pair of texts; use at least {SHORTEST}"
         yield from self._generation_problems()

@@ -59,6 +59,14 @@ def problems(config: Config) -> Iterator[str]:
         yield (
             f"parallel.zero=0 accumulates gradients in {train.precision}; use parallel.zero=1, which keeps them in fp32"
         )
+    frozen = None if config.task is None else config.task.frozen_layers
+    if frozen is not None and model.stacks > 1:
+        yield (
+            f"task.frozen_layers={frozen} counts the blocks of one stack, model.kind=encoder_decoder has 2; "
+            "leave it out"
+        )
+    elif frozen is not None and frozen > model.layers:
+        yield f"task.frozen_layers={frozen} is more than model.layers={model.layers}; use {model.layers} or less"
     if config.optimizer.layer_decay != 1 and model.stacks > 1:
         yield (
             f"optimizer.layer_decay={config.optimizer.layer_decay} counts the blocks of one stack, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 
 from gpt1_ds.config.sections import OptimizerConfig
@@ -42,6 +43,32 @@ def layer_groups(groups: Iterable[dict[str, Any]], decay: float, blocks: int) ->
     return cut
 
 
+def freeze(module: nn.Module, layers: int) -> None:
+    """Keep the embeddings and the first `layers` blocks as they are: their gradients are 0, so that they are no part of
+    the norm, and `frozen_groups` gives them no rate and no decay. Their gradients are computed all the same: a layout
+    whose first stage is frozen has then nothing of its own to send back otherwise than before.
+    """
+    for parameter in module.parameters():
+        if _is_frozen(parameter, layers):
+            parameter.register_hook(torch.zeros_like)
+
+
+def frozen_groups(groups: Iterable[dict[str, Any]], layers: int) -> list[dict[str, Any]]:
+    """The same groups, parameters that `freeze` keeps apart from the others."""
+    cut = []
+    for group in groups:
+        for frozen in (True, False):
+            held = [parameter for parameter in group["params"] if _is_frozen(parameter, layers) == frozen]
+            if held:
+                cut.append({**group, "params": held, **({"weight_decay": 0.0, "share": 0.0} if frozen else {})})
+    return cut
+
+
+def _is_frozen(parameter: nn.Parameter, layers: int) -> bool:
+    level = names.info(parameter).level
+    return level is not None and level <= layers
+
+
 def muon_groups(decaying: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same groups, matrices of blocks apart from what else decays: those are `orthogonal`."""
     groups = []
@@ -53,12 +80,15 @@ def muon_groups(decaying: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0) -> AdamW:
-    """Returns that of a module which holds part of a model of so many `blocks`."""
+def make_optimizer(module: nn.Module, settings: OptimizerConfig, blocks: int = 0, frozen: int | None = None) -> AdamW:
+    """Returns that of a module which holds part of a model of so many `blocks`, of which the first are `frozen`."""
     arguments: dict[str, Any] = {"lr": settings.lr, "betas": tuple(settings.betas), "eps": settings.eps}
     groups = parameter_groups(module, settings.weight_decay)
     if settings.layer_decay != 1:
         groups = layer_groups(groups, settings.layer_decay, blocks)
+    if frozen is not None:
+        freeze(module, frozen)
+        groups = frozen_groups(groups, frozen)
     if settings.name == "muon":
         return Muon(muon_groups(groups), momentum=settings.momentum, **arguments, fused=True)
     if settings.name == "lamb":

@@ -34,7 +34,8 @@ class DenseEngine(Engine):
         model.loss = self.loss
         if compiles(config):
             compile_blocks(model)
-        optimizer = make_optimizer(model, config.optimizer, config.model.layers)
+        frozen = None if config.task is None else config.task.frozen_layers
+        optimizer = make_optimizer(model, config.optimizer, config.model.layers, frozen)
         with quiet():
             self.deepspeed, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=ds_config(config, groups.layout.data), mpu=groups

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.reader import StateReader
 from tests.helpers import finetuning
+from tests.helpers.foreign import master
 from tools import runs
 
 STEPS = 8
@@ -45,9 +49,13 @@ def origins(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def fine_tuned(origins: dict[str, str], tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(origins: dict[str, str], place: Path):  # type: ignore[no-untyped-def]
     """(training lines, dev scores) of a run on a layout, from the checkpoint that another one wrote."""
-    place = tmp_path_factory.mktemp("runs")
 
     @cache
     def run(shape: str, layout: str, origin: str, extra: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
@@ -111,6 +119,26 @@ def test_rates_by_layer_equal_one_process(layout: str, fine_tuned) -> None:  # t
     assert one[0][0]["loss"] == plain[0][0]["loss"]
     assert one[0][-1]["loss"] > plain[0][-1]["loss"] + 0.01, "it learns more slowly"
     assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
+
+
+@pytest.mark.parametrize("layout", ["tp2", "zero3", "tp2-pp2"])
+def test_frozen_layers_equal_one_process_and_stay_as_they_are(  # type: ignore[no-untyped-def]
+    layout: str, fine_tuned, origins: dict[str, str], place: Path
+) -> None:
+    """The embeddings and one of two blocks; both stages of the pipeline hold the embeddings."""
+    words = ("task.frozen_layers=1",)
+    one, plain = fine_tuned("choice", "one", "zero3", words), fine_tuned("choice", "one", "zero3")
+    assert one[0][0]["loss"] == plain[0][0]["loss"]
+    assert one[0][0]["grad_norm"] < 0.99 * plain[0][0]["grad_norm"], "gradients of frozen weights are no part of it"
+    assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
+    before, after = (
+        find(folder) for folder in (Path(origins["zero3"]), place / f"choice-{layout}-task.frozen_layers-1")
+    )
+    known = StateReader(before).index
+    for name in StateReader(after).index:
+        is_frozen = name in ("tokens.weight", "positions.weight") or name.startswith("blocks.0.")
+        rows = slice(5 if name == "tokens.weight" else 0, None)  # of the first ones three are drawn anew: new symbols
+        assert is_frozen == (name in known and torch.equal(master(before, name)[rows], master(after, name)[rows])), name
 
 
 @pytest.mark.parametrize("layout", ["pp2"])
