@@ -53,7 +53,7 @@ def ours(preset: str, run: Path, seed: int, options: argparse.Namespace, path: s
         *(f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")),
         *([f"task.train_examples={options.examples}"] if options.examples else []),
     ]
-    program = [sys.executable, "-m", "gpt1_ds", "finetune", "-c", f"finetune/{preset}", *words]
+    program = [sys.executable, "-P", "-m", "gpt1_ds", "finetune", "-c", f"finetune/{preset}", *words]
     subprocess.run(program, check=True, cwd=Path(__file__).parents[1])
     found = read_submission(next((run / "predictions").iterdir()))
     values: list[Any] = [*found.values()]
@@ -205,7 +205,9 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     if not (options.work / "imported").exists():
         words = ["checkpoint", "import", "--from", "hf", "--source", options.model, "--out", options.work / "imported"]
-        subprocess.run([sys.executable, "-m", "gpt1_ds", *map(str, words)], check=True, cwd=Path(__file__).parents[1])
+        subprocess.run(
+            [sys.executable, "-P", "-m", "gpt1_ds", *map(str, words)], check=True, cwd=Path(__file__).parents[1]
+        )
     found: dict[tuple[str, str, int], list[Any]] = {}
     tasks: dict[str, TaskData] = {}
     for seed in options.seeds:

@@ -31,7 +31,10 @@ REFUSED = [
         "optimizer.layer_decay=0.8 counts the blocks of one stack, model.kind=encoder_decoder has 2; use 1",
     ),
     (["task.name=cola", "task.path=x", "task.frozen_layers=-1"], "task.frozen_layers=-1 must be 0"),
-    (["task.name=cola", "task.path=x", "task.frozen_layers=13"], "task.frozen_layers=13 is more than model.layers=2; use 2 or less"),
+    (
+        ["task.name=cola", "task.path=x", "task.frozen_layers=13"],
+        "task.frozen_layers=13 is more than model.layers=2; use 2 or less",
+    ),
     ([*TWO_STACKS, "task.name=cola", "task.path=x", "task.frozen_layers=1"], "counts the blocks of one stack"),
     (["train.profile=5"], "train.profile=5 is not START:STOP; write 20:25 for steps 20 to 24"),
     (["train.profile=a:b"], "train.profile=a:b is not START:STOP"),

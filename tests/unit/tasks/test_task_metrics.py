@@ -81,6 +81,7 @@ def test_the_papers_choice() -> None:
         "squad_text": "f1",
         "translation": "bleu",
         "summarization": "rouge1",
+        "mixture": "exact_match",
     }
 
 

@@ -38,14 +38,18 @@ def record(step: int) -> dict[str, Any]:
     return {"kind": "train", "step": step, "tokens": 10 * step, "loss": 1.0 / step, "batch_fingerprint": "0" * 16}
 
 
-def stopped_service(folder: Path) -> psutil.Process:
-    """W&B's service, as soon as it writes, stopped as by a debugger."""
+def services() -> set[psutil.Process]:
+    """Those of W&B that this process has begun; one of an earlier test in this process may still be there."""
+    return {child for child in psutil.Process().children(recursive=True) if "wandb-core" in command_of(child)}
+
+
+def stopped_service(folder: Path, others: set[psutil.Process]) -> psutil.Process:
+    """W&B's service, none of the `others`, as soon as it writes, stopped as by a debugger."""
     deadline = time.monotonic() + 60
     while not list(folder.glob("wandb/offline-run-*/run-*.wandb")):
         assert time.monotonic() < deadline, "W&B did not begin"
         time.sleep(0.02)
-    children = psutil.Process().children(recursive=True)
-    (service,) = (child for child in children if "wandb-core" in command_of(child))
+    (service,) = services() - others
     service.send_signal(signal.SIGSTOP)
     return service
 
@@ -53,7 +57,8 @@ def stopped_service(folder: Path) -> psutil.Process:
 @pytest.fixture
 def freeze(tmp_path: Path) -> Iterator[Callable[[], None]]:
     frozen: list[psutil.Process] = []
-    yield lambda: frozen.append(stopped_service(tmp_path))
+    others = services()
+    yield lambda: frozen.append(stopped_service(tmp_path, others))
     for process in frozen:
         process.kill()
 
