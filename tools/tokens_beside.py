@@ -76,6 +76,7 @@ def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) 
 
     class Scored(transformers.TrainerCallback):
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            trainer.args.dataloader_drop_last = False  # which is for training, whose last batch ours drops, too
             found = rows.answers(dev, lambda inputs: trainer.predict(inputs).predictions)
             value = score(data.task, dev, found)
             print(f"{preset} seed {seed}: {value:.4f}", flush=True)
