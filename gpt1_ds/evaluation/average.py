@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import manifest, whole
 from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.manager import Contents, complete
@@ -23,11 +24,13 @@ from gpt1_ds.checkpoint.verify import verify_files
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.files import published_folder
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.config import load_carried, to_carried_yaml
+from gpt1_ds.config import Config, load_carried, to_carried_yaml
 from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.model import names
+from gpt1_ds.objectives.base import Objective
 from gpt1_ds.objectives.pretraining import pretraining_objective
+from gpt1_ds.objectives.source_target import SourceToTarget
 from gpt1_ds.objectives.supervised import of_head
 
 KEPT = ("tokens", "updates", "seed", "head", "task", whole.KEY)  # of the newest checkpoint's manifest
@@ -60,10 +63,7 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
     facts = manifest.read(folders[-1])
     config = load_carried(folders[-1] / "config.yaml")
     head = whole.head_of(folders[-1], facts)
-    if config.task is None or head is None:
-        example = probe_batch(pretraining_objective(config), config.model)
-    else:
-        example = probe_batch(of_head(head), config.model)
+    example = probe_batch(_objective(config, head), config.model)
     with torch.no_grad():
         loss = float(newest.model(*example.inputs, *example.labels))
     contents = Contents(
@@ -77,6 +77,15 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
             whole.write(temporary, newest.sentence)
         complete(temporary, contents, [write_shard(temporary, SHARD, fragments)])
     return folders
+
+
+def _objective(config: Config, head: HeadSpec | None) -> Objective:
+    """Returns the one whose fixed example a run with this configuration is probed by."""
+    if config.task is None:
+        return pretraining_objective(config)
+    if head is not None:
+        return of_head(head)
+    return SourceToTarget(config.model.stacks, pad=0, limit=config.model.context, multiple=1)  # answers in text
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:
