@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external
-from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, write_tensors
+from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, slice_of, write_tensors
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import ParallelConfig
@@ -75,7 +75,7 @@ def of_engine(engine: Engine, config: Config) -> DenseModel:
     here = master_weights.saved_fragments(engine)
     slices: dict[str, list[Slice]] = {}
     values: dict[str, Tensor] = {}
-    of_ranks = engine.groups.gather([(one.info.name, _slice_of(one)) for one in here])
+    of_ranks = engine.groups.gather([(one.info.name, slice_of(one)) for one in here])
     for rank, theirs in enumerate(of_ranks):
         counts = [part.count for _, part in theirs]
         flat = torch.empty(sum(counts), device=engine.device)
@@ -97,11 +97,6 @@ def of_engine(engine: Engine, config: Config) -> DenseModel:
 
     alone = replace(config, parallel=ParallelConfig(), train=replace(config.train, recompute="none"))
     return whole_model(alone, value).to(engine.device)
-
-
-def _slice_of(one: master_weights.Fragment) -> Slice:
-    start, stop = (one.info.start, one.info.stop) if one.info.dim is not None else (0, 1)
-    return Slice(start, stop, one.offset, len(one.master))
 
 
 def whole_model(config: Config, value: Callable[[ParameterInfo], Tensor], head: HeadSpec | None = None) -> DenseModel:

@@ -90,11 +90,17 @@ class WrittenScorer(TaskScorer):
         engine.progress("evaluation")
         model = of_engine(engine, self.config)
         order = sorted(range(len(numbers)), key=lambda place: -int(rows.lengths[numbers[place], 0]))
-        here, texts = order[self.groups.rank :: self.groups.world], list[str]()
-        for start in range(0, len(here), PROMPTS):
-            engine.progress("evaluation")
-            sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
-            texts += written(model, self.tokenizer, sources, self.sampling)
+        here = order[self.groups.rank :: self.groups.world]
+
+        def write_here() -> list[str]:
+            texts: list[str] = []
+            for start in range(0, len(here), PROMPTS):
+                engine.progress("evaluation")
+                sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
+                texts += written(model, self.tokenizer, sources, self.sampling)
+            return texts
+
+        texts = self.groups.agree(write_here)  # what is not finite for some examples is said on all ranks
         found = [""] * len(numbers)
         for places, theirs in self.groups.gather((here, texts)):
             for place, text in zip(places, theirs, strict=True):
