@@ -57,13 +57,13 @@ class AdamW(torch.optim.AdamW):
         state["step"] += 1
         if scale is not None and float(scale) == 1.0:
             scale = None
-        room = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
+        scratch = torch.empty(0 if scale is None else min(BLOCK, parameter.numel()))
         constants = {key: group[key] for key in ("lr", "eps", "weight_decay")}
         constants["beta1"], constants["beta2"] = group["betas"]
         tensors = (parameter, grad, state["exp_avg"], state["exp_avg_sq"], self.copies[parameter])
         for master, gradient, mean, square, copy in zip(*(one.view(-1).split(BLOCK) for one in tensors), strict=True):
             if scale is not None:
-                gradient = torch.div(gradient, scale, out=room[: len(gradient)])
+                gradient = torch.div(gradient, scale, out=scratch[: len(gradient)])
             states = [[master], [gradient], [mean], [square], list[Tensor](), [state["step"]]]
             torch._fused_adamw_(*states, **constants, amsgrad=False, maximize=False)
             copy.copy_(master)

@@ -7,6 +7,7 @@ gradient is rounding, which would else reach the others.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ SMALLEST_SQUARE, SMALLEST_SCALE = 1e-30, 1e-3  # Adafactor: of a gradient's squa
 Held = Sequence[tuple[Tensor, dict[str, Any]]]  # tensors to update, each with the settings of its group
 
 
-class WholeParameters(AdamW):
+class WholeParameters(AdamW, ABC):
     """A rule that reads sums over whole matrices. It updates the parts that lie here, all of them together."""
 
     def __init__(self, params: Iterable[Any], **arguments: Any) -> None:
@@ -48,8 +49,9 @@ class WholeParameters(AdamW):
             if flat in self.copies:
                 self.copies[flat].copy_(flat)
 
+    @abstractmethod
     def _update_all(self, held: Held) -> None:
-        raise NotImplementedError
+        """Update what lies here of all parameters; every rank of a stage calls this together."""
 
     def _gradient(self, flat: Tensor, placed: Placed) -> Tensor:
         """[count], of a part."""

@@ -45,7 +45,7 @@ class Workload(ABC):
 
     @abstractmethod
     def evaluate(self, engine: Engine, step: int, tokens: int) -> list[Record]:
-        """What is measured while training; `tokens` were trained on so far."""
+        """Returns what is measured while training; `tokens` were trained on so far."""
 
     @abstractmethod
     def transfer(self, engine: Engine, folder: Path, load: Callable[[Path], None]) -> None:

@@ -39,7 +39,7 @@ def record(step: int) -> dict[str, Any]:
 
 
 def services() -> set[psutil.Process]:
-    """Those of W&B that this process has begun; one of an earlier test in this process may still be there."""
+    """Returns the services of W&B that this process started; an earlier test in it may have left one."""
     return {child for child in psutil.Process().children(recursive=True) if "wandb-core" in command_of(child)}
 
 
