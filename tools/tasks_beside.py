@@ -1,11 +1,14 @@
-"""Fine-tunes a published encoder on spans or tags, with this program and with transformers' own loop, seed by seed.
+"""Fine-tunes a model on spans, tags or texts, with this program and with transformers' own loop, seed by seed.
 
-    python tools/tokens_beside.py --model HF_FOLDER --data xquad=data/xquad --data wnut17=data/wnut17
+    python tools/tasks_beside.py --model HF_FOLDER --data xquad=data/xquad --data wnut17=data/wnut17
         --work WORK --out OUT [--seeds 1 2 3] [--epochs 3] [--examples N] [--rate 5e-5]
+    python tools/tasks_beside.py --model T5_FOLDER --data multi30k=data/multi30k ...
 
-Both read the same examples, at the same rate, batch, epochs and dropout, and keep the epoch that is best on dev. A run
-that is there in WORK is left, so that the same command continues. OUT/results.csv has every run; OUT/table.md the means
-over seeds and ours less theirs, with the 95 % interval that joins seeds and examples. Takes hours on two cores.
+HF_FOLDER is an encoder, T5_FOLDER an encoder-decoder, and tools/untrained_t5.py makes one that was never trained. Both
+programs begin with its weights, read the same examples, batches of like lengths, at the same rate, batch, epochs and
+dropout, and keep the epoch that is best on dev; what is scored is dev, of translations the test set. A run that is
+there in WORK is left, so that the same command continues. OUT/results.csv has every run; OUT/table.md the means over
+seeds and ours less theirs, with the 95 % interval that joins seeds and examples. Takes hours on two cores.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,84 +33,160 @@ from gpt1_ds.tasks.metrics import measure, read_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.token_metrics import objects
 
-PRESETS = {"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos"}
-BATCH = 32
-LONGEST = {"squad": 384, "conll2003": 128, "pos": 128}  # tokens of a row
+PRESETS = {"xquad": "squad", "wnut17": "conll2003", "ewt_pos": "pos", "multi30k": "translation"}
+BATCH = {"translation": 64}
+USUAL = 32
+LONGEST = {"squad": 384, "conll2003": 128, "pos": 128, "translation": 64}  # tokens of a row
+TEXTS = {  # of both programs; a prefix would tell a model that knows one task nothing
+    **{"task.prefix": "", "task.target_length": LONGEST["translation"], "task.decoding.beams": 4},
+    **{"task.decoding.length_penalty": "plain", "task.decoding.length_alpha": 1.0},
+    **{"task.dev": "[val.en]", "task.test": "[test_2016_flickr.en]"},
+}
+WRITTEN = 256  # texts of dev that are written at each epoch
 ANSWER, BEST = 30, 20  # tokens of an answer; begins and ends that are combined, as in transformers' example of SQuAD
 OURS, THEIRS = "gpt1-ds", "transformers"
 
 
+def extra(preset: str) -> list[str]:
+    return [f"{key}={value}" for key, value in TEXTS.items()] if preset == "translation" else []
+
+
 def read(preset: str, path: str, examples: int | None) -> tuple[TaskConfig, TaskData]:
-    words = [f"task.path={path}", *([f"task.train_examples={examples}"] if examples else [])]
+    words = [f"task.path={path}", *([f"task.train_examples={examples}"] if examples else []), *extra(preset)]
     task = load([f"finetune/{preset}"], words).task
     assert task is not None
     return task, read_task(task)
 
 
 def ours(preset: str, run: Path, seed: int, options: argparse.Namespace, path: str) -> list[Any]:
-    """The answers to dev of a run of this program."""
+    """The answers of a run of this program to what is scored."""
     words = [
         *(f"checkpoint.init_from={options.work / 'imported'}", f"task.path={path}", f"run.dir={run.parent}"),
         *(f"run.name={run.name}", f"run.seed={seed}", f"train.epochs={options.epochs}", f"optimizer.lr={options.rate}"),
-        *(f"train.global_batch={BATCH}", f"task.max_length={LONGEST[preset]}", "checkpoint.keep=1"),
+        *(f"train.global_batch={BATCH.get(preset, USUAL)}", f"task.max_length={LONGEST[preset]}", "checkpoint.keep=1"),
+        *("schedule.kind=linear", "schedule.warmup_fraction=0.1", "optimizer.weight_decay=0.01", *extra(preset)),
         *(f"model.{kind}_dropout=0.1" for kind in ("residual", "embedding", "attention")),
+        *(["model.ffn_dropout=0.1", f"task.decoded_examples={WRITTEN}"] if preset == "translation" else []),
         *([f"task.train_examples={options.examples}"] if options.examples else []),
     ]
     program = [sys.executable, "-P", "-m", "gpt1_ds", "finetune", "-c", f"finetune/{preset}", *words]
     subprocess.run(program, check=True, cwd=Path(__file__).parents[1])
-    found = read_submission(next((run / "predictions").iterdir()))
-    values: list[Any] = [*found.values()]
-    return values if preset == "squad" else [one.split(" ") for one in values]
+    files = sorted((run / "predictions").iterdir())  # dev before test
+    values: list[Any] = [*read_submission(files[-1]).values()]
+    return [one.split(" ") for one in values] if preset in ("conll2003", "pos") else values
 
 
 def theirs(data: TaskData, preset: str, seed: int, options: argparse.Namespace) -> list[Any]:
-    """The answers to dev after the best epoch of transformers' Trainer."""
+    """The answers of transformers' Trainer to what is scored, after the epoch that is best on dev."""
     import transformers
 
     spelled = transformers.AutoTokenizer.from_pretrained(options.model)
-    rows = Spans(spelled, LONGEST[preset]) if preset == "squad" else Tags(spelled, LONGEST[preset], data.task.labels)
-    kind = "QuestionAnswering" if preset == "squad" else "TokenClassification"
+    rows: Rows
+    if preset == "squad":
+        rows = Spans(spelled, LONGEST[preset])
+    elif preset == "translation":
+        rows = Texts(spelled, LONGEST[preset])
+    else:
+        rows = Tags(spelled, LONGEST[preset], data.task.labels)
     transformers.set_seed(seed)
-    labels = {} if preset == "squad" else {"num_labels": len(data.task.labels)}
-    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(options.model, **labels)
-    dev = data.splits["dev"]
-    collate = transformers.DataCollatorForTokenClassification(spelled) if labels else None
+    labels = {"num_labels": len(data.task.labels)} if isinstance(rows, Tags) else {}
+    model = getattr(transformers, rows.kind).from_pretrained(options.model, **labels)
+    dev = data.splits["dev"][:WRITTEN] if preset == "translation" else data.splits["dev"]
     best: list[Any] = [-1.0, None]
 
     class Scored(transformers.TrainerCallback):
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
-            trainer.args.dataloader_drop_last = False  # which is for training, whose last batch ours drops, too
-            found = rows.answers(dev, lambda inputs: trainer.predict(inputs).predictions)
-            value = score(data.task, dev, found)
+            value = score(data.task, dev, rows.answers(dev, trainer))
             print(f"{preset} seed {seed}: {value:.4f}", flush=True)
             if value > best[0]:
-                best[:] = [value, found]
+                best[:] = [value, {name: part.clone() for name, part in model.state_dict().items()}]
             model.train()
 
+    batch = BATCH.get(preset, USUAL)
     trainer = transformers.Trainer(
         model=model,
         args=transformers.TrainingArguments(
             output_dir=str(options.work / "trainer"), learning_rate=options.rate, num_train_epochs=options.epochs,
-            per_device_train_batch_size=BATCH, per_device_eval_batch_size=BATCH, lr_scheduler_type="linear",
+            per_device_train_batch_size=batch, per_device_eval_batch_size=batch, lr_scheduler_type="linear",
             warmup_steps=0.1, weight_decay=0.01, seed=seed, save_strategy="no", report_to=[], use_cpu=True,
             disable_tqdm=True, dataloader_drop_last=True, remove_unused_columns=False,
+            train_sampling_strategy="group_by_length",
         ),
         train_dataset=rows.inputs(data.splits["train"]),
-        data_collator=collate or transformers.DataCollatorWithPadding(spelled),
+        data_collator=rows.collate,
         callbacks=[Scored()],
     )  # fmt: skip
     trainer.train()
-    answers: list[Any] = best[1]
-    return answers
+    model.load_state_dict(best[1])
+    return rows.answers(data.splits[scored(data)], trainer)
 
 
-Predicted = Callable[[list[dict[str, Any]]], Any]
+def scored(data: TaskData) -> str:
+    """The split whose answers are compared."""
+    return "test" if data.task.writes_text else "dev"
 
 
-class Tags:
+class Rows:
+    """How transformers reads the examples of a task: `kind` is its class of models, `collate` makes a batch."""
+
+    kind: str
+    collate: Any
+
+    def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+    def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def predicted(self, examples: Sequence[Example], trainer: Any) -> Any:
+        """Logits of every row. Training drops the last batch, as ours does; here every row counts."""
+        trainer.args.dataloader_drop_last = False
+        return trainer.predict(self.inputs(examples)).predictions
+
+
+class Texts(Rows):
+    """A source that is read and a target that is written, as transformers' example of translation does."""
+
+    kind = "AutoModelForSeq2SeqLM"
+
+    def __init__(self, spelled: Any, longest: int) -> None:
+        import transformers
+
+        self.spelled, self.longest = spelled, longest
+        self.collate = transformers.DataCollatorForSeq2Seq(spelled, model=None)
+
+    def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """The model shifts the labels to the right itself."""
+        return [
+            dict(self.spelled(one.texts[0], text_target=one.targets[0], truncation=True, max_length=self.longest))
+            for one in examples
+        ]
+
+    def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
+        import torch
+
+        found: list[Any] = []
+        trainer.model.eval()
+        for start in range(0, len(examples), 32):
+            texts = [example.texts[0] for example in examples[start : start + 32]]
+            rows = self.spelled(texts, truncation=True, max_length=self.longest, padding=True, return_tensors="pt")
+            with torch.no_grad():
+                written = trainer.model.generate(
+                    **rows, num_beams=4, length_penalty=1.0, early_stopping=False, max_new_tokens=self.longest
+                )
+            found += self.spelled.batch_decode(written, skip_special_tokens=True)
+        return found
+
+
+class Tags(Rows):
     """Sentences as BERT's authors tag them: the first piece of a word counts."""
 
+    kind = "AutoModelForTokenClassification"
+
     def __init__(self, spelled: Any, longest: int, labels: Sequence[str]) -> None:
+        import transformers
+
+        self.collate = transformers.DataCollatorForTokenClassification(spelled)
         self.spelled, self.longest, self.labels = spelled, longest, labels
 
     def inputs(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -123,8 +202,8 @@ class Tags:
             labels[place] = self.labels.index(tag)
         return {"input_ids": row["input_ids"], "attention_mask": row["attention_mask"], "labels": labels}, places
 
-    def answers(self, examples: Sequence[Example], predicted: Predicted) -> list[Any]:
-        logits_NTO = predicted(self.inputs(examples))
+    def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
+        logits_NTO = self.predicted(examples, trainer)
         missing = "O" if "O" in self.labels else self.labels[0]
         found = []
         for example, logits_TO in zip(examples, logits_NTO, strict=True):
@@ -134,10 +213,15 @@ class Tags:
         return found
 
 
-class Spans:
+class Spans(Rows):
     """Questions as transformers' example of SQuAD reads them."""
 
+    kind = "AutoModelForQuestionAnswering"
+
     def __init__(self, spelled: Any, longest: int) -> None:
+        import transformers
+
+        self.collate = transformers.DataCollatorWithPadding(spelled)
         self.spelled, self.longest = spelled, longest
 
     def _rows(self, example: Example) -> Any:
@@ -166,8 +250,8 @@ class Spans:
                 found.append({**row, "start_positions": first, "end_positions": last})
         return found
 
-    def answers(self, examples: Sequence[Example], predicted: Predicted) -> list[Any]:
-        start_NT, end_NT = predicted(self.inputs(examples))[:2]
+    def answers(self, examples: Sequence[Example], trainer: Any) -> list[Any]:
+        start_NT, end_NT = self.predicted(examples, trainer)[:2]
         found, at = [], 0
         for example in examples:
             rows, best, text = self._rows(example), -np.inf, ""
@@ -184,12 +268,12 @@ class Spans:
         return found
 
 
-def as_found(task: Task, answers: Sequence[Any]) -> Any:
-    return objects([one if task.layout == "pair" else tuple(one) for one in answers])
+def as_found(answers: Sequence[Any]) -> Any:
+    return objects([one if isinstance(one, str) else tuple(one) for one in answers])
 
 
 def score(task: Task, examples: Sequence[Example], answers: Sequence[Any]) -> float:
-    return float(measure(task.metrics[0], task.gold(examples), as_found(task, answers)) or 0.0)
+    return float(measure(task.metrics[0], task.gold(examples), as_found(answers)) or 0.0)
 
 
 def main() -> None:
@@ -232,7 +316,7 @@ def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int
     out.mkdir(parents=True, exist_ok=True)
     rows = [
         {"task": name, "loop": side, "seed": seed, "metric": tasks[name].task.metrics[0],
-         "value": score(tasks[name].task, tasks[name].splits["dev"], answers)}
+         "value": score(tasks[name].task, tasks[name].splits[scored(tasks[name])], answers)}
         for (name, side, seed), answers in found.items()
     ]  # fmt: skip
     write_table(out / "results.csv", ["task", "loop", "seed", "metric", "value"], rows)
@@ -242,8 +326,8 @@ def write(out: Path, tasks: dict[str, TaskData], found: dict[tuple[str, str, int
     ]
     for name, data in tasks.items():
         seeds = [seed for other, side, seed in found if (other, side) == (name, THEIRS)]
-        metric, gold = data.task.metrics[0], data.task.gold(data.splits["dev"])
-        sides = [[as_found(data.task, found[name, side, seed]) for seed in seeds] for side in (OURS, THEIRS)]
+        metric, gold = data.task.metrics[0], data.task.gold(data.splits[scored(data)])
+        sides = [[as_found(found[name, side, seed]) for seed in seeds] for side in (OURS, THEIRS)]
         one = estimate(metric, gold, *sides)
         assert one is not None, "these scores are always defined"
         means = [100 * float(np.mean([measure(metric, gold, a) or 0 for a in answers])) for answers in sides]
