@@ -33,7 +33,7 @@ from gpt1_ds.commands import (
     tokenizer,
     tracking,
 )
-from gpt1_ds.commands.parser import Command, Group, Parser, place_arguments
+from gpt1_ds.commands.parser import Command, Group, Parser, joined, place_arguments
 from gpt1_ds.common import memory
 from gpt1_ds.common.errors import (
     EXIT_CONTINUE,
@@ -56,7 +56,7 @@ SAFE_PATH = "PYTHONSAFEPATH"  # Python's own variable: as if each were started w
 GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "start here": (guide.COMMAND, doctor.COMMAND, completion.COMMAND),
     "text": (tokenizer.COMMAND, data.COMMAND),
-    "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune.STUDY),
+    "training": (plan.COMMAND, pretrain.COMMAND, *finetune.COMMANDS),
     "trained models": (
         sample.COMMAND,
         fill.COMMAND,
@@ -162,10 +162,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of one command line, and the function that runs it as `command`, which is missing where no command is
     named. Raises UserError for wrong usage.
     """
-    study = finetune.STUDY.name  # a command of two words
-    joined = [study, *arguments[2:]] if list(arguments[:2]) == study.split() else arguments
     options: argparse.Namespace
-    options, rest = parser().parse_known_args(joined)
+    options, rest = parser().parse_known_args(joined(finetune.COMMANDS, arguments))
     if hasattr(options, "command"):
         place_arguments(options, rest, arguments)
     return options

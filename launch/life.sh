@@ -22,6 +22,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   folder=$(once slurm begin "${chain[@]}" --world $((SLURM_NNODES * ranks_per_node)) "$@") || {
     code=$?
     [ $code != 75 ] || follow "$folder" "${@:2}" # which is not the folder then
+    forsaken
     exit $code
   }
   export GPT1_DS_RUN=$folder # where what is started from here on leaves word of a fault
@@ -41,6 +42,7 @@ train() { # VERB WORD...: from the allocation to the job's exit code
   fi
   verdict=$(once slurm end "$folder" "${chain[@]}" --status "$status") || code=$?
   [ -n "$ended" ] || follow "$verdict" "${@:2}"
+  [ "$code" = 0 ] || forsaken
   exit "$code"
 }
 

@@ -20,6 +20,7 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
       GPT1_DS_AVOID=$2 successor ${later:+"--begin=$later"} "${other[@]}" "$0" "${@:3}" ||
         GPT1_DS_AVOID='' successor ${later:+"--begin=$later"} "$0" "${@:3}" ;; # no nodes are left: on any, again
     requeue)
+      requeued=yes
       scontrol requeue "$task"
       [ -z "$later" ] || scontrol update "JobId=$task" "StartTime=$later" ${2:+"ExcNodeList=$avoid"} ||
         scontrol update "JobId=$task" "StartTime=$later" ;;
@@ -27,6 +28,26 @@ hand_over() { # SECONDS NODES WORD...: the next job: a successor with the same o
 }
 
 successor() { # a singleton: it waits for this job; what is of this job alone is not handed down
-  env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN \
-    GPT1_DS_CONTINUES=1 sbatch "${options[@]}" "$@" # what was told to begin anew has done so
+  local next follower waits
+  next=$(env -u MASTER_ADDR -u MASTER_PORT -u GPT1_DS_DEADLINE -u GPT1_DS_STAGE -u GPT1_DS_RUN \
+    GPT1_DS_CONTINUES=1 sbatch --parsable "${options[@]}" "$@") || return # what was told to begin anew has done so
+  next=${next%%;*}
+  echo "job $next continues this one" || true # its disk may be full
+  while read -r follower waits; do # they wait for the run's end, not for this job's
+    waits=$(sed -E "s/:$job([:,?]|\$)/:$next\\1/g" <<<"$waits")
+    scontrol update "JobId=$follower" "Dependency=$waits" || true
+  done < <(followers)
+}
+
+followers() { # a line of each job that waits for this one to end well: JOB DEPENDENCIES
+  squeue --me --noheader --states=PENDING --format='%i %E' | sed 's/([^)]*)//g' |
+    grep -E "^[^ ]+ (.*,)?afterok:([0-9_]+:)*$job([:,?]|\$)" || true
+}
+
+forsaken() { # at the end of a job that did not end well, and that no other continues
+  [ -z "${requeued:-}" ] || return 0
+  local follower waits
+  while read -r follower waits; do
+    echo "job $follower waits for job $job, which did not end well, and will not run" >&2 || true
+  done < <(followers)
 }

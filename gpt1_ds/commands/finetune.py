@@ -132,9 +132,11 @@ def _write(file: Path, write: Callable[[], None]) -> None:
 _say_once = cache(say)  # of what is not installed
 
 
-COMMAND = Command(
-    "finetune", "train on a task, from a checkpoint; resumes by itself in its run folder", _run, shared.training
-)
-STUDY = Command(
-    "finetune study", "fine-tune a table of task x variant x seed; resumes where it was", _run_study, _study_options
+COMMANDS = (
+    Command(
+        "finetune", "train on a task, from a checkpoint; resumes by itself in its run folder", _run, shared.training
+    ),
+    Command(
+        "finetune study", "fine-tune a table of task x variant x seed; resumes where it was", _run_study, _study_options
+    ),
 )

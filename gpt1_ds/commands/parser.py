@@ -67,13 +67,16 @@ def _close_option(name: str, known: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Command:
-    """`run` gets the options and returns the exit code. A hidden command works, but help and completion omit it."""
+    """`run` gets the options and returns the exit code. A hidden command works, but help and completion omit it. One
+    that passes words on takes options of others, too: `parser.given` has all its words.
+    """
 
     name: str
     help: str
     run: Callable[[argparse.Namespace], int]
     add_options: Callable[[Parser], None] = lambda _: None
     hidden: bool = False
+    passes_on: bool = False
 
     def add_to(self, parsers: Subparsers, listed: bool = False) -> None:
         """Add the command; argparse names it in the help where it is `listed`."""
@@ -81,7 +84,7 @@ class Command:
         parser = parsers.add_parser(self.name, description=self.help, **told)
         self.add_options(parser)
         _add_aliases(parser)
-        parser.set_defaults(command=self.run, parser=parser)
+        parser.set_defaults(command=self.run, parser=parser, passes_on=self.passes_on)
 
 
 def _add_aliases(parser: Parser) -> None:
@@ -110,12 +113,33 @@ class Group:
             command.add_to(own, listed=not command.hidden)
 
 
+def joined(members: Sequence[Command | Group], words: Sequence[str]) -> Sequence[str]:
+    """`words` with the name of a command of two words, `finetune study`, as one."""
+    names = (member.name.split() for member in members)
+    long = next((name for name in names if len(name) > 1 and list(words[: len(name)]) == name), [])
+    return [" ".join(long), *words[len(long) :]] if long else words
+
+
+def parse_words(members: Sequence[Command | Group], words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line of the program that has these commands. Raises UserError for wrong usage."""
+    whole = Parser("gpt1-ds")
+    commands = whole.add_subparsers(prog="gpt1-ds", required=True, metavar="COMMAND")
+    for member in members:
+        member.add_to(commands)
+    options: argparse.Namespace
+    options, rest = whole.parse_known_args(joined(members, words))
+    place_arguments(options, rest, words)
+    return options
+
+
 def place_arguments(options: argparse.Namespace, rest: Sequence[str], arguments: Sequence[str]) -> None:
     """Put the words of `arguments` where they belong: argparse leaves in `rest` those that follow an option. The first
     one is the checkpoint of a command that needs one, unless --checkpoint names it.
 
     Raises UserError for words and options that the command does not take, and for a missing checkpoint.
     """
+    if options.passes_on:
+        return
     command, first = options.parser.prog, getattr(options, "first", None)
     found = next((name for name in LISTS if hasattr(options, name)), None)
     words = [word for word in (first, *(getattr(options, found) if found else ())) if word is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpt1_ds.commands import options as shared
 from gpt1_ds.commands import slurm_job
-from gpt1_ds.commands.parser import Command, Group
+from gpt1_ds.commands.parser import Command, Group, Parser
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
@@ -23,28 +23,42 @@ MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
 
 def _submit_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="COMMAND", help="pretrain or finetune")
+    parser.add_argument("what", metavar="COMMAND", help="pretrain, finetune, or any other, with its words")
     shared.configuration(parser)
+    _own_options(parser)
+
+
+def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print all files and the command, write nothing")
+    after = "a job's number, or a run folder: begin when it has ended well; may be given several times (default: none)"
+    parser.add_argument("--after", action="append", default=[], metavar="JOB", help=after)
+    parser.add_argument("--parsable", action="store_true", help="print the job's number alone")
 
 
 def _submit(options: argparse.Namespace) -> int:
     from gpt1_ds.slurm import submit
 
-    config = slurm_job.job_config(options.what, options.config, options.overrides)
-    planned = submit.prepare(options.what, config)
-    if options.dry_run:
+    parser = Parser("gpt1-ds slurm submit", add_help=False, allow_abbrev=False)
+    _own_options(parser)
+    own, words = parser.parse_known_args(options.parser.given)
+    words.remove(options.what)
+    words.insert(0, options.what)
+    planned, config = slurm_job.planned(options.program, words, own.after)
+    if own.dry_run:
         for name, text in planned.files.items():
             print(f"# {planned.place / name}\n{text.rstrip()}\n")
         print(shlex.join(planned.command()))
         return 0
     job = submit.submit(planned, config.run.share)
-    job_status.note_submission(planned.run_dir, job)
+    if own.parsable:
+        print(job)
+        return 0
     run = planned.run_dir.path
     print(f"job {job}: {planned.run_dir.slurm.resolve()}/{job}.out")
     print(f"watch it:                  gpt1-ds slurm status {run}")
-    print(f"save and end:              touch {run}/STOP")
-    print(f"save and continue in a next:  scancel --batch --signal=USR1 {job}")
+    if options.what in submit.TRAINING:
+        print(f"save and end:              touch {run}/STOP")
+        print(f"save and continue in a next:  scancel --batch --signal=USR1 {job}")
     return 0
 
 
@@ -95,7 +109,7 @@ COMMAND = Group(
     "slurm",
     "runs as jobs of a cluster",
     (
-        Command("submit", "a run folder, a script, a job", _submit, _submit_options),
+        Command("submit", "any command as a job: its folder, its script", _submit, _submit_options, passes_on=True),
         Command("status", "a run's jobs and what it says itself", _status, _status_options),
         Command("check", "a minute on every node, more with GPUs; names bad hosts", _check, _check_options),
         *slurm_job.COMMANDS,

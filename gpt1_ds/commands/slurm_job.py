@@ -7,12 +7,13 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from gpt1_ds.commands import options as shared
-from gpt1_ds.commands.parser import Command
-from gpt1_ds.common.errors import ConfigError, DataError, UserError
+from gpt1_ds.commands.parser import Command, Group, joined, parse_words
+from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import status, tries
@@ -21,6 +22,9 @@ from gpt1_ds.slurm.tries import write as write_fault
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.slurm.submit import Submission
+
+Members: TypeAlias = "Sequence[Command | Group]"  # of the program
 
 
 def _chain_options(parser: argparse.ArgumentParser) -> None:
@@ -88,8 +92,8 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     from gpt1_ds.slurm import submit
     from gpt1_ds.training.configuration import finetune_config, pretrain_config
 
-    if command not in submit.COMMANDS:
-        raise UserError(f"{command}: jobs are of {' or '.join(submit.COMMANDS)}")
+    if command not in submit.TRAINING:
+        raise UserError(f"{command}: jobs that continue one another are of {' or '.join(submit.TRAINING)}")
     config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
     slurm = config.slurm
     ranks = world or slurm.nodes * slurm.ranks
@@ -98,6 +102,55 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     if world is None:
         ConfigError.raise_all(submit.layout_problems(config))
     return config
+
+
+def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tuple[Submission, Config]:
+    """What to submit for a command line of the program, and the configuration of its job. Raises UserError for what the
+    command itself would refuse at once.
+    """
+    from gpt1_ds.config import load
+    from gpt1_ds.slurm import submit
+
+    told = [f"slurm.after=[{','.join(after)}]"] if after else []
+    command = words[0]
+    if command in submit.TRAINING and joined(members, words)[0] == command:
+        asked = parse_words(members, words)
+        if asked.sweep or asked.print_config or asked.nproc is not None:
+            raise UserError(
+                "slurm submit: a job is of one run, whose ranks slurm.* says; leave --sweep and --nproc out"
+            )
+        overrides = [*asked.overrides, *told]
+        try:
+            config = job_config(command, asked.config, overrides)
+        except CheckpointError:  # which an earlier job may make
+            config = load(asked.config, overrides)
+            if not config.slurm.after:
+                raise
+            return submit.prepare(command, config, submit.Written(asked.config, asked.overrides)), config
+        return submit.prepare(command, config), config
+    if command in ("slurm", "guide", "completion"):
+        raise UserError(f"slurm submit {command}: computes nothing; run it here")
+    words, files, overrides = _without_job_keys(members, words)
+    config = load(files, [*overrides, *told])
+    if config.slurm.nodes > 1:
+        raise ConfigError(f"slurm.nodes={config.slurm.nodes}: {command} runs on one node; leave it out")
+    if hasattr(parse_words(members, words), "nproc") and "--nproc" not in words and config.slurm.ranks > 1:
+        words = [*words, "--nproc", str(config.slurm.ranks)]
+    return submit.prepare_command(words, config), config
+
+
+def _without_job_keys(members: Members, words: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """(the words that the command itself is given, files and keys of its job): keys of `slurm` and `run` are the job's,
+    and so are files. A command that reads a configuration is given the files and the keys of `run`, too.
+    """
+    ours = [word for word in words if word.startswith(("slurm.", "run."))]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-c", "--config", action="append", default=[])
+    known, bare = parser.parse_known_args([word for word in words if word not in ours])
+    asked = parse_words(members, bare)
+    files = [part for name in known.config for part in ("-c", name)] if hasattr(asked, "config") else []
+    names = [word for word in ours if word.startswith("run.")] if hasattr(asked, "overrides") else []
+    return [*bare, *files, *names], known.config, ours
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -51,6 +51,12 @@ class RunDir:
         for folder in (self.path, self.checkpoints, self.logs, *([self.slurm] if job else [])):
             folder.mkdir(parents=True, exist_ok=True)
 
+    def create_for_jobs(self, share: str) -> None:
+        """Make the folder of jobs that are no run's, of an evaluation for example."""
+        os.umask(0o077 if share == "private" else 0o007)
+        self.check_place()
+        self.slurm.mkdir(parents=True, exist_ok=True)
+
     def check_place(self) -> None:
         """Raise ConfigError or OSError where this run folder cannot be made, or everybody may write there."""
         for folder in (self.path, self.checkpoints, self.logs):

@@ -30,6 +30,7 @@ class SlurmConfig:
     exclusive: bool = False  # whole nodes
     constraint: str | None = None  # node features
     exclude: str | None = None  # hosts to avoid, as `slurm check` names them
+    after: list[str] = field(default_factory=list)  # jobs, or run folders, that must end well before this one starts
     options: list[str] = field(default_factory=list)  # further sbatch options, like --reservation=NAME
     setup: list[str] = field(default_factory=list)  # shell lines that make `python -P -m gpt1_ds` work: modules, conda
     environment: dict[str, str] = field(default_factory=dict)  # of the ranks: NCCL_SOCKET_IFNAME and the like

@@ -89,8 +89,11 @@ def describe(run_dir: RunDir) -> Iterator[str]:
     target = read_note(run_dir.done).get("step", "-")
     done = f"done at step {target}" if run_dir.done.exists() else f"newest checkpoint of step {newest_step(run_dir)}"
     yield f"{run_dir.path}: {step}; {done}"
+    after = {str(line["job"]): line.get("after", ()) for line in read_jsonl(run_dir.slurm / "submitted.jsonl")}
     for job in jobs(run_dir):
         yield f"job {job}: {_state(job)}{_outcome(run_dir, job)}"
+        for other in after.get(job, ()):
+            yield f"job {job} waits, or waited, for job {other}: {_state(other)}"
     events = list(read_jsonl(run_dir.events))[-EVENTS:]
     for event in events:
         details = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("time", "event"))
@@ -130,5 +133,7 @@ def _outcome(run_dir: RunDir, job: str) -> str:
     return f"; the run says {outcome['reason']} ({outcome.get('code', '-')}) at step {outcome.get('step', '-')}"
 
 
-def note_submission(run_dir: RunDir, job: str) -> None:
-    append(run_dir.slurm / "submitted.jsonl", json.dumps({"job": job}) + "\n")
+def note_submission(run_dir: RunDir, job: str, after: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+    """Note a job, those that it waits for, and what it was told."""
+    line = {"job": job, "after": list(after), "words": list(words)}
+    append(run_dir.slurm / "submitted.jsonl", json.dumps(line, ensure_ascii=False) + "\n")

@@ -4,6 +4,7 @@ everything the job needs, sbatch tries it, then takes it."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,9 @@ from gpt1_ds.common.files import shipped, write_atomic
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.config.slurm import SlurmConfig
+from gpt1_ds.slurm import status
+
+_JOB = re.compile(r"\d+(_\d+)?")
 
 
 def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
@@ -90,7 +94,9 @@ def _step_options(slurm: SlurmConfig) -> list[str]:
 
 
 SCRIPTS = shipped("launch")
-COMMANDS = ("pretrain", "finetune")  # what a job may run
+TRAINING = ("pretrain", "finetune")  # commands whose jobs are of a run, and continue one another
+JOBS = "jobs"  # the folder, below run.dir, of all other jobs
+COMMAND_SCRIPT = "command.sbatch"
 
 
 @dataclass(frozen=True)
@@ -102,18 +108,77 @@ class Submission:
     script: str
     options: list[str]
     files: dict[str, str]
+    words: list[str]  # what the script is given
+    after: list[str]  # jobs that must end well before
 
     def command(self, *more: str) -> list[str]:
-        return ["sbatch", *more, *self.options, str(self.place / self.script), "-c", str(self.place / "config.yaml")]
+        return ["sbatch", *more, *self.options, *self._waiting(), str(self.place / self.script), *self.words]
+
+    def _waiting(self) -> Iterator[str]:
+        """The last --dependency counts. What the job waits for may fail: SLURM then removes the job."""
+        if self.after:
+            own = "singleton," if "--dependency=singleton" in self.options else ""
+            yield from (f"--dependency={own}afterok:{':'.join(self.after)}", "--kill-on-invalid-dep=yes")
 
 
-def prepare(command: str, config: Config) -> Submission:
-    """What `submit` will do; touches nothing."""
+def prepare(command: str, config: Config, written: Written | None = None) -> Submission:
+    """What `submit` will do for a run; touches nothing. The job reads the resolved `config`; where something it begins
+    with is still to be made by an earlier job, it reads what was `written`.
+    """
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
-    options = sbatch_options(config, run_dir)
-    script = f"{command}.sbatch"
-    files = {**scripts(script, config, options), "config.yaml": to_yaml(config)}
-    return Submission(run_dir, next_place(run_dir.slurm), script, options, files)
+    place, options, script = next_place(run_dir.slurm), sbatch_options(config, run_dir), f"{command}.sbatch"
+    files = scripts(script, config, options)
+    if written is None:
+        files["config.yaml"] = to_yaml(config)
+        words = ["-c", str(place / "config.yaml")]
+    else:
+        words = list(written.overrides)
+        for number, name in enumerate(written.files):
+            if Path(name).is_file():
+                files[f"{number}.yaml"] = Path(name).read_text()
+                name = str(place / f"{number}.yaml")
+            words += ["-c", name]
+    return Submission(run_dir, place, script, options, files, words, jobs_before(config.slurm))
+
+
+@dataclass(frozen=True)
+class Written:
+    """The configuration of a run as its user gave it."""
+
+    files: Sequence[str]
+    overrides: Sequence[str]
+
+
+def prepare_command(words: Sequence[str], config: Config) -> Submission:
+    """What `submit` will do for a command that is no run: one job of one node. Touches nothing."""
+    run_dir = RunDir(Path(config.run.dir) / JOBS)
+    left_out = ("--dependency=", "--signal=", "--job-name=")  # of jobs that continue one another
+    options = [option for option in sbatch_options(config, run_dir) if not option.startswith(left_out)]
+    options.append(f"--job-name={'-'.join(command_name(words))}")
+    files = scripts(COMMAND_SCRIPT, config, options)
+    place = next_place(run_dir.slurm)
+    return Submission(run_dir, place, COMMAND_SCRIPT, options, files, list(words), jobs_before(config.slurm))
+
+
+def command_name(words: Sequence[str]) -> Sequence[str]:
+    """The command, or the group and the command: data build."""
+    return words[: 2 if len(words) > 1 and re.fullmatch("[a-z]+", words[1]) else 1]
+
+
+def jobs_before(slurm: SlurmConfig) -> list[str]:
+    """The numbers of the jobs of `slurm.after`; of a run its latest. Raises ConfigError for a run without jobs."""
+    found = []
+    for one in slurm.after:
+        if _JOB.fullmatch(one):
+            found.append(one)
+            continue
+        jobs = status.jobs(RunDir(Path(one)))
+        if not jobs:
+            raise ConfigError(
+                f"slurm.after={one}: is no job, and no folder of a run that was submitted; name a job's number"
+            )
+        found.append(jobs[-1])
+    return found
 
 
 def next_place(slurm: Path) -> Path:
@@ -151,12 +216,17 @@ def submit(submission: Submission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
     require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)
-    submission.run_dir.create(share, job=True)
+    if submission.script == COMMAND_SCRIPT:
+        submission.run_dir.create_for_jobs(share)
+    else:
+        submission.run_dir.create(share, job=True)
     submission.place.mkdir()
     for name, text in submission.files.items():
         write_atomic(submission.place / name, text)
     answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
-    return answer.strip().partition(";")[0]
+    job = answer.strip().partition(";")[0]
+    status.note_submission(submission.run_dir, job, submission.after, submission.words)
+    return job
 
 
 def require_sbatch() -> None:

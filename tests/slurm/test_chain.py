@@ -1,0 +1,69 @@
+"""Jobs that follow one another: data, pre-training, a task, its scores; and what becomes of them when one fails."""
+
+from __future__ import annotations
+
+import json
+
+from gpt1_ds.common.rundir import RunDir
+from tests.helpers.jobs import BARE, outcomes
+from tools import runs
+from tools.cluster import Cluster
+
+ONE = ["slurm.cpus_per_task=1", "slurm.time=0:20:00"]
+TASK = [
+    *("task.name=table", "task.kind=classification", "task.path=task", "task.columns.text=text"),
+    *("task.columns.label=label", "task.max_length=16", "train.global_batch=4", "train.micro_batch=4"),
+    *("train.steps=4", "train.log_every=1", "checkpoint.every=0", "run.name=task"),
+]
+
+
+def submitted(cluster: Cluster, *words: str) -> str:
+    answer = cluster.program("slurm", "submit", "--parsable", *words)
+    assert answer.code == 0, answer.err
+    return answer.out.strip()
+
+
+def test_a_chain_that_is_submitted_at_once(cluster: Cluster) -> None:
+    """The pre-training hands over to a second job; what follows it waits for that one."""
+    text = cluster.place / "text.txt"
+    text.write_text("".join(f"{number} and {number + 1} are {2 * number + 1}.\n" for number in range(4000)))
+    (cluster.place / "task").mkdir()
+    rows = "".join(f"{number},{'even' if number % 2 == 0 else 'odd'}\n" for number in range(16))
+    for name in ("train", "dev"):
+        (cluster.place / "task" / f"{name}.csv").write_text(f"text,label\n{rows}")
+    tokenizer = cluster.data.parent / "tokenizer"
+    data = submitted(
+        cluster, "data", "build", "--input", str(text), "--tokenizer", str(tokenizer), "--out", "made", *ONE
+    )
+    cell = [word for word in cluster.words("base", *BARE) if not word.startswith("data.path=")]
+    base = submitted(cluster, "pretrain", *cell, "data.path=made", "--after", data)
+    task = submitted(cluster, "finetune", *TASK, *ONE, "checkpoint.init_from=runs/base", "--after", "runs/base")
+    last = submitted(cluster, "evaluate", "runs/task", *ONE, f"slurm.after=[{task}]")
+
+    run_dir = cluster.run_dir("base")
+    cluster.wait_for_step(run_dir, 3)
+    cluster.call("scancel", "--batch", "--signal=USR1", base)
+    cluster.wait(lambda: outcomes(run_dir)[:1] == [75])
+    cluster.wait(lambda: cluster.state(base)["JobState"] == "FAILED")
+    assert cluster.state(task)["JobState"] == "PENDING", "it waits for the run, not for its first job"
+    cluster.wait(lambda: cluster.state(last)["JobState"] not in ("PENDING", "RUNNING"))
+    assert [cluster.state(job)["JobState"] for job in (data, task, last)] == ["COMPLETED"] * 3, cluster.said()
+    assert outcomes(run_dir) == [75, 0]
+    assert sorted(runs.losses(run_dir)) == list(range(1, 41)), "the run went on to its end"
+    assert json.loads(cluster.run_dir("task").evaluation.read_text()), "the task has scores"
+    assert f"for job {data}: COMPLETED" in cluster.program("slurm", "status", "runs/base").out
+
+
+def test_a_chain_that_breaks_says_what_will_not_run(cluster: Cluster) -> None:
+    first = submitted(cluster, "pretrain", *cluster.words("broken", *BARE), "data.path=nowhere")
+    second = submitted(cluster, "evaluate", "runs/broken", *ONE, "--after", first)
+    third = submitted(cluster, "evaluate", "runs/broken", *ONE, "--after", second)
+    cluster.wait(lambda: not cluster.call("squeue", "--noheader"))
+    assert [cluster.state(job)["JobState"] for job in (second, third)] == ["CANCELLED"] * 2, cluster.said()
+    said = (cluster.run_dir("broken").slurm / f"{first}.out").read_text()
+    assert f"job {second} waits for job {first}, which did not end well, and will not run" in said
+    jobs = RunDir(cluster.place / "runs" / "jobs")
+    assert (
+        f"job {third} waits, or waited, for job {second}: CANCELLED"
+        in cluster.program("slurm", "status", str(jobs.path)).out
+    )
