@@ -140,8 +140,9 @@ class Rows:
         raise NotImplementedError
 
     def predicted(self, examples: Sequence[Example], trainer: Any) -> Any:
-        """Logits of every row. Training drops the last batch, as ours does; here every row counts."""
+        """Logits of every row, in order: what was asked of batches of training would hold for these, too."""
         trainer.args.dataloader_drop_last = False
+        trainer.args.train_sampling_strategy = "random"
         return trainer.predict(self.inputs(examples)).predictions
 
 
