@@ -16,6 +16,8 @@ from gpt1_ds.common.log import say
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
+    from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
     from gpt1_ds.training.checks import Start
 
 
@@ -74,22 +76,20 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rehearse", type=int, metavar="N", help=part)
 
 
-def _run_study(options: argparse.Namespace) -> int:
+def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | PretrainingSweep:
+    """The models of the study of `finetune study` while one is left to train, then its cells. `make` also builds the
+    embedded corpus, if a model wants it. Raises UserError for every problem that can be seen before.
+    """
     from gpt1_ds.config import load
     from gpt1_ds.data.sources import with_embedded_corpus
     from gpt1_ds.launcher.accelerator import fitted
-    from gpt1_ds.report.study_page import write_study
-    from gpt1_ds.sweep import runner
-    from gpt1_ds.sweep.controls import write_controls
     from gpt1_ds.sweep.finetuning_study import load_study, rehearsed, smaller
     from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
-    from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.configuration import finetune_config, pretrain_config
 
     study, parts = load_study(options.study), options.rehearse
     study = study if parts is None else rehearsed(study, parts)
-    jobs = jobs_at_a_time(study, options.jobs)
 
     def sized(config: Config) -> Config:
         return fitted(config if parts is None else smaller(config, parts), study.nproc)
@@ -98,27 +98,42 @@ def _run_study(options: argparse.Namespace) -> int:
         return sized(finetune_config(files, overrides))
 
     def configure_model(files: Sequence[str], overrides: Sequence[str]) -> Config:
-        return with_embedded_corpus(sized(pretrain_config(files, overrides)), make=not options.dry_run)
+        return with_embedded_corpus(sized(pretrain_config(files, overrides)), make=make)
 
     models = make_pretraining(study, configure_model, options.overrides)
     if models is not None:
         models.check()
     if models is not None and models.left:
         check_tasks(study, load, options.overrides)
-        if options.dry_run:
-            print(*models.table(), sep="\n")
-            return 0
-        code = runner.run(models, jobs)
-        if models.left:
-            return code
+        return models
     sweep = make_sweep(study, configure, options.overrides, models.folders if models else None)
     sweep.check()
+    return sweep
+
+
+def _run_study(options: argparse.Namespace) -> int:
+    from gpt1_ds.report.study_page import write_study
+    from gpt1_ds.sweep import runner
+    from gpt1_ds.sweep.controls import write_controls
+    from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
+    from gpt1_ds.sweep.study_file import jobs_at_a_time
+
+    sweep = next_sweep(options, make=not options.dry_run)
+    jobs = jobs_at_a_time(sweep.study, options.jobs)
     if options.dry_run:
         print(*sweep.table(), sep="\n")
         return 0
+    if isinstance(sweep, PretrainingSweep):
+        code = runner.run(sweep, jobs)
+        if sweep.left:
+            return code
+        sweep = next_sweep(options, make=True)
+        assert not isinstance(sweep, PretrainingSweep), "no model is left"
     runner.make_folder(sweep)
-    _write(sweep.folder / "controls.json", lambda: write_controls(sweep))  # before: Ctrl-C ends it at once
-    return runner.run(sweep, jobs, lambda: _write(sweep.folder / "study.html", lambda: write_study(sweep.folder)))
+    cells = sweep
+    _write(sweep.folder / "controls.json", lambda: write_controls(cells))  # before: Ctrl-C ends it at once
+    folder = sweep.folder
+    return runner.run(sweep, jobs, lambda: _write(folder / "study.html", lambda: write_study(folder)))
 
 
 def _write(file: Path, write: Callable[[], None]) -> None:

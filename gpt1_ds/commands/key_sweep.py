@@ -10,6 +10,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError, UserError
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
+    from gpt1_ds.sweep.key_sweep import KeySweep
 
 Configure = Callable[[Sequence[str], Sequence[str]], "Config"]  # (files, overrides) -> one run's configuration
 
@@ -22,11 +23,20 @@ def is_asked(options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace, configure: Configure, check: Callable[[Config], object]) -> int:
-    """Run the trials that are not done, some at a time, or list them. `check` raises UserError for data that a run
-    cannot use; nothing starts before all are checked. The exit code is the runner's.
-    """
-    from gpt1_ds.launcher import launch
+    """Run the trials that are not done, some at a time, or list them. The exit code is the runner's."""
     from gpt1_ds.sweep import runner
+
+    sweep = make(options, configure, check)
+    code = 0
+    if not options.dry_run:
+        code = runner.run(sweep, sweep.study.jobs, sweep.write)
+    print(*sweep.table(), sep="\n")
+    return code
+
+
+def make(options: argparse.Namespace, configure: Configure, check: Callable[[Config], object]) -> KeySweep:
+    """The sweep that the options say. `check` raises UserError for data that a run cannot use; all are checked."""
+    from gpt1_ds.launcher import launch
     from gpt1_ds.sweep.key_sweep import make_key_sweep
 
     if options.print_config:
@@ -45,11 +55,7 @@ def run(options: argparse.Namespace, configure: Configure, check: Callable[[Conf
         if read not in checked:
             check(config)
             checked.append(read)
-    code = 0
-    if not options.dry_run:
-        code = runner.run(sweep, sweep.study.jobs, sweep.write)
-    print(*sweep.table(), sep="\n")
-    return code
+    return sweep
 
 
 def _fitted(config: Config, world: int) -> Config:

@@ -113,14 +113,17 @@ class Group:
             command.add_to(own, listed=not command.hidden)
 
 
-def joined(members: Sequence[Command | Group], words: Sequence[str]) -> Sequence[str]:
+Members: TypeAlias = Sequence[Command | Group]  # of the program
+
+
+def joined(members: Members, words: Sequence[str]) -> Sequence[str]:
     """`words` with the name of a command of two words, `finetune study`, as one."""
     names = (member.name.split() for member in members)
     long = next((name for name in names if len(name) > 1 and list(words[: len(name)]) == name), [])
     return [" ".join(long), *words[len(long) :]] if long else words
 
 
-def parse_words(members: Sequence[Command | Group], words: Sequence[str]) -> argparse.Namespace:
+def parse_words(members: Members, words: Sequence[str]) -> argparse.Namespace:
     """The options of a command line of the program that has these commands. Raises UserError for wrong usage."""
     whole = Parser("gpt1-ds")
     commands = whole.add_subparsers(prog="gpt1-ds", required=True, metavar="COMMAND")

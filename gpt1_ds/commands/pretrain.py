@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import key_sweep
@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.training.configuration import pretrain_config
 
     if key_sweep.is_asked(options):
-        return _sweep(options)
+        return key_sweep.run(options, *swept(options.dry_run))
     config = as_trial(pretrain_config(options.config, options.overrides))
     if options.print_config:
         print(to_yaml(config), end="")
@@ -47,7 +47,8 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _sweep(options: argparse.Namespace) -> int:
+def swept(dry_run: bool) -> tuple[key_sweep.Configure, Callable[[Config], None]]:
+    """How a trial of `--sweep` is configured, and its data checked; the embedded corpus is made once for all trials."""
     from gpt1_ds.data.sources import needs_embedded_corpus, open_data, with_embedded_corpus
     from gpt1_ds.training.configuration import pretrain_config
 
@@ -60,13 +61,13 @@ def _sweep(options: argparse.Namespace) -> int:
         return with_embedded_corpus(config, make=False)
 
     def check(config: Config) -> None:
-        if unmade and options.dry_run:
+        if unmade and dry_run:
             return
         for needs in unmade[:1]:
             with_embedded_corpus(needs)
         open_data(config)
 
-    return key_sweep.run(options, configure, check)
+    return configure, check
 
 
 COMMAND = Command("pretrain", "train a model on text; resumes by itself in its run folder", _run, shared.training)

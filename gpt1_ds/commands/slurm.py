@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from gpt1_ds.commands import options as shared
-from gpt1_ds.commands import slurm_job
+from gpt1_ds.commands import slurm_job, slurm_sweep
 from gpt1_ds.commands.parser import Command, Group, Parser
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import naming
@@ -32,7 +32,8 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print all files and the command, write nothing")
     after = "a job's number, or a run folder: begin when it has ended well; may be given several times (default: none)"
     parser.add_argument("--after", action="append", default=[], metavar="JOB", help=after)
-    parser.add_argument("--parsable", action="store_true", help="print the job's number alone")
+    parser.add_argument("--parsable", action="store_true", help="print the job's number alone, of a study the last")
+    parser.add_argument("--stage", type=int, default=1, help=argparse.SUPPRESS)  # 2: the models of a study were trained
 
 
 def _submit(options: argparse.Namespace) -> int:
@@ -43,6 +44,9 @@ def _submit(options: argparse.Namespace) -> int:
     own, words = parser.parse_known_args(options.parser.given)
     words.remove(options.what)
     words.insert(0, options.what)
+    sweep, last = slurm_sweep.sweep_of(options.program, words, own)
+    if sweep is not None:
+        return slurm_sweep.submit(sweep, last, own)
     planned, config = slurm_job.planned(options.program, words, own.after)
     if own.dry_run:
         for name, text in planned.files.items():

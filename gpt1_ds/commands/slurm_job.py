@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
-from gpt1_ds.commands.parser import Command, Group, joined, parse_words
+from gpt1_ds.commands.parser import Command, Members, joined, parse_words
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
@@ -23,8 +23,6 @@ from gpt1_ds.slurm.tries import write as write_fault
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
     from gpt1_ds.slurm.submit import Submission
-
-Members: TypeAlias = "Sequence[Command | Group]"  # of the program
 
 
 def _chain_options(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +115,7 @@ def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tup
         asked = parse_words(members, words)
         if asked.sweep or asked.print_config or asked.nproc is not None:
             raise UserError(
-                "slurm submit: a job is of one run, whose ranks slurm.* says; leave --sweep and --nproc out"
+                f"slurm submit {command}: a job is one run, on the ranks of slurm.*; leave --nproc, --sweep out"
             )
         overrides = [*asked.overrides, *told]
         try:

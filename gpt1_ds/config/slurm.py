@@ -42,6 +42,7 @@ class SlurmConfig:
     health_check: bool = False  # try every node for a minute before training
     warning: int = 300  # seconds before the limit to save and hand over
     continuation: Literal["successor", "requeue", "none"] = "successor"  # how the next job comes about
+    jobs: int | None = None  # cells of a study or sweep at a time; null: all that SLURM can start
     max_tries: int = 100  # jobs of one run, continued ones included
     pause: int = 60  # seconds before another try after a fault of the world; doubles with each in a row, up to an hour
     poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
@@ -61,7 +62,8 @@ class SlurmConfig:
         return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
     def problems(self) -> Iterator[str]:
-        for key in ("nodes", "warning", "max_tries", "pause", "ranks_per_node", "cpus_per_gpu", "cpus_per_task"):
+        counts = ("nodes", "ranks_per_node", "cpus_per_gpu", "cpus_per_task", "warning", "jobs", "max_tries", "pause")
+        for key in counts:
             value = getattr(self, key)
             if value is not None and value < 1:
                 yield f"slurm.{key}={value}: at least 1 is needed"

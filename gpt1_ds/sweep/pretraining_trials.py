@@ -82,11 +82,11 @@ def make_pretraining(
     study: Study, configure: Callable[[Sequence[str], Sequence[str]], Config], overrides: Sequence[str] = ()
 ) -> PretrainingSweep | None:
     """The sweep of the study's `pretrain`, all models of a seed before those of the next; None where there is nothing.
-    Of the command line's `overrides` only keys of `run` count.
+    Of the `overrides` only keys of `run` and `slurm` count.
 
     Raises ConfigError naming every problem of every configuration.
     """
-    common = [override for override in (*study.overrides, *overrides) if override.startswith("run.")]
+    common = [override for override in (*study.overrides, *overrides) if override.startswith(("run.", "slurm."))]
     configs: dict[str, Config] = {}
     problems: list[str] = []
     for one in study.pretrain:

@@ -67,3 +67,30 @@ def test_a_chain_that_breaks_says_what_will_not_run(cluster: Cluster) -> None:
         f"job {third} waits, or waited, for job {second}: CANCELLED"
         in cluster.program("slurm", "status", str(jobs.path)).out
     )
+
+
+def test_a_study_trains_its_models_then_its_cells_then_writes_its_page(cluster: Cluster) -> None:
+    """Two arrays, and a job behind each."""
+    (cluster.place / "task").mkdir()
+    rows = "".join(f"{number},{'even' if number % 2 == 0 else 'odd'}\n" for number in range(16))
+    for name in ("train", "dev"):
+        (cluster.place / "task" / f"{name}.csv").write_text(f"text,label\n{rows}")
+    table = dict(word.split("=") for word in TASK if word.startswith(("task.", "train.")))
+    model = {**dict(word.split("=") for word in runs.TINY), "data.path": str(cluster.data), "train.steps": 3}
+    study = {
+        "seeds": [1],
+        "pretrain": [{"preset": "pretrain/tiny_cpu", "name": "small", **model, "checkpoint.every": 0}],
+        "tasks": [{"preset": "finetune/table", "name": "numbers", **table}],
+        "variants": {"slow": {"pretrained": "small", "optimizer.lr": 1e-6}},
+        "overrides": {"slurm.cpus_per_task": 1, "slurm.launcher": "srun", "checkpoint.every": 0},
+    }
+    (cluster.place / "table.yaml").write_text(json.dumps(study))
+    submitted(cluster, "finetune", "study", "table.yaml", "slurm.time=0:20:00")
+    page = cluster.place / "runs" / "table" / "study.html"
+    cluster.wait(lambda: page.exists() or not cluster.call("squeue", "--noheader"))
+    cluster.wait(lambda: not cluster.call("squeue", "--noheader"))
+    assert page.exists(), cluster.said()
+    assert "2 done, 0 to do" in cluster.program("finetune", "study", "table.yaml", "--dry-run").out
+    assert (cluster.place / "runs" / "table" / "pretrained" / "small" / "seed-1" / "DONE").exists()
+    again = cluster.program("slurm", "submit", "finetune", "study", "table.yaml")
+    assert again.out.endswith("all cells are done\n")

@@ -1,0 +1,84 @@
+"""What `slurm submit` makes of the words of any command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpt1_ds.cli import main
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """The words of the sbatch command that would be given."""
+    assert main(["slurm", "submit", "--dry-run", *words]) == 0
+    return capsys.readouterr().out.splitlines()[-1].split()
+
+
+def test_keys_of_the_job_are_not_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data", "build", "--input", "a", "--tokenizer", "t", "--out", "d", "slurm.cpus_per_task=3"]
+    found = command(capsys, *words)
+    assert "--cpus-per-task=3" in found
+    assert "--job-name=data-build" in found
+    assert not [word for word in found if word.startswith(("--dependency", "--signal"))], "it continues nothing"
+    script = next(number for number, word in enumerate(found) if word.endswith("/command.sbatch"))
+    assert found[script + 1 :] == words[:-1]
+
+
+def test_files_are_the_jobs_unless_the_command_reads_some(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("slurm: {partition: long}\n")
+    building = command(capsys, "data", "verify", "d", "-c", str(site))
+    assert "--partition=long" in building
+    assert building[-3:] == ["data", "verify", "d"]
+    scoring = command(capsys, "evaluate", "runs/a", "-c", str(site), "slurm.ranks_per_node=2")
+    assert "--partition=long" in scoring
+    assert scoring[-6:] == ["evaluate", "runs/a", "-c", str(site), "--nproc", "2"]
+
+
+def test_jobs_before_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "--dependency=singleton,afterok:7:9" in command(capsys, "pretrain", "--after", "7", "--after", "9")
+    assert "--dependency=afterok:7" in command(capsys, "report", "runs/a", "slurm.after=[7]")
+    deferred = command(capsys, "finetune", "-c", "finetune/cola", "checkpoint.init_from=runs/none", "--after", "7")
+    assert deferred[-3:] == ["checkpoint.init_from=runs/none", "-c", "finetune/cola"]
+    slurm = tmp_path / "runs" / "a" / "slurm"
+    slurm.mkdir(parents=True)
+    (slurm / "submitted.jsonl").write_text('{"job": "5"}\n{"job": "11"}\n')
+    assert "--dependency=afterok:11" in command(capsys, "report", "runs/a", "--after", "runs/a")
+
+
+def test_a_sweep_is_an_array_and_a_job_behind_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["pretrain", "--sweep", "optimizer.lr=1e-3,1e-4", "slurm.jobs=1", "data.path=python-docs"]
+    assert main(["slurm", "submit", *words, "--dry-run", "--after", "7"]) == 0
+    array, last = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("sbatch"))
+    assert {"--array=0-1%1", "--dependency=afterok:7"} <= set(array)
+    assert "--dependency=afterany:JOB" in last
+    assert last[-len(words) :] == words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate"], "name a checkpoint"),
+        (["data", "build", "--inptu", "a"], "did you mean --input?"),
+        (["data", "verify", "d", "slurm.nodes=2"], "slurm.nodes=2: data runs on one node"),
+        (["slurm", "check"], "slurm submit slurm: computes nothing"),
+        (["pretrain", "--nproc", "2"], "leave --nproc, --sweep out"),
+        (["pretrian"], "did you mean pretrain?"),
+        (["report", "runs/a", "--after", "runs/none"], "slurm.after=runs/none: is no job, and no folder of a run"),
+        (["finetune", "-c", "finetune/cola", "checkpoint.init_from=runs/none"], "runs/none: no such folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refused_before_it_is_queued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["slurm", "submit", *words]) == 2
+    answer = capsys.readouterr().err
+    assert said in answer
+    assert len(answer.splitlines()) == 1
