@@ -64,7 +64,7 @@ def _device(config: Config, world: int | None) -> str:
 
     if config.train.device == "cpu":
         return "cpu"
-    asked = config.slurm.gpus_per_node or accelerator.promised(config.train.device, 0, os.environ)
+    asked = config.slurm.gpus or accelerator.promised(config.train.device, 0, os.environ)
     return "cuda" if asked or (world or 1) > machine.PRESETS["cpu"].ranks_per_node else "cpu"
 
 

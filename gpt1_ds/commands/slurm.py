@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace) -> int:
     ours = ("job-name", "output", "time", "signal", "dependency", "open-mode", "requeue", "export")  # of a batch job
     asked = sbatch_options(config, RunDir(Path(config.run.dir)))
     passed = [option for option in asked if option.lstrip("-").partition("=")[0] not in ours]
-    minutes = MINUTES[config.slurm.gpus_per_node > 0]
+    minutes = MINUTES[config.slurm.gpus > 0]
     with tempfile.TemporaryDirectory(dir=".") as scratch:  # on the disk that the nodes share
         place = Path(scratch).resolve()
         for name, text in scripts("check.sh", config, asked).items():
@@ -103,7 +103,7 @@ def _check(options: argparse.Namespace) -> int:
                 (place / name).write_text(text)
         command = ["salloc", "--quiet", f"--time={minutes}", *passed, "bash", str(place / "check.sh"), str(place)]
         code = subprocess.run([*command, *words(config)], check=False).returncode
-        proof = read_proof(place, config.slurm.gpus_per_node, code)
+        proof = read_proof(place, config.slurm.gpus, code)
     if proof is None:
         return code
     return conclude(proof, Path(options.out) if options.out else None) or code

@@ -11,6 +11,7 @@ from typing import Literal
 
 CORES_PER_RANK = 2  # at least, with a GPU: one starts its kernels, one reads batches and writes checkpoints
 _TIME = re.compile(r"(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){1,2})")
+_GPUS = re.compile(r"([A-Za-z][\w.-]*:)?\d+")  # [type:]number
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = ("output", "job-name", "dependency", "signal", "array", "parsable", "test-only", "wrap", "export")
 
@@ -21,7 +22,8 @@ class SlurmConfig:
     partition: str | None = None  # null: the cluster's default
     qos: str | None = None  # quality of service; null: the default
     nodes: int = 1  # hosts of the job
-    gpus_per_node: int = 0  # 0: ranks on CPUs
+    gpus_per_node: int | str = 0  # a number, or one of a type: a100:8; 0: ranks on CPUs
+    gpus_by: Literal["gpus-per-node", "gres", "gpus-per-task"] = "gpus-per-node"  # sbatch's option that asks for them
     ranks_per_node: int | None = None  # null: one per GPU, or one where there are none
     cpus_per_gpu: int = 4  # cores asked for with each GPU, where cpus_per_task does not say how many
     cpus_per_task: int | None = None  # cores of a node's launcher task, or of a rank with launcher=srun; null: default
@@ -36,9 +38,10 @@ class SlurmConfig:
     environment: dict[str, str] = field(default_factory=dict)  # of the ranks: NCCL_SOCKET_IFNAME and the like
     launcher: Literal["torchrun", "srun"] = "torchrun"  # one task per node that starts its ranks, or a task per rank
     container: str | None = None  # image; null: none
-    container_runtime: Literal["pyxis", "apptainer"] = "pyxis"  # what starts the image
+    container_runtime: Literal["pyxis", "apptainer", "singularity", "podman"] = "pyxis"  # what starts the image
     container_mounts: list[str] = field(default_factory=list)  # HOST:INSIDE pairs; the working folder is always there
     stage_to: str | None = None  # folder on each node's own disk that the data are copied to first; null: read in place
+    requeue: bool = True  # SLURM starts a job again that lost a node or was preempted; false where the site forbids it
     health_check: bool = False  # try every node for a minute before training
     warning: int = 300  # seconds before the limit to save and hand over
     continuation: Literal["successor", "requeue", "none"] = "successor"  # how the next job comes about
@@ -48,9 +51,15 @@ class SlurmConfig:
     poor_tries: int = 3  # jobs in a row that cost more time than they gain, after which there is no next one; 0: any
 
     @property
+    def gpus(self) -> int:
+        """GPUs of each node."""
+        given = str(self.gpus_per_node)
+        return int(given.rpartition(":")[2]) if _GPUS.fullmatch(given) else 0
+
+    @property
     def ranks(self) -> int:
         """Ranks on each node."""
-        return self.ranks_per_node or max(1, self.gpus_per_node)
+        return self.ranks_per_node or max(1, self.gpus)
 
     @property
     def seconds(self) -> int:
@@ -68,14 +77,22 @@ class SlurmConfig:
             if value is not None and value < 1:
                 yield f"slurm.{key}={value}: at least 1 is needed"
         cores = (self.cpus_per_task or 0) // (1 if self.launcher == "srun" else self.ranks)
-        if self.gpus_per_node and self.cpus_per_task is not None and cores < CORES_PER_RANK:
+        if self.gpus and self.cpus_per_task is not None and cores < CORES_PER_RANK:
             yield (
                 f"slurm.cpus_per_task={self.cpus_per_task} is less than {CORES_PER_RANK} cores for each rank with a "
                 "GPU; ask for more, or leave it out for slurm.cpus_per_gpu"
             )
-        for key in ("gpus_per_node", "poor_tries"):
-            if getattr(self, key) < 0:
-                yield f"slurm.{key}={getattr(self, key)}: 0 or more"
+        if self.poor_tries < 0:
+            yield f"slurm.poor_tries={self.poor_tries}: 0 or more"
+        if not _GPUS.fullmatch(str(self.gpus_per_node)):
+            yield f"slurm.gpus_per_node={self.gpus_per_node}: write how many, or their type too, like a100:8"
+        if self.gpus_by == "gpus-per-task" and self.launcher == "srun":
+            yield (
+                "slurm.gpus_by=gpus-per-task hides the GPUs of other ranks from each rank of slurm.launcher=srun; use "
+                "slurm.launcher=torchrun"
+            )
+        if self.continuation == "requeue" and not self.requeue:
+            yield "slurm.continuation=requeue needs slurm.requeue=true; use slurm.continuation=successor"
         if not _TIME.fullmatch(self.time):
             yield f"slurm.time={self.time!r}: write [days-]hours:minutes:seconds, like 20:00:00 or 2-00:00:00"
         for key in ("account", "partition", "qos", "memory", "constraint", "exclude", "container", "stage_to"):

@@ -89,7 +89,7 @@ def prepare(config: Config, ranks: int | None = None) -> None:
     if config.train.device == "cpu":
         os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu")
         return
-    promise = promised(config.train.device, config.slurm.gpus_per_node, os.environ)
+    promise = promised(config.train.device, config.slurm.gpus, os.environ)
     if promise and not has_cuda_build():
         raise ConfigError(_refusal(promise, f"torch {importlib.metadata.version('torch')} is a CPU build"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -130,8 +130,8 @@ def fitted(config: Config, world: int) -> Config:
     """
     if config.train.micro_batch != AUTO:
         return config
-    promise = promised(config.train.device, config.slurm.gpus_per_node, os.environ)
-    cuda = config.train.device != "cpu" and bool(config.slurm.gpus_per_node or (promise and has_cuda_build()))
+    promise = promised(config.train.device, config.slurm.gpus, os.environ)
+    cuda = config.train.device != "cpu" and bool(config.slurm.gpus or (promise and has_cuda_build()))
     machine = expected("cuda" if cuda else "cpu")
     memory_gib = gpu_gib() if cuda else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     machine = replace(machine, memory_gib=memory_gib or machine.memory_gib)
@@ -147,7 +147,7 @@ def shares(config: Config, ranks: int, jobs: int) -> list[str]:
     """Returns for each of `jobs` runs at a time, each of `ranks` ranks, the GPUs that it sees, as CUDA_VISIBLE_DEVICES
     names them. Runs share GPUs where there are too few; none are named where runs compute on CPUs.
     """
-    if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus_per_node, os.environ):
+    if config.train.device == "cpu" or not promised(config.train.device, config.slurm.gpus, os.environ):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     found = memory.indices() if visible is None else visible.split(",")
@@ -169,7 +169,7 @@ def choose(config: Config) -> torch.device:
     if config.train.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        if promise := promised(config.train.device, config.slurm.gpus_per_node, os.environ):
+        if promise := promised(config.train.device, config.slurm.gpus, os.environ):
             raise ConfigError(
                 _refusal(promise, f"torch {torch.__version__} sees no GPU (is the driver too old for it?)")
             )

@@ -4,6 +4,7 @@ hosts are bad, and the option that avoids them); and what it says of a run, besi
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ def words(config: Config) -> list[str]:
     """What the self-proof on a job's GPUs is told: what was asked of SLURM, and how runs compute."""
     train = config.train
     keys = {"precision": train.precision, "compile": train.compile, "deterministic": str(train.deterministic).lower()}
-    return [f"--gpus-per-node={config.slurm.gpus_per_node}", *(f"train.{key}={value}" for key, value in keys.items())]
+    return [f"--gpus-per-node={config.slurm.gpus}", *(f"train.{key}={value}" for key, value in keys.items())]
 
 
 def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
@@ -88,11 +89,14 @@ def describe(run_dir: RunDir) -> Iterator[str]:
         step = f"step {line['step']}, loss {decimals(loss)}" if line["kind"] == "train" else step
     target = read_note(run_dir.done).get("step", "-")
     done = f"done at step {target}" if run_dir.done.exists() else f"newest checkpoint of step {newest_step(run_dir)}"
-    yield f"{run_dir.path}: {step}; {done}"
-    after = {str(line["job"]): line.get("after", ()) for line in read_jsonl(run_dir.slurm / "submitted.jsonl")}
+    submitted = {str(line["job"]): line for line in read_jsonl(run_dir.slurm / "submitted.jsonl")}
+    if not any(line.get("command") for line in submitted.values()):
+        yield f"{run_dir.path}: {step}; {done}"
     for job in jobs(run_dir):
-        yield f"job {job}: {_state(job)}{_outcome(run_dir, job)}"
-        for other in after.get(job, ()):
+        line = submitted.get(job, {})
+        command = f"{shlex.join(line['command'])}: " if line.get("command") else ""
+        yield f"job {job}: {command}{_state(job)}{_outcome(run_dir, job)}"
+        for other in line.get("after", ()):
             yield f"job {job} waits, or waited, for job {other}: {_state(other)}"
     events = list(read_jsonl(run_dir.events))[-EVENTS:]
     for event in events:
@@ -133,7 +137,7 @@ def _outcome(run_dir: RunDir, job: str) -> str:
     return f"; the run says {outcome['reason']} ({outcome.get('code', '-')}) at step {outcome.get('step', '-')}"
 
 
-def note_submission(run_dir: RunDir, job: str, after: Sequence[str] = (), words: Sequence[str] = ()) -> None:
-    """Note a job, those that it waits for, and what it was told."""
-    line = {"job": job, "after": list(after), "words": list(words)}
+def note_submission(run_dir: RunDir, job: str, after: Sequence[str] = (), command: Sequence[str] = ()) -> None:
+    """Note a job, those that it waits for, and its command where it is no job of a run."""
+    line = {"job": job, "after": list(after), "command": list(command)}
     append(run_dir.slurm / "submitted.jsonl", json.dumps(line, ensure_ascii=False) + "\n")

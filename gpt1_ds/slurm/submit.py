@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import shipped, write_atomic
@@ -33,8 +34,7 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
         "nodes": slurm.nodes,
         "ntasks-per-node": tasks,
         "cpus-per-task": slurm.cpus_per_task,
-        "gpus-per-node": slurm.gpus_per_node or None,
-        "cpus-per-gpu": slurm.cpus_per_gpu if slurm.gpus_per_node and slurm.cpus_per_task is None else None,
+        **_gpus(slurm, tasks),
         "time": slurm.time,
         "signal": f"B:USR1@{slurm.warning}",
         "account": slurm.account,
@@ -47,8 +47,27 @@ def sbatch_options(config: Config, run_dir: RunDir) -> list[str]:
     words = [f"--{name}={value}" for name, value in values.items() if value is not None]
     if slurm.exclusive:
         words.append("--exclusive")
+    requeue = "--requeue" if slurm.requeue else "--no-requeue"
     # singleton: jobs of one run come one after another
-    return [*words, "--dependency=singleton", "--open-mode=append", "--requeue", "--export=ALL", *slurm.options]
+    return [*words, "--dependency=singleton", "--open-mode=append", requeue, "--export=ALL", *slurm.options]
+
+
+def _gpus(slurm: SlurmConfig, tasks: int) -> dict[str, Any]:
+    """The options that ask for GPUs, and for cores with them, in the way that the site knows."""
+    if not slurm.gpus:
+        return {}
+    kind = str(slurm.gpus_per_node).rpartition(":")[0]
+    of_task = f"{kind}:{slurm.gpus // tasks}" if kind else slurm.gpus // tasks
+    values: dict[str, Any] = {
+        **{"gpus-per-node": slurm.gpus_per_node, "gpus-per-task": of_task},
+        "gres": f"gpu:{slurm.gpus_per_node}",
+    }
+    asked: dict[str, Any] = {slurm.gpus_by: values[slurm.gpus_by]}
+    if slurm.cpus_per_task is not None:
+        return asked
+    if slurm.gpus_by == "gpus-per-node":
+        return {**asked, "cpus-per-gpu": slurm.cpus_per_gpu}
+    return {**asked, "cpus-per-task": slurm.cpus_per_gpu * slurm.gpus // tasks}
 
 
 def job_settings(config: Config, options: Sequence[str]) -> Iterator[str]:
@@ -77,11 +96,17 @@ def _array(name: str, words: Sequence[str]) -> str:
 
 def _prefix(slurm: SlurmConfig) -> list[str]:
     """What stands before `python` on a node."""
-    if slurm.container is None or slurm.container_runtime != "apptainer":
+    runtime, here = slurm.container_runtime, str(Path.cwd())
+    if slurm.container is None or runtime == "pyxis":
         return []
+    if runtime == "podman":  # the host's network, memory and variables: ranks meet there
+        shared = ["--network=host", "--ipc=host", "--pid=host", "--userns=keep-id", "--env-host"]
+        mounts = [f"--volume={mount}" for mount in (f"{here}:{here}", *slurm.container_mounts)]
+        gpus = ["--device=nvidia.com/gpu=all"] if slurm.gpus else []
+        return ["podman", "run", "--rm", *shared, *gpus, f"--workdir={here}", *mounts, slurm.container]
     mounts = [word for mount in slurm.container_mounts for word in ("--bind", mount)]
-    gpus = ["--nv"] if slurm.gpus_per_node else []
-    return ["apptainer", "exec", *gpus, "--pwd", str(Path.cwd()), "--bind", str(Path.cwd()), *mounts, slurm.container]
+    gpus = ["--nv"] if slurm.gpus else []
+    return [runtime, "exec", *gpus, "--pwd", here, "--bind", here, *mounts, slurm.container]
 
 
 def _step_options(slurm: SlurmConfig) -> list[str]:
@@ -225,7 +250,8 @@ def submit(submission: Submission, share: str) -> str:
         write_atomic(submission.place / name, text)
     answer = call(submission.command("--parsable"), {"GPT1_DS_LAUNCH": str(submission.place)}, LaunchError)
     job = answer.strip().partition(";")[0]
-    status.note_submission(submission.run_dir, job, submission.after, submission.words)
+    alone = submission.words if submission.script == COMMAND_SCRIPT else []
+    status.note_submission(submission.run_dir, job, submission.after, alone)
     return job
 
 

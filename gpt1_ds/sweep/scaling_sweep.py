@@ -264,7 +264,7 @@ def read_sweep(file: str, overrides: Sequence[str], prepare: bool = False) -> Sc
         base = base_config(study, overrides)
     trials = make_trials(study, overrides, *found_data(base))
     ConfigError.raise_all(f"{file}: {problem}" for problem in unidentified(trials))
-    return ScalingSweep(study, trials, expected("cuda" if base.slurm.gpus_per_node else "cpu"))
+    return ScalingSweep(study, trials, expected("cuda" if base.slurm.gpus else "cpu"))
 
 
 def unidentified(trials: Sequence[ScalingTrial]) -> Iterator[str]:

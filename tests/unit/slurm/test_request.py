@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from itertools import product
@@ -50,8 +51,47 @@ def test_values_of_a_file_stay_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["slurm.gpus_per_node=8"], ["--gpus-per-node=8", "--cpus-per-gpu=4"]),
+        (["slurm.gpus_per_node=a100:8"], ["--gpus-per-node=a100:8", "--cpus-per-gpu=4"]),
+        (["slurm.gpus_per_node=a100:8", "slurm.gpus_by=gres"], ["--gres=gpu:a100:8", "--cpus-per-task=32"]),
+        (["slurm.gpus_per_node=4", "slurm.gpus_by=gres", "slurm.launcher=srun"], ["--gres=gpu:4", "--cpus-per-task=4"]),
+        (
+            ["slurm.gpus_per_node=h100:2", "slurm.gpus_by=gpus-per-task"],
+            ["--gpus-per-task=h100:2", "--cpus-per-task=8"],
+        ),
+        (["slurm.requeue=false"], ["--no-requeue"]),
+    ],
+    ids=lambda value: value[0] if value and "=" in value[0] else None,
+)
+def test_sites_ask_in_different_ways(words: list[str], expected: list[str]) -> None:
+    config = load([], words)
+    found = told(config)
+    assert set(expected) <= set(found)
+    assert config.slurm.ranks == max(1, config.slurm.gpus)
+    assert len([word for word in found if "gpu" in word]) == (1 if config.slurm.gpus else 0) + (
+        "--cpus-per-gpu=4" in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("runtime", "first"), [("singularity", ["singularity", "exec", "--nv"]), ("podman", ["podman", "run", "--rm"])]
+)
+def test_containers(runtime: str, first: list[str]) -> None:
+    """Words for the site's own program; no such program is here."""
+    words = ["slurm.container=image", f"slurm.container_runtime={runtime}", "slurm.gpus_per_node=a100:2"]
+    (line,) = (line for line in job_settings(load([], words), []) if line.startswith("prefix="))
+    assert shlex.split(line.partition("(")[2].rstrip(")"))[: len(first)] == first
+    assert line.endswith(" image)")
+
+
+@pytest.mark.parametrize(
     "word",
     [
+        "slurm.gpus_per_node=a100:",
+        "slurm.gpus_per_node=-1",
+        "slurm.gpus_per_node='8;touch pwned'",
         "slurm.time=72000",
         "slurm.time=soon",
         "slurm.time=1:2:3:4",
