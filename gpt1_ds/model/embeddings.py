@@ -1,6 +1,6 @@
 """The embeddings of tokens, positions and segments. The tokens' are also the head of a model whose ends are tied.
 
-Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, 3]
+Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, F]
 (architecture/facts.py).
 """
 
@@ -48,7 +48,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
 
     def forward(self, states: States, _cache: None = None) -> States:
         """Maps token ids [S, B] of each stack to embeddings [S, B, D]; ranks that cut sequences keep a part of S."""
-        return States.of(tuple(map(self._embedded, states.stacks)), states.facts_B3)
+        return States.of(tuple(map(self._embedded, states.stacks)), states.facts_BF)
 
     def _embedded(self, tokens_SB: Tensor) -> Tensor:
         embedded_SBD = super().forward(tokens_SB)
@@ -136,11 +136,11 @@ class PositionEmbedding(nn.Module):
         return PositionCount(columns)
 
     def forward(self, states: States, cache: PositionCount | None = None) -> States:
-        facts_B3 = states.facts_B3
-        mapped = [self._mapped(x_SBD, facts_B3, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
-        return States.of(mapped, facts_B3, None if self.relative is None else self.relative())
+        facts_BF = states.facts_BF
+        mapped = [self._mapped(x_SBD, facts_BF, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
+        return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
 
-    def _mapped(self, hidden_SBD: Tensor, facts_B3: Tensor, site: int, cache: PositionCount | None) -> Tensor:
+    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: PositionCount | None) -> Tensor:
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
@@ -148,9 +148,9 @@ class PositionEmbedding(nn.Module):
             begin_B = None if cache is None else cache.columns.first_B
             hidden_SBD = self.positions(hidden_SBD, first_position, begin_B)
         if self.segments is not None:
-            hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
+            hidden_SBD = self.segments(hidden_SBD, first_position, facts_BF[:, SECOND])
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], site, self.probability, first_position)
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], site, self.probability, first_position)
         return hidden_SBD

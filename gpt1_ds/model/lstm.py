@@ -55,14 +55,14 @@ class Lstm(nn.Module):
         return Recurrence(columns)
 
     def forward(self, states: States, cache: Recurrence | None = None) -> States:
-        x_SBD, facts_B3 = states.last, states.facts_B3
+        x_SBD, facts_BF = states.last, states.facts_BF
         if self.training:
-            x_SBD = dropout.dropout(x_SBD, facts_B3[:, KEY], INPUT_SITE, self.probabilities[0])
+            x_SBD = dropout.dropout(x_SBD, facts_BF[:, KEY], INPUT_SITE, self.probabilities[0])
         state_SBU = self.cell(x_SBD)[0] if cache is None else self._after(x_SBD, cache)
         hidden_SBD = self.out(state_SBU)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], OUTPUT_SITE, self.probabilities[1])
-        return States(hidden_SBD, facts_B3)
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], OUTPUT_SITE, self.probabilities[1])
+        return States(hidden_SBD, facts_BF)
 
     def _after(self, x_SBD: Tensor, cache: Recurrence) -> Tensor:
         """Returns the states [S, B, U] after what the cache holds. Where a row begins its state is zero."""

@@ -70,11 +70,11 @@ def draws(number_B: Int64s, positions: int, key: int) -> UInt64s:
 
 def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None) -> Int64s:
     """int64 [B, 3]: what travels with the hidden states (architecture/facts.py)."""
-    facts_B3 = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)
-    facts_B3[:, KEY] = keys_B
+    facts_BF = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)
+    facts_BF[:, KEY] = keys_B
     if spans is not None:
-        facts_B3[:, UNTIL], facts_B3[:, SECOND] = spans
-    return facts_B3
+        facts_BF[:, UNTIL], facts_BF[:, SECOND] = spans
+    return facts_BF
 
 
 def probe_tokens(model: ModelConfig) -> NDArray[np.int64]:
