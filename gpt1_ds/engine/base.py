@@ -34,7 +34,7 @@ class MicroBatch:
 
     @classmethod
     def of(cls, batch: HostBatch, keys_B: NDArray[np.int64]) -> MicroBatch:
-        facts_BF = row_facts(keys_B, batch.spans)
+        facts_BF = row_facts(keys_B, batch.spans, batch.bounds)
         inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, facts_BF), batch.labels))
         return cls(inputs, labels)
 

@@ -12,10 +12,10 @@ import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import KEY, SECOND
+from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
+from gpt1_ds.model import documents, dropout, names
 from gpt1_ds.model.caches import Columns, PositionCount
 from gpt1_ds.model.layers import ColumnProduct, TensorParallel
 from gpt1_ds.model.relative import RelativeTables
@@ -92,13 +92,15 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
         self.tensor = tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int, begin_B: Tensor | None = None) -> Tensor:
-        """The sum with the rows from position `first` on; the text of a row begins at `begin_B` (None: at 0)."""
+    def forward(self, hidden_SBD: Tensor, first: int, begin: Tensor | None = None) -> Tensor:
+        """The sum with the rows from position `first` on, counted from where the text begins: that of a row, [B], or of
+        each position, [S, B] (None: at 0).
+        """
         weight_SD, until = self.tensor.replicated(self.weight), first + hidden_SBD.shape[0]
-        if begin_B is None:
+        if begin is None:
             return hidden_SBD + weight_SD[first:until].unsqueeze(1)
         position_S1 = torch.arange(first, until, device=hidden_SBD.device).unsqueeze(1)
-        return hidden_SBD + weight_SD[(position_S1 - begin_B).clamp(min=0)]
+        return hidden_SBD + weight_SD[(position_S1 - begin).clamp(min=0)]
 
 
 class Segments(nn.Module):
@@ -145,8 +147,10 @@ class PositionEmbedding(nn.Module):
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
         if self.positions is not None:
-            begin_B = None if cache is None else cache.columns.first_B
-            hidden_SBD = self.positions(hidden_SBD, first_position, begin_B)
+            begin = None if cache is None else cache.columns.first_B
+            if facts_BF.shape[1] > COLUMNS:
+                begin = self._begin(facts_BF, EMBEDDING_SITES.index(site), first_position, hidden_SBD.shape[0])
+            hidden_SBD = self.positions(hidden_SBD, first_position, begin)
         if self.segments is not None:
             hidden_SBD = self.segments(hidden_SBD, first_position, facts_BF[:, SECOND])
         if self.embedding_norm is not None:
@@ -154,3 +158,8 @@ class PositionEmbedding(nn.Module):
         if self.training:
             hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], site, self.probability, first_position)
         return hidden_SBD
+
+    def _begin(self, facts_BF: Tensor, stack: int, first: int, positions: int) -> Tensor:
+        """Returns [S, B], where the documents of this rank's positions of a stack begin."""
+        whole = positions * self.tensor.size if self.tensor.sequence else positions
+        return documents.bounds(facts_BF, whole, stack)[:, 0, first : first + positions].T

@@ -13,18 +13,18 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gpt1_ds.architecture.facts import KEY, UNTIL
+from gpt1_ds.architecture.facts import COLUMNS, KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
+from gpt1_ds.model import documents, dropout, names
 from gpt1_ds.model.caches import BlockCache, Columns, KeyValueCache, MemoryCache
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
@@ -134,6 +134,7 @@ class Attention(HeadAttention):
         self.out = RowParallel(inner, model.width, tensor, bias)
         decodes = model.kind == "encoder_decoder" and layer.stack == 1
         self.causal = decodes or (model.mask == "causal" and model.kind != "encoder_decoder")
+        self.stack = layer.stack
         self.encodes = (model.kind == "encoder_decoder" and layer.stack == 0) or model.mask == "bidirectional"
 
     def forward(
@@ -152,6 +153,9 @@ class Attention(HeadAttention):
             padding_BST = cache.columns.padding(len(qkv), k_GSH.shape[1])
         bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], cache)
         scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
+        if facts_BF.shape[1] > COLUMNS:
+            bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
+            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
         out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, padding_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
@@ -181,6 +185,9 @@ class CrossAttention(HeadAttention):
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         k_GTH, v_GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
         scores = Scores(self.factor, _until(facts_BF, q_GSH.shape[0] // rows), causal=False)
+        if facts_BF.shape[1] > COLUMNS:
+            bounds_B2S = documents.bounds_in_memory(facts_BF, positions)
+            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, q_GSH.shape[0] // rows))
         out_SBI = self.attend(q_GSH, k_GTH, v_GTH, facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
