@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,31 @@ def span_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tools.families import SENTINELS, make_data
 
     return made_once(tmp_path_factory, "spans", lambda folder: make_data(folder, sentinels=SENTINELS))
+
+
+@pytest.fixture(scope="session")
+def short_documents(tmp_path_factory: pytest.TempPathFactory, sentence_data: Path, span_data: Path) -> Path:
+    """Documents of one to four lines of the same text, of which a row holds several: `masks` and `spans` are datasets
+    with the tokenizers of the two above.
+    """
+    from gpt1_ds.data.build import build
+
+    def make(folder: Path) -> Path:
+        if not (folder / "spans" / "dataset.json").exists():
+            files = sorted((sentence_data.parent / "text").iterdir())
+            lines = [line for file in files[:12] for line in file.read_text().splitlines() if line.strip()]
+            starts = [at for start in range(0, len(lines), 10) for at in (start, start + 1, start + 3, start + 6)]
+            texts = ["\n".join(lines[start:stop]) for start, stop in pairwise(starts)]
+            (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+            for name, other in (("masks", sentence_data), ("spans", span_data)):
+                sentences = name == "masks"
+                build(
+                    [folder / "text.jsonl"], other.parent / "tokenizer", folder / name, workers=1, validation=0.1,
+                    split_sentences=sentences,
+                )  # fmt: skip
+        return folder
+
+    return made_once(tmp_path_factory, "short", make)
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:

@@ -49,18 +49,20 @@ ATTENTION = {
     "bias": attention_triton.bias_kernel,
 }
 VISIBLE = {
-    "causal": {"CAUSAL": True, "ROWS": False},
-    "prefix": {"CAUSAL": True, "ROWS": True},
-    "rows": {"CAUSAL": False, "ROWS": True},  # encoders, and what a decoder sees of one
+    "causal": {"CAUSAL": True, "ROWS": False, "BOUNDED": False},
+    "prefix": {"CAUSAL": True, "ROWS": True, "BOUNDED": False},
+    "rows": {"CAUSAL": False, "ROWS": True, "BOUNDED": False},  # encoders, and what a decoder sees of one
+    "documents": {"CAUSAL": True, "ROWS": False, "BOUNDED": True},  # that do not see one another
+    "prefix documents": {"CAUSAL": True, "ROWS": True, "BOUNDED": True},
 }
 FEATURES = {
     f"{name}{' bias' if biased else ''}{' dropout' if drop else ''}": visible | {"BIASED": biased, "DROP": drop}
     for (name, visible), biased, drop in product(VISIBLE.items(), (False, True), (False, True))
 }
-EVERYWHERE = ("causal dropout", "prefix bias dropout")  # GPT-1 in training, and all at once: for each type and width
+EVERYWHERE = ("causal dropout", "documents dropout", "prefix bias dropout")  # GPT-1 in training, and nearly all at once
 POINTERS = (
     dict.fromkeys(("LSE", "DELTA", "SUMS", "WEIGHTS", "STATS", "PARTS"), "fp32")
-    | dict.fromkeys(("UNTIL", "KEY", "SECOND"), "i32")
+    | dict.fromkeys(("UNTIL", "BOUNDS", "KEY", "SECOND"), "i32")
     | {"LABELS": "i64"}
 )
 FRACTIONS = ("factor", "scale", "unit", "eps", "on_label", "on_each")

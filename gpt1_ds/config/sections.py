@@ -60,10 +60,16 @@ class DataConfig:
 
     path: list[DataSource] = field(default_factory=lambda: [DataSource(path=EMBEDDED)])  # a folder, or {path, weight}s
     text: RowText = "windows"  # of a row: tokens; whole sentences, also of one document alone; two texts or sentences
+    documents: Literal["joined", "masked"] = "joined"  # masked: tokens see their own one alone, its positions from 0 on
     unique_tokens: int | None = None  # train on this many distinct tokens only (per source); null: all
     offsets: Literal["fixed", "epoch"] = "fixed"  # windows begin at the same tokens in every pass; or elsewhere in each
     verify: bool = True  # compare the hash of every shard before training, on every host's disk
     epochs_limit: float | None = None  # refuse to pass over the data more often than this; null: no limit
+
+    @property
+    def apart(self) -> bool:
+        """Whether rows hold several documents that do not see one another; the other texts have one, or a pair."""
+        return self.documents == "masked" and self.text in ("windows", "full_sentences")
 
     def problems(self) -> Iterator[str]:
         if not self.path:

@@ -168,6 +168,11 @@ def _objective_problems(config: Config) -> Iterator[str]:
             "objective.next_sentence=true needs model.segments=2, data.text=pairs and a dataset with sentences; build "
             "it with --sentences"
         )
+    if data.documents == "masked" and (objective.kind, model.stacks) == ("spans", 1):
+        yield (
+            "data.documents=masked cannot keep documents apart where one stack reads a source and then its target "
+            "(objective.kind=spans); use data.documents=joined, or model.kind=encoder_decoder"
+        )
     if objective.copies and data.offsets != "fixed":
         yield (
             f"objective.copies={objective.copies} needs data.offsets=fixed, where every pass has the same windows; "

@@ -27,15 +27,15 @@ from gpt1_ds.objectives.base import HostBatch, Objective, row_facts
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What the first layer reads, the facts of its rows int64 [B, 3] last, and what the loss reads."""
+    """What the first layer reads, the facts of its rows int64 [B, F] last, and what the loss reads."""
 
     inputs: tuple[Tensor, ...]
     labels: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, batch: HostBatch, keys_B: NDArray[np.int64]) -> MicroBatch:
-        facts_B3 = row_facts(keys_B, batch.spans)
-        inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, facts_B3), batch.labels))
+        facts_BF = row_facts(keys_B, batch.spans, batch.bounds)
+        inputs, labels = (tuple(map(torch.from_numpy, part)) for part in ((*batch.inputs, facts_BF), batch.labels))
         return cls(inputs, labels)
 
     def filled(self, tensors: Iterator[Tensor]) -> MicroBatch:

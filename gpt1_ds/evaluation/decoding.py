@@ -179,7 +179,7 @@ class _Answered(_Rows):
     def _select(self, rows_R: Tensor, moved: bool) -> None:
         """The encoder's states stay as they are: of them the caches hold what is read."""
         super()._select(rows_R, moved)
-        self.memory = self.memory._replace(facts_B3=self.memory.facts_B3[rows_R])
+        self.memory = self.memory._replace(facts_BF=self.memory.facts_BF[rows_R])
 
 
 class _Ways:

@@ -108,8 +108,8 @@ class Embedder:
             states_SBD = model.tokens.weight[tokens]
             found_BD = pooled(states_SBD, lengths.clamp(min=1), "mean", model.tokens.tensor)
             return (found_BD * (lengths > 0).unsqueeze(-1)).cpu().numpy()  # a text without tokens has no words
-        facts_B3 = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
-        hidden_SBD = model.hidden(tokens, facts_B3)
+        facts_BF = torch.from_numpy(row_facts(np.zeros_like(length_B), (length_B, length_B))).to(device)
+        hidden_SBD = model.hidden(tokens, facts_BF)
         if self._whole is not None:
             return self._whole.of_states(hidden_SBD, lengths, model.tokens.tensor).cpu().numpy()
         mode: Pooling = self.pooling  # type: ignore[assignment]  # the others were dealt with above

@@ -146,8 +146,8 @@ class Predictor:
         batch = build_batch(encoded, numbers, multiple=1)
         tokens_BT = torch.from_numpy(batch.tokens.reshape(-1, batch.tokens.shape[-1]).astype(np.int64))
         at_B, spans = self._reads(batch.lengths.reshape(-1), batch.seconds.reshape(-1))
-        facts_B3 = row_facts(np.zeros_like(at_B), spans)
-        inputs = (tokens_BT.T, torch.from_numpy(at_B), torch.from_numpy(facts_B3))
+        facts_BF = row_facts(np.zeros_like(at_B), spans)
+        inputs = (tokens_BT.T, torch.from_numpy(at_B), torch.from_numpy(facts_BF))
         found: NDArray[np.float32] = self._model.scores(*(part.to(device) for part in inputs)).cpu().numpy()
         return found
 
@@ -177,9 +177,9 @@ class Predictor:
         for numbers in _batches(rows, self.task):
             batch = build_batch(rows, numbers, multiple=1)
             length_B = batch.lengths[:, 0]
-            facts_B3 = row_facts(np.zeros_like(length_B), (length_B, batch.seconds[:, 0]))
+            facts_BF = row_facts(np.zeros_like(length_B), (length_B, batch.seconds[:, 0]))
             tokens_SB = torch.from_numpy(batch.tokens[:, 0].T.astype(np.int64))
-            found_BSO = self._model.token_scores(tokens_SB.to(device), torch.from_numpy(facts_B3).to(device)).cpu()
+            found_BSO = self._model.token_scores(tokens_SB.to(device), torch.from_numpy(facts_BF).to(device)).cpu()
             for number, length, row_SO in zip(numbers.tolist(), length_B.tolist(), found_BSO.numpy(), strict=True):
                 scores[number] = row_SO[:length]
         if not all(np.isfinite(one).all() for one in scores):

@@ -180,8 +180,8 @@ def pseudo_log_likelihoods(
         for column, number in enumerate(number_B):
             tokens_SB[: sizes[number], column] = sequences[number]
         targets_B, tokens_SB[at_B, column_B] = tokens_SB[at_B, column_B], mask
-        facts_B3 = row_facts(np.zeros_like(number_B), (sizes[number_B], sizes[number_B]))
-        states_SBD = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_B3).to(device))
+        facts_BF = row_facts(np.zeros_like(number_B), (sizes[number_B], sizes[number_B]))
+        states_SBD = model.hidden(torch.from_numpy(tokens_SB).to(device), torch.from_numpy(facts_BF).to(device))
         masked_BD = states_SBD[torch.from_numpy(at_B).to(device), torch.from_numpy(column_B).to(device)]
         scores += _sums(number_B, _token_scores(model, masked_BD, targets_B), len(scores))
     return _with_all_likeliest(scores, scored)

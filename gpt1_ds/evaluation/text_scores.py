@@ -48,8 +48,8 @@ def row_scores(model: DenseModel, batch: HostBatch) -> NDArray[np.float32]:
     inputs, labels = (tuple(part.to(device) for part in parts) for parts in (micro_batch.inputs, micro_batch.labels))
     output = model.output
     loss = TextLoss(output.vocab_size, output.tensor)
-    *ids, facts_B3 = inputs
-    loss(output.project(model.states(*ids, facts_B3=facts_B3)), labels)
+    *ids, facts_BF = inputs
+    loss(output.project(model.states(*ids, facts_BF=facts_BF)), labels)
     found: NDArray[np.float32] = loss.scores[0].cpu().numpy()
     return found
 

@@ -122,8 +122,8 @@ class DenseModel(nn.Module):
         """
         if len(tensors) <= self.stacks:
             return self.batch_first(*tensors)
-        *ids, facts_B3 = tensors[: self.stacks + 1]
-        states = self.states(*ids, facts_B3=facts_B3)
+        *ids, facts_BF = tensors[: self.stacks + 1]
+        states = self.states(*ids, facts_BF=facts_BF)
         for head in self.heads.values():
             states = head(states)
         if self.project is not None:
@@ -143,25 +143,25 @@ class DenseModel(nn.Module):
         tokens = tuple(part.T.long().to(self.tokens.weight.device) for part in ids)
         if self.stacks == 1:
             return self.logits(tokens[0]).transpose(0, 1)[..., : self.output.vocab_size].float()
-        states = self.states(*tokens, facts_B3=_whole_rows(tokens[0]))
+        states = self.states(*tokens, facts_BF=_whole_rows(tokens[0]))
         return self.logits_of(states.last).transpose(0, 1)[..., : self.output.vocab_size].float()
 
-    def states(self, *tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> States:
+    def states(self, *tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> States:
         """Returns the states after the last block, of the tokens of each stack; with `caches` (of `self.caches`) the S
         positions follow those that the caches hold. Without facts every row is one segment of S tokens.
         """
-        states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_B3 is None else facts_B3)
+        states = States.of(tokens_SB, _whole_rows(tokens_SB[0]) if facts_BF is None else facts_BF)
         for index, layer in enumerate(self.layers):
             states = layer(states) if caches is None else layer(states, caches.layers[index])
         return states
 
-    def hidden(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> Tensor:
+    def hidden(self, tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Returns [S, B, D], the last of `states`, of a model of one stack."""
-        return self.states(tokens_SB, facts_B3=facts_B3, caches=caches).last
+        return self.states(tokens_SB, facts_BF=facts_BF, caches=caches).last
 
-    def logits(self, tokens_SB: Tensor, facts_B3: Tensor | None = None, caches: Caches | None = None) -> Tensor:
+    def logits(self, tokens_SB: Tensor, facts_BF: Tensor | None = None, caches: Caches | None = None) -> Tensor:
         """Returns [S, B, V] of the language model; arguments are those of `hidden`."""
-        return self.logits_of(self.hidden(tokens_SB, facts_B3, caches))
+        return self.logits_of(self.hidden(tokens_SB, facts_BF, caches))
 
     def logits_of(self, hidden_SBD: Tensor) -> Tensor:
         """Returns [S, B, V] of the language model, from states after the last block, of any positions."""
@@ -170,28 +170,28 @@ class DenseModel(nn.Module):
             hidden_SBD, bias_V = self.heads["masked_head"].mapped(hidden_SBD)  # type: ignore[operator]
         return self.output.logits(hidden_SBD, bias_V)
 
-    def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_B3: Tensor | None = None) -> Tensor:
+    def scores(self, tokens_SB: Tensor, extract_B: Tensor, facts_BF: Tensor | None = None) -> Tensor:
         """Returns fp32 [E, K]: of each example's classes or choices, before the softmax; or its score. What is read is
         the extract token, or of a bidirectional model the first one, position 0.
         """
         assert isinstance(self.loss, TaskLoss), "this model was fine-tuned on a task, and has its loss"
-        return self.loss.scores_at(self.heads["task_head"](self.states(tokens_SB, facts_B3=facts_B3)).scores, extract_B)
+        return self.loss.scores_at(self.heads["task_head"](self.states(tokens_SB, facts_BF=facts_BF)).scores, extract_B)
 
-    def token_scores(self, tokens_SB: Tensor, facts_B3: Tensor) -> Tensor:
+    def token_scores(self, tokens_SB: Tensor, facts_BF: Tensor) -> Tensor:
         """Returns fp32 [B, S, O]: of tags or spans, the scores of every token."""
-        scores_SBO = self.heads["task_head"](self.states(tokens_SB, facts_B3=facts_B3)).scores
+        scores_SBO = self.heads["task_head"](self.states(tokens_SB, facts_BF=facts_BF)).scores
         return scores_SBO.float().transpose(0, 1)  # type: ignore[no-any-return]
 
-    def encode(self, source_SB: Tensor, facts_B3: Tensor) -> States:
+    def encode(self, source_SB: Tensor, facts_BF: Tensor) -> States:
         """Returns what a decoder reads of a source: the memory [S, B, D] is the first stack's states."""
-        states = States(source_SB, facts_B3, source_SB[:1])
+        states = States(source_SB, facts_BF, source_SB[:1])
         for layer in self.layers[: self._encoded]:
             states = layer(states)
         return states
 
     def decode(self, memory: States, target_TB: Tensor, caches: Caches) -> Tensor:
         """Returns [T, B, D]: the last states of these T positions, which follow those that the caches hold."""
-        target, (ends, blocks) = States(target_TB, memory.facts_B3), (self.layers[:2], self.layers[self._encoded :])
+        target, (ends, blocks) = States(target_TB, memory.facts_BF), (self.layers[:2], self.layers[self._encoded :])
         for layer, cache in zip(ends, caches.layers, strict=False):
             target = layer(target, cache)
         states = memory.with_stack(1, target.last)
@@ -222,6 +222,6 @@ def _id_problems(ids: Sequence[Tensor], vocab_size: int, context: int) -> Iterat
 def _whole_rows(tokens_SB: Tensor) -> Tensor:
     """Facts [B, 3] of rows of S tokens in one segment, for a model without dropout."""
     positions, rows = tokens_SB.shape
-    facts_B3 = tokens_SB.new_zeros(rows, COLUMNS)
-    facts_B3[:, UNTIL] = facts_B3[:, SECOND] = positions
-    return facts_B3
+    facts_BF = tokens_SB.new_zeros(rows, COLUMNS)
+    facts_BF[:, UNTIL] = facts_BF[:, SECOND] = positions
+    return facts_BF

@@ -1,6 +1,6 @@
 """The embeddings of tokens, positions and segments. The tokens' are also the head of a model whose ends are tied.
 
-Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, 3]
+Shapes: S positions, B rows, D width, V vocabulary rows on this rank (padded); facts are int64 [B, F]
 (architecture/facts.py).
 """
 
@@ -12,10 +12,10 @@ import torch
 from megatron.core import tensor_parallel
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import KEY, SECOND
+from gpt1_ds.architecture.facts import COLUMNS, KEY, SECOND
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
+from gpt1_ds.model import documents, dropout, names
 from gpt1_ds.model.caches import Columns, PositionCount
 from gpt1_ds.model.layers import ColumnProduct, TensorParallel
 from gpt1_ds.model.relative import RelativeTables
@@ -48,7 +48,7 @@ class TokenEmbedding(tensor_parallel.VocabParallelEmbedding):
 
     def forward(self, states: States, _cache: None = None) -> States:
         """Maps token ids [S, B] of each stack to embeddings [S, B, D]; ranks that cut sequences keep a part of S."""
-        return States.of(tuple(map(self._embedded, states.stacks)), states.facts_B3)
+        return States.of(tuple(map(self._embedded, states.stacks)), states.facts_BF)
 
     def _embedded(self, tokens_SB: Tensor) -> Tensor:
         embedded_SBD = super().forward(tokens_SB)
@@ -92,13 +92,15 @@ class Positions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
         self.tensor = tensor
 
-    def forward(self, hidden_SBD: Tensor, first: int, begin_B: Tensor | None = None) -> Tensor:
-        """The sum with the rows from position `first` on; the text of a row begins at `begin_B` (None: at 0)."""
+    def forward(self, hidden_SBD: Tensor, first: int, begin: Tensor | None = None) -> Tensor:
+        """The sum with the rows from position `first` on, counted from where the text begins: that of a row, [B], or of
+        each position, [S, B] (None: at 0).
+        """
         weight_SD, until = self.tensor.replicated(self.weight), first + hidden_SBD.shape[0]
-        if begin_B is None:
+        if begin is None:
             return hidden_SBD + weight_SD[first:until].unsqueeze(1)
         position_S1 = torch.arange(first, until, device=hidden_SBD.device).unsqueeze(1)
-        return hidden_SBD + weight_SD[(position_S1 - begin_B).clamp(min=0)]
+        return hidden_SBD + weight_SD[(position_S1 - begin).clamp(min=0)]
 
 
 class Segments(nn.Module):
@@ -136,21 +138,28 @@ class PositionEmbedding(nn.Module):
         return PositionCount(columns)
 
     def forward(self, states: States, cache: PositionCount | None = None) -> States:
-        facts_B3 = states.facts_B3
-        mapped = [self._mapped(x_SBD, facts_B3, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
-        return States.of(mapped, facts_B3, None if self.relative is None else self.relative())
+        facts_BF = states.facts_BF
+        mapped = [self._mapped(x_SBD, facts_BF, EMBEDDING_SITES[at], cache) for at, x_SBD in enumerate(states.stacks)]
+        return States.of(mapped, facts_BF, None if self.relative is None else self.relative())
 
-    def _mapped(self, hidden_SBD: Tensor, facts_B3: Tensor, site: int, cache: PositionCount | None) -> Tensor:
+    def _mapped(self, hidden_SBD: Tensor, facts_BF: Tensor, site: int, cache: PositionCount | None) -> Tensor:
         first_position = self.tensor.rank * hidden_SBD.shape[0] if self.tensor.sequence else 0
         if cache is not None:
             first_position, cache.positions = cache.positions, cache.positions + len(hidden_SBD)
         if self.positions is not None:
-            begin_B = None if cache is None else cache.columns.first_B
-            hidden_SBD = self.positions(hidden_SBD, first_position, begin_B)
+            begin = None if cache is None else cache.columns.first_B
+            if facts_BF.shape[1] > COLUMNS:
+                begin = self._begin(facts_BF, EMBEDDING_SITES.index(site), first_position, hidden_SBD.shape[0])
+            hidden_SBD = self.positions(hidden_SBD, first_position, begin)
         if self.segments is not None:
-            hidden_SBD = self.segments(hidden_SBD, first_position, facts_B3[:, SECOND])
+            hidden_SBD = self.segments(hidden_SBD, first_position, facts_BF[:, SECOND])
         if self.embedding_norm is not None:
             hidden_SBD = self.embedding_norm(hidden_SBD)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], site, self.probability, first_position)
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], site, self.probability, first_position)
         return hidden_SBD
+
+    def _begin(self, facts_BF: Tensor, stack: int, first: int, positions: int) -> Tensor:
+        """Returns [S, B], where the documents of this rank's positions of a stack begin."""
+        whole = positions * self.tensor.size if self.tensor.sequence else positions
+        return documents.bounds(facts_BF, whole, stack)[:, 0, first : first + positions].T

@@ -47,10 +47,10 @@ class FinalNorm(nn.Module):
         normal_SBD = self.norm(states.stacks[self.stack])
         if self.training and self.probability:
             first = self.tensor.rank * len(normal_SBD) if self.tensor.sequence else 0
-            keys_B, site = states.facts_B3[:, KEY], FINAL_SITES[self.stack]
+            keys_B, site = states.facts_BF[:, KEY], FINAL_SITES[self.stack]
             normal_SBD = dropout.dropout(normal_SBD, keys_B, site, self.probability, first)
         if self.is_last:
-            return States(normal_SBD, states.facts_B3)
+            return States(normal_SBD, states.facts_BF)
         return states.with_stack(self.stack, normal_SBD)
 
 
@@ -112,16 +112,16 @@ class TaskHead(nn.Module):
     def forward(self, states: States) -> States:
         dropped_SBD = states.last
         if self.training:
-            dropped_SBD = self._drop(dropped_SBD, states.facts_B3)
+            dropped_SBD = self._drop(dropped_SBD, states.facts_BF)
         weight, bias = self.tensor.replicated(self.weight), self.tensor.replicated(self.bias)
         added = 1 if self.spec.choice else self.spec.sequences  # sequences whose scores are added get a share of it
         return states._replace(scores=self.tensor.all_positions(products.linear(dropped_SBD, weight, bias / added)))
 
-    def _drop(self, hidden_SBD: Tensor, facts_B3: Tensor) -> Tensor:
+    def _drop(self, hidden_SBD: Tensor, facts_BF: Tensor) -> Tensor:
         if self.spec.reads_tokens:  # a mask of its own for each
             first = self.tensor.rank * len(hidden_SBD) if self.tensor.sequence else 0
-            return dropout.dropout(hidden_SBD, facts_B3[:, KEY], HEAD_SITE, self.spec.dropout, first)
-        return hidden_SBD * _mask(hidden_SBD, facts_B3, self.spec, HEAD_SITE)
+            return dropout.dropout(hidden_SBD, facts_BF[:, KEY], HEAD_SITE, self.spec.dropout, first)
+        return hidden_SBD * _mask(hidden_SBD, facts_BF, self.spec, HEAD_SITE)
 
 
 class PooledHead(nn.Module):
@@ -139,21 +139,21 @@ class PooledHead(nn.Module):
         names.label(self, layer, tensor)
 
     def forward(self, states: States) -> States:
-        facts_B3 = states.facts_B3
+        facts_BF = states.facts_BF
         state_1BD = self.tensor.all_positions(states.last[:1])[:1]  # of all ranks' first positions the first
         if self.spec.kind == "dense":
-            state_1BD = self._drop(state_1BD, facts_B3, HEAD_SITE + 1)
-        state_1BD = self._drop(torch.tanh(self.pooler["dense"](state_1BD)), facts_B3, HEAD_SITE)
+            state_1BD = self._drop(state_1BD, facts_BF, HEAD_SITE + 1)
+        state_1BD = self._drop(torch.tanh(self.pooler["dense"](state_1BD)), facts_BF, HEAD_SITE)
         return states._replace(scores=self.get_submodule(self.spec.name)(state_1BD))
 
-    def _drop(self, state_1BD: Tensor, facts_B3: Tensor, site: int) -> Tensor:
-        return state_1BD * _mask(state_1BD, facts_B3, self.spec, site) if self.training else state_1BD
+    def _drop(self, state_1BD: Tensor, facts_BF: Tensor, site: int) -> Tensor:
+        return state_1BD * _mask(state_1BD, facts_BF, self.spec, site) if self.training else state_1BD
 
 
-def _mask(hidden_SBD: Tensor, facts_B3: Tensor, spec: HeadSpec, site: int) -> Tensor:
+def _mask(hidden_SBD: Tensor, facts_BF: Tensor, spec: HeadSpec, site: int) -> Tensor:
     """[1, B, D]: one mask per example, shared by its sequences as in the authors' code, and by all positions."""
     C = spec.sequences
-    key_B = facts_B3[:, KEY].view(-1, C)[:, :1].expand(-1, C).reshape(-1)
+    key_B = facts_BF[:, KEY].view(-1, C)[:, :1].expand(-1, C).reshape(-1)
     return dropout.dropout(hidden_SBD.new_ones(1, *hidden_SBD.shape[1:]), key_B, site, spec.dropout)
 
 
@@ -170,7 +170,7 @@ class SentenceHead(nn.Module):
         names.label(self, layer, tensor)
 
     def forward(self, states: States) -> States:
-        length_B = states.facts_B3[:, UNTIL]
+        length_B = states.facts_BF[:, UNTIL]
         vectors_BD = pooled(states.last, length_B, self.spec.kind, self.tensor)  # type: ignore[arg-type]
         if self.spec.loss != "nli":
             return states._replace(vectors_BD=vectors_BD)

@@ -16,10 +16,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gpt1_ds.architecture.facts import KEY
+from gpt1_ds.architecture.facts import COLUMNS, KEY
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names, products
+from gpt1_ds.model import documents, dropout, names, products
 from gpt1_ds.model.caches import Columns, Recurrence
 from gpt1_ds.model.layers import Linear, TensorParallel
 from gpt1_ds.model.states import States
@@ -55,14 +55,31 @@ class Lstm(nn.Module):
         return Recurrence(columns)
 
     def forward(self, states: States, cache: Recurrence | None = None) -> States:
-        x_SBD, facts_B3 = states.last, states.facts_B3
+        x_SBD, facts_BF = states.last, states.facts_BF
         if self.training:
-            x_SBD = dropout.dropout(x_SBD, facts_B3[:, KEY], INPUT_SITE, self.probabilities[0])
-        state_SBU = self.cell(x_SBD)[0] if cache is None else self._after(x_SBD, cache)
+            x_SBD = dropout.dropout(x_SBD, facts_BF[:, KEY], INPUT_SITE, self.probabilities[0])
+        if facts_BF.shape[1] > COLUMNS:
+            state_SBU = self._in_documents(x_SBD, documents.bounds(facts_BF, len(x_SBD))[:, 0].T)
+        else:
+            state_SBU = self.cell(x_SBD)[0] if cache is None else self._after(x_SBD, cache)
         hidden_SBD = self.out(state_SBU)
         if self.training:
-            hidden_SBD = dropout.dropout(hidden_SBD, facts_B3[:, KEY], OUTPUT_SITE, self.probabilities[1])
-        return States(hidden_SBD, facts_B3)
+            hidden_SBD = dropout.dropout(hidden_SBD, facts_BF[:, KEY], OUTPUT_SITE, self.probabilities[1])
+        return States(hidden_SBD, facts_BF)
+
+    def _in_documents(self, x_SBD: Tensor, begin_SB: Tensor) -> Tensor:
+        """Returns the states [S, B, U]; where a document begins the state is zero. The cell is called once for every
+        position at which one begins in any row, which the host waits for.
+        """
+        begins_SB = begin_SB == torch.arange(len(x_SBD), device=x_SBD.device).unsqueeze(1)
+        borders = [0, *(begins_SB[1:].any(1).nonzero().flatten() + 1).tolist(), len(x_SBD)]
+        parts, state = [], None
+        for begin, end in pairwise(borders):
+            if state is not None:
+                state = tuple(part.masked_fill(begins_SB[begin].unsqueeze(1), 0.0) for part in state)
+            part_SBU, state = self.cell(x_SBD[begin:end], state)
+            parts.append(part_SBU)
+        return torch.cat(parts)
 
     def _after(self, x_SBD: Tensor, cache: Recurrence) -> Tensor:
         """Returns the states [S, B, U] after what the cache holds. Where a row begins its state is zero."""

@@ -18,7 +18,7 @@ class States(NamedTuple):
     """
 
     hidden_SBD: Tensor  # of the first stack; at first token ids [S, B]; after the last norm those of the last stack
-    facts_B3: Tensor  # int64, of each row: architecture/facts.py
+    facts_BF: Tensor  # int64, of each row: architecture/facts.py
     decoder_SBD: Tensor | None = None  # of the second stack, where there is one
     tables: Tensor | None = None  # [stacks, N, K]: relative positions' parts of the scores
     scores: Tensor | None = None  # of a task's head: [S, B, O] or [1, B, O]; [E, K] of pairs of sentences
@@ -27,9 +27,9 @@ class States(NamedTuple):
     weight_VD: Tensor | None = None  # makes logits of the last states, those of all positions
 
     @classmethod
-    def of(cls, stacks: Sequence[Tensor], facts_B3: Tensor, tables: Tensor | None = None) -> States:
+    def of(cls, stacks: Sequence[Tensor], facts_BF: Tensor, tables: Tensor | None = None) -> States:
         """Returns those of one stack or two."""
-        return cls(stacks[0], facts_B3, stacks[1] if len(stacks) > 1 else None, tables)
+        return cls(stacks[0], facts_BF, stacks[1] if len(stacks) > 1 else None, tables)
 
     @property
     def stacks(self) -> tuple[Tensor, ...]:
@@ -43,17 +43,17 @@ class States(NamedTuple):
     def with_stack(self, stack: int, x_SBD: Tensor) -> States:
         """Returns these states with `x` in the place of one stack's, for the next layer of a stack."""
         if stack == 0:
-            return States(x_SBD, self.facts_B3, self.decoder_SBD, self.tables)
-        return States(self.hidden_SBD, self.facts_B3, x_SBD, self.tables)
+            return States(x_SBD, self.facts_BF, self.decoder_SBD, self.tables)
+        return States(self.hidden_SBD, self.facts_BF, x_SBD, self.tables)
 
     def packed(self) -> tuple[Tensor, ...]:
         """Returns what DeepSpeed's pipeline sends to the next stage: tensors, the facts last."""
         tables = () if self.tables is None else (self.tables,)
-        return (*self.stacks, *tables, self.facts_B3)
+        return (*self.stacks, *tables, self.facts_BF)
 
     @classmethod
     def unpacked(cls, tensors: tuple[Tensor, ...], relative: bool) -> States:
         """Returns the states of `packed`. The last norm of a model of relative positions leaves their tables behind."""
-        *stacks, facts_B3 = tensors
+        *stacks, facts_BF = tensors
         tables = stacks.pop() if relative and len(stacks) > 1 else None
-        return cls.of(stacks, facts_B3, tables)
+        return cls.of(stacks, facts_BF, tables)

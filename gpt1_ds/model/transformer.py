@@ -13,18 +13,18 @@ heads on this rank (read off the tensors), H head width, G = B x N, T keys: of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gpt1_ds.architecture.facts import KEY, UNTIL
+from gpt1_ds.architecture.facts import COLUMNS, KEY, UNTIL
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.model import dropout, names
+from gpt1_ds.model import documents, dropout, names
 from gpt1_ds.model.caches import BlockCache, Columns, KeyValueCache, MemoryCache
 from gpt1_ds.model.kernels import attention
 from gpt1_ds.model.kernels.inputs import Drop, RowDrop, Scores
@@ -88,16 +88,16 @@ class HeadAttention(nn.Module):
         q_GSH: Tensor,
         k_GTH: Tensor,
         v_GTH: Tensor,
-        facts_B3: Tensor,
+        facts_BF: Tensor,
         scores: Scores,
         site: Tensor,
         cached: bool,
         padding_BST: Tensor | None = None,
     ) -> Tensor:
         """Returns [S, B, N x H]."""
-        keys_B, heads = facts_B3[:, KEY], len(q_GSH) // len(facts_B3)
+        keys_B, heads = facts_BF[:, KEY], len(q_GSH) // len(facts_BF)
         if cached:
-            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_B3), padding_BST)
+            out_GSH = attention.cached(q_GSH, k_GTH, v_GTH, scores, len(facts_BF), padding_BST)
         elif self.kind == "exact":
             out_GSH = attention.exact(q_GSH, k_GTH, v_GTH, self._head_drop(keys_B, site, heads), scores)
         else:
@@ -134,12 +134,13 @@ class Attention(HeadAttention):
         self.out = RowParallel(inner, model.width, tensor, bias)
         decodes = model.kind == "encoder_decoder" and layer.stack == 1
         self.causal = decodes or (model.mask == "causal" and model.kind != "encoder_decoder")
+        self.stack = layer.stack
         self.encodes = (model.kind == "encoder_decoder" and layer.stack == 0) or model.mask == "bidirectional"
 
     def forward(
         self,
         x_SBD: Tensor,
-        facts_B3: Tensor,
+        facts_BF: Tensor,
         site: Tensor,
         cache: KeyValueCache | None = None,
         table_NK: Tensor | None = None,
@@ -151,8 +152,11 @@ class Attention(HeadAttention):
             k_GSH, v_GSH = cache.extend(k_GSH, v_GSH)
             padding_BST = cache.columns.padding(len(qkv), k_GSH.shape[1])
         bias_NST = None if table_NK is None else self._bias(table_NK, len(qkv), k_GSH.shape[1], cache)
-        scores = Scores(self.factor, None if self.causal else _until(facts_B3, qkv.shape[2]), bias_NST=bias_NST)
-        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_B3, scores, site, cache is not None, padding_BST)
+        scores = Scores(self.factor, None if self.causal else _until(facts_BF, qkv.shape[2]), bias_NST=bias_NST)
+        if facts_BF.shape[1] > COLUMNS:
+            bounds_B2S = documents.bounds(facts_BF, len(qkv), self.stack)
+            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, qkv.shape[2]))
+        out_SBI = self.attend(q_GSH, k_GSH, v_GSH, facts_BF, scores, site, cache is not None, padding_BST)
         return self.out(out_SBI)  # type: ignore[no-any-return]  # here, where a compiled graph breaks in this frame alone
 
     def _bias(self, table_NK: Tensor, queries: int, keys: int, cache: KeyValueCache | None) -> Tensor:
@@ -174,14 +178,17 @@ class CrossAttention(HeadAttention):
         self.out = RowParallel(inner, model.width, tensor, bias)
 
     def forward(
-        self, x_SBD: Tensor, memory_TBD: Tensor, facts_B3: Tensor, site: Tensor, cache: MemoryCache | None = None
+        self, x_SBD: Tensor, memory_TBD: Tensor, facts_BF: Tensor, site: Tensor, cache: MemoryCache | None = None
     ) -> Tensor:
         q_SBO = self.q(x_SBD)
         positions, rows, _ = q_SBO.shape
         q_GSH = q_SBO.view(positions, rows, -1, self.head_dim).permute(1, 2, 0, 3).flatten(0, 1)
         k_GTH, v_GTH = self._memory(memory_TBD) if cache is None else cache.of(self._memory, memory_TBD)
-        scores = Scores(self.factor, _until(facts_B3, q_GSH.shape[0] // rows), causal=False)
-        out_SBI = self.attend(q_GSH, k_GTH, v_GTH, facts_B3, scores, site, cache is not None)
+        scores = Scores(self.factor, _until(facts_BF, q_GSH.shape[0] // rows), causal=False)
+        if facts_BF.shape[1] > COLUMNS:
+            bounds_B2S = documents.bounds_in_memory(facts_BF, positions)
+            scores = replace(scores, bounds_G2S=documents.of_heads(bounds_B2S, q_GSH.shape[0] // rows))
+        out_SBI = self.attend(q_GSH, k_GTH, v_GTH, facts_BF, scores, site, cache is not None)
         return self.out(out_SBI)  # type: ignore[no-any-return]
 
     def _memory(self, memory_TBD: Tensor) -> tuple[Tensor, Tensor]:
@@ -193,9 +200,9 @@ class CrossAttention(HeadAttention):
         return k_GTH, v_GTH
 
 
-def _until(facts_B3: Tensor, heads: int) -> Tensor:
+def _until(facts_BF: Tensor, heads: int) -> Tensor:
     """Returns int32 [G]: how far every position of a row sees."""
-    return facts_B3[:, UNTIL].repeat_interleave(heads).to(torch.int32)
+    return facts_BF[:, UNTIL].repeat_interleave(heads).to(torch.int32)
 
 
 class Mlp(nn.Module):
@@ -208,13 +215,13 @@ class Mlp(nn.Module):
         self.down = RowParallel(model.ffn_width, model.width, tensor, bias)
         self.probability, self.features, self.tensor = model.ffn_dropout, model.ffn_width, tensor
 
-    def forward(self, x_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
+    def forward(self, x_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> Tensor:
         """`site` is the block's first one."""
         inner_SBF = self.up(x_SBD)
         if self.training and self.probability:
             first = self.tensor.rank * inner_SBF.shape[-1]
             inner_SBF = dropout.dropout_of_part(
-                inner_SBF, facts_B3[:, KEY], site + INNER, self.probability, first, self.features
+                inner_SBF, facts_BF[:, KEY], site + INNER, self.probability, first, self.features
             )
         return self.down(inner_SBF)  # type: ignore[no-any-return]
 
@@ -258,14 +265,14 @@ class Block(nn.Module):
 
     def forward(self, states: States, cache: BlockCache | None = None) -> States:
         table_NK = None if states.tables is None else states.tables[self.stack]
-        own_SBD, memory_TBD, facts_B3 = states.stacks[self.stack], states.stacks[0], states.facts_B3
+        own_SBD, memory_TBD, facts_BF = states.stacks[self.stack], states.stacks[0], states.facts_BF
         if self.recompute and self.training:
             # reentrant checkpointing would silently cut the gradient after integer inputs
             x_SBD = checkpoint(
-                self.transformed, own_SBD, memory_TBD, table_NK, facts_B3, use_reentrant=False, preserve_rng_state=False
+                self.transformed, own_SBD, memory_TBD, table_NK, facts_BF, use_reentrant=False, preserve_rng_state=False
             )
         else:
-            x_SBD = self.transformed(own_SBD, memory_TBD, table_NK, facts_B3, cache)
+            x_SBD = self.transformed(own_SBD, memory_TBD, table_NK, facts_BF, cache)
         return states.with_stack(self.stack, x_SBD)
 
     def transformed(
@@ -273,48 +280,48 @@ class Block(nn.Module):
         x_SBD: Tensor,
         memory_TBD: Tensor,
         table_NK: Tensor | None,
-        facts_B3: Tensor,
+        facts_BF: Tensor,
         cache: BlockCache | None = None,
     ) -> Tensor:
         """Returns this stack's states after the block. `memory` is read where there is cross attention."""
         own, of_memory = (None, None) if cache is None else (cache.own, cache.memory)
         site, at = self.site, self.sites
         if not self.pre_norm:
-            attended_SBD = self.attention(x_SBD, facts_B3, site, own, table_NK)
-            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_B3, site + at.attended)
-            mapped_SBD = self.mlp(n_SBD, facts_B3, site)
-            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_B3, site + at.out)[1]
-        attended_SBD = self.attention(self.attention_norm(x_SBD), facts_B3, site, own, table_NK)
+            attended_SBD = self.attention(x_SBD, facts_BF, site, own, table_NK)
+            _, n_SBD = self._sum_and_norm(x_SBD, attended_SBD, self.attention_norm, facts_BF, site + at.attended)
+            mapped_SBD = self.mlp(n_SBD, facts_BF, site)
+            return self._sum_and_norm(n_SBD, mapped_SBD, self.mlp_norm, facts_BF, site + at.out)[1]
+        attended_SBD = self.attention(self.attention_norm(x_SBD), facts_BF, site, own, table_NK)
         following = self.mlp_norm if self.cross_norm is None else self.cross_norm
-        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_B3, site + at.attended)
+        n_SBD, normal_SBD = self._sum_and_norm(x_SBD, attended_SBD, following, facts_BF, site + at.attended)
         if self.cross is not None:
-            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_B3, site + at.crossing, of_memory)
-            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_B3, site + at.crossed)
-        return n_SBD + self._drop(self.mlp(normal_SBD, facts_B3, site), facts_B3, site + at.out)
+            crossed_SBD = self.cross(normal_SBD, memory_TBD, facts_BF, site + at.crossing, of_memory)
+            n_SBD, normal_SBD = self._sum_and_norm(n_SBD, crossed_SBD, self.mlp_norm, facts_BF, site + at.crossed)
+        return n_SBD + self._drop(self.mlp(normal_SBD, facts_BF, site), facts_BF, site + at.out)
 
     def _sum_and_norm(
-        self, x_SBD: Tensor, y_SBD: Tensor, norm: Norm, facts_B3: Tensor, site: Tensor
+        self, x_SBD: Tensor, y_SBD: Tensor, norm: Norm, facts_BF: Tensor, site: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Returns (x + dropout(y), its norm), both [S, B, D]. On a GPU that is one kernel where the norm is a
         LayerNorm.
         """
         if not x_SBD.is_cuda or not isinstance(norm, LayerNorm):
-            total_SBD = x_SBD + self._drop(y_SBD, facts_B3, site)
+            total_SBD = x_SBD + self._drop(y_SBD, facts_BF, site)
             return total_SBD, norm(total_SBD)
         weight_D, bias_D = self.tensor.replicated(norm.weight), self.tensor.replicated(norm.bias)
-        return sum_and_norm(x_SBD, y_SBD, weight_D, bias_D, self._row_drop(y_SBD, facts_B3, site), norm.eps)
+        return sum_and_norm(x_SBD, y_SBD, weight_D, bias_D, self._row_drop(y_SBD, facts_BF, site), norm.eps)
 
-    def _drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> Tensor:
+    def _drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> Tensor:
         if not self.training:
             return y_SBD
-        return dropout.dropout(y_SBD, facts_B3[:, KEY], site, self.probability, self._first_position(y_SBD))
+        return dropout.dropout(y_SBD, facts_BF[:, KEY], site, self.probability, self._first_position(y_SBD))
 
-    def _row_drop(self, y_SBD: Tensor, facts_B3: Tensor, site: Tensor) -> RowDrop:
+    def _row_drop(self, y_SBD: Tensor, facts_BF: Tensor, site: Tensor) -> RowDrop:
         probability = self.probability if self.training else 0.0
         limit, scale = dropout.threshold(probability), dropout.scale(probability)
         if not probability:
             return RowDrop(None, None, self._first_position(y_SBD), limit, scale)
-        key_B1, second_B1 = dropout.site_keys(facts_B3[:, KEY], site)
+        key_B1, second_B1 = dropout.site_keys(facts_BF[:, KEY], site)
         return RowDrop(key_B1.flatten(), second_B1.flatten(), self._first_position(y_SBD), limit, scale)
 
     def _first_position(self, x_SBD: Tensor) -> int:

@@ -22,12 +22,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 class HostBatch:
     """One micro-batch of B rows: what the first layer reads (but for the dropout keys), and what the loss reads. The
     engine knows neither. `spans` are (until which position every token sees [B], where the second segment begins [B]):
-    of a bidirectional row its length, of another its prefix, of an encoder-decoder's its source.
+    of a bidirectional row its length, of another its prefix, of an encoder-decoder's its source. `bounds` [B, F - 3]
+    say where documents lie that do not see one another (architecture/facts.py).
     """
 
     inputs: Arrays
     labels: Arrays
     spans: tuple[Int64s, Int64s] | None = None
+    bounds: Int64s | None = None
 
 
 class Objective(Protocol):
@@ -68,13 +70,13 @@ def draws(number_B: Int64s, positions: int, key: int) -> UInt64s:
         return mix(row_B[:, None] + np.arange(1, positions + 1, dtype=np.uint64) * _GOLDEN)
 
 
-def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None) -> Int64s:
-    """int64 [B, 3]: what travels with the hidden states (architecture/facts.py)."""
+def row_facts(keys_B: Int64s, spans: tuple[Int64s, Int64s] | None = None, bounds: Int64s | None = None) -> Int64s:
+    """int64 [B, F]: what travels with the hidden states (architecture/facts.py)."""
     facts_B3 = np.zeros((len(keys_B), COLUMNS), dtype=np.int64)
     facts_B3[:, KEY] = keys_B
     if spans is not None:
         facts_B3[:, UNTIL], facts_B3[:, SECOND] = spans
-    return facts_B3
+    return facts_B3 if bounds is None else np.concatenate([facts_B3, bounds], 1)
 
 
 def probe_tokens(model: ModelConfig) -> NDArray[np.int64]:

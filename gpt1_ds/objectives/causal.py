@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a window, S = T - 1 positions (L of a prefix model).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,13 +16,17 @@ from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
 from gpt1_ds.data.windows import Int64s
 from gpt1_ds.objectives.base import HostBatch, draws, probe_tokens
+from gpt1_ds.objectives.documents import numbers, own_bounds
 from gpt1_ds.objectives.source_target import Texts, token_weights
 
 
 @dataclass(frozen=True)
 class Causal:
-    """Labels: the next tokens [S, B] and their weights [S, B], which sum to 1 over a full micro-batch."""
+    """Labels: the next tokens [S, B] and their weights [S, B], which sum to 1 over a full micro-batch. `end` is the id
+    after which a document begins that does not see those before it.
+    """
 
+    end: int | None = None
     head: None = None
     predicts_all: ClassVar[bool] = True
     predicts_places: ClassVar[bool] = False
@@ -33,26 +37,29 @@ class Causal:
         labels_SB = np.ascontiguousarray(tokens_TB[1:])
         weight_B = (rows.row_B >= 0).astype(np.float32) / np.float32(labels_SB.size)
         weights_SB = np.broadcast_to(weight_B, labels_SB.shape).copy()
-        return HostBatch((np.ascontiguousarray(tokens_TB[:-1]),), (labels_SB, weights_SB))
+        batch = HostBatch((np.ascontiguousarray(tokens_TB[:-1]),), (labels_SB, weights_SB))
+        return batch if self.end is None else replace(batch, bounds=own_bounds(rows.tokens_BT[:, :-1], self.end))
 
     def counts(self, rows: Rows, real: int, global_batch: int) -> tuple[int, int]:
         context = rows.tokens_BT.shape[1] - 1
         return global_batch * context, real * context
 
     def probe(self, model: ModelConfig) -> HostBatch:
-        return self.batch(Rows(probe_tokens(model).T, np.zeros(1, dtype=np.int64)))
+        """It is one document, whatever its tokens are."""
+        return Causal().batch(Rows(probe_tokens(model).T, np.zeros(1, dtype=np.int64)))
 
 
 @dataclass(frozen=True)
 class Prefix:
     """Labels: the next tokens [S, B], or of two stacks the target [T, B], and their weights. `key` is 64 bits of
-    (seed, data hash).
+    (seed, data hash), `end` as in Causal.
     """
 
     settings: ObjectiveConfig
     model: ModelConfig
     pad: int = 0
     key: int = 0
+    end: int | None = None
     head: None = None
     predicts_all: ClassVar[bool] = False
     predicts_places: ClassVar[bool] = False
@@ -71,18 +78,27 @@ class Prefix:
         cut_G = self.cuts(rows.number_G)
         cut_B = np.where(rows.row_B >= 0, cut_G[rows.row_B], 1)
         weight_B = token_weights(rows.number_G, rows.row_B, T - cut_G)
-        return self._host_batch(rows.tokens_BT, cut_B, weight_B)
+        number_BT = None if self.end is None else numbers(rows.tokens_BT, self.end)
+        return self._host_batch(rows.tokens_BT, cut_B, weight_B, number_BT)
 
     def probe(self, model: ModelConfig) -> HostBatch:
         tokens_BT = probe_tokens(model).T
         T = tokens_BT.shape[1]
-        return self._host_batch(tokens_BT, np.array([T // 2]), np.array([1 / (T - T // 2)]), T - 1)
+        return self._host_batch(tokens_BT, np.array([T // 2]), np.array([1 / (T - T // 2)]), positions=T - 1)
 
     def _host_batch(
-        self, tokens_BT: Int64s, cut_B: Int64s, weight_B: np.ndarray, positions: int | None = None
+        self,
+        tokens_BT: Int64s,
+        cut_B: Int64s,
+        weight_B: np.ndarray,
+        number_BT: Int64s | None = None,
+        positions: int | None = None,
     ) -> HostBatch:
         T = tokens_BT.shape[1]
         after_BT = np.minimum(np.arange(T) + cut_B[:, None], T - 1)
-        texts = Texts(tokens_BT[:, :-1], cut_B, np.take_along_axis(tokens_BT, after_BT, 1), T - cut_B)
+        documents = None
+        if number_BT is not None:
+            documents = number_BT[:, :-1], np.take_along_axis(number_BT, after_BT, 1)
+        texts = Texts(tokens_BT[:, :-1], cut_B, np.take_along_axis(tokens_BT, after_BT, 1), T - cut_B, documents)
         stacks = self.settings.lengths(self.model).stacks if positions is None else (positions,) * self.model.stacks
         return texts.host_batch(stacks, self.pad, weight_B)

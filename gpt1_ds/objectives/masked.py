@@ -9,7 +9,7 @@ Shapes: B rows, S positions, M positions that are predicted in a full row, G row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.rows import TextRows
 from gpt1_ds.data.windows import Int64s, mix
 from gpt1_ds.objectives.base import HostBatch, UInt64s, draws, probe_tokens
+from gpt1_ds.objectives.documents import own_bounds
 
 _KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # one hash for each decision
 
@@ -28,13 +29,15 @@ _KIND, _TOKEN = np.uint64(0xD1B54A32D192ED03), np.uint64(0x8CB92BA72F3D8DD7)  # 
 @dataclass(frozen=True)
 class MaskedText:
     """What the masks of a run depend on besides its settings: the id of <mask>; the ids that a random token may be;
-    64 bits of (seed, data hash); for whole words, which ids begin one.
+    64 bits of (seed, data hash); for whole words, which ids begin one. `end` is the id after which a document begins
+    that does not see the others.
     """
 
     mask_id: int
     text_ids: Int64s
     key: int
     begins_V: NDArray[np.bool_] | None = None
+    end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,10 @@ class Masked:
         draw_BS = draws(rows.number_B, rows.tokens_BS.shape[1], self.text.key)
         at_BM, is_predicted_BM = self._choose(rows, draw_BS)
         tokens_BS = self._replaced(rows.tokens_BS, draw_BS, at_BM, is_predicted_BM)
-        return self._host_batch(rows, tokens_BS, at_BM, is_predicted_BM)
+        batch = self._host_batch(rows, tokens_BS, at_BM, is_predicted_BM)
+        if self.text.end is None:
+            return batch
+        return replace(batch, bounds=own_bounds(rows.tokens_BS, self.text.end, rows.special_BS))
 
     def probe(self, model: ModelConfig) -> HostBatch:
         """The first positions are predicted, and nothing is masked: it asks for no tokenizer."""

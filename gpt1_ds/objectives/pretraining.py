@@ -17,7 +17,7 @@ from gpt1_ds.objectives.spans import Spans, SpanText
 
 def _span_text(config: Config, tokenizer: Tokenizer, key: int) -> SpanText:
     ConfigError.raise_all(tokenizer.special_ids.missing_sentinels(config.objective.sentinels))
-    return SpanText(tokenizer.vocab_size - 1, tokenizer.eod_id, tokenizer.pad_id, key)
+    return SpanText(tokenizer.vocab_size - 1, tokenizer.eod_id, tokenizer.pad_id, key, config.data.apart)
 
 
 def pretraining_objective(
@@ -26,12 +26,12 @@ def pretraining_objective(
     """Held-out text has seed 0. Without a tokenizer it makes no batches but the probe's. Raises ConfigError for a
     tokenizer that lacks a symbol.
     """
-    objective = config.objective
+    objective, end = config.objective, None if tokenizer is None else _end(config, tokenizer)
     if objective.kind == "causal":
-        return Causal()
+        return Causal(end)
     if objective.kind == "prefix":
         pad = 0 if tokenizer is None else tokenizer.pad_id
-        return Prefix(objective, config.model, pad, key_of("prefix", seed, data_hash))
+        return Prefix(objective, config.model, pad, key_of("prefix", seed, data_hash), end)
     if objective.kind == "spans":
         key = key_of("spans", seed, data_hash)
         return Spans(objective, config.model, None if tokenizer is None else _span_text(config, tokenizer, key))
@@ -41,5 +41,16 @@ def pretraining_objective(
         special = list(tokenizer.special_ids.present().values())
         text_ids = np.setdiff1d(np.arange(tokenizer.first_sentinel), special)
         begins_V = tokenizer.begins_word() if objective.whole_words else None
-        text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V)
+        text = MaskedText(mask_id, text_ids, key_of("mask", seed, data_hash), begins_V, end)
     return Masked(objective, pretraining_head(config), text)
+
+
+def _end(config: Config, tokenizer: Tokenizer) -> int | None:
+    """The id after which a document begins that does not see the others; None where there is none. Full sentences
+    have a separator in the place of `<eod>` (data/spans.py).
+    """
+    if not config.data.apart:
+        return None
+    if config.data.text == "windows":
+        return tokenizer.eod_id
+    return tokenizer.special_ids.require("separator", f"data.text={config.data.text}")

@@ -20,6 +20,9 @@ from gpt1_ds.architecture.head import TEXT, HeadSpec
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.windows import Int64s
 from gpt1_ds.objectives.base import HostBatch, probe_tokens
+from gpt1_ds.objectives.documents import bounds
+
+OF_PADDING = 1 << 30  # its number of a document, above all others
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Texts:
     source_B: Int64s  # lengths, at least 1
     target_BT: Int64s
     target_B: Int64s
+    documents: tuple[Int64s, Int64s] | None = None  # of source and target tokens that see their own alone: its number
 
     def host_batch(
         self, stacks: tuple[int, ...], pad: int, weight_B: NDArray[np.floating], all_tokens: bool = False
@@ -37,32 +41,45 @@ class Texts:
         """`stacks` are the positions of each. `weight_B` is that of each predicted token of a row; a single stack
         predicts its target, or `all_tokens`.
         """
-        spans = self.source_B, self.source_B
         if len(stacks) == 1:
-            return HostBatch(*self._joined(stacks[0], pad, weight_B, all_tokens), spans)
+            return self._joined(stacks[0], pad, weight_B, all_tokens)
         S, T = stacks
         target_BT = _resized(self.target_BT, self.target_B, T, pad)
         shifted_BT = np.concatenate([np.full((len(target_BT), 1), pad), target_BT[:, :-1]], 1)
         weights_BT = (np.arange(T) < self.target_B[:, None]) * weight_B[:, None]
+        bounds_BX = None
+        if self.documents is not None:
+            number_BS = _resized(self.documents[0], self.source_B, S, OF_PADDING)
+            number_BT = _resized(self.documents[1], self.target_B, T, OF_PADDING)
+            shifted_BT[:, 1:][number_BT[:, 1:] != number_BT[:, :-1]] = pad  # a document's target begins as a row's does
+            own = bounds(number_BS, number_BS), bounds(number_BT, number_BT)
+            bounds_BX = np.concatenate([*own, bounds(number_BT, number_BS)], 1)
         inputs = _columns(_resized(self.source_BS, self.source_B, S, pad)), _columns(shifted_BT)
-        return HostBatch(inputs, (_columns(target_BT), _columns(weights_BT.astype(np.float32))), spans)
+        labels = _columns(target_BT), _columns(weights_BT.astype(np.float32))
+        return HostBatch(inputs, labels, (self.source_B, self.source_B), bounds_BX)
 
-    def _joined(
-        self, positions: int, pad: int, weight_B: NDArray[np.floating], all_tokens: bool
-    ) -> tuple[tuple[Int64s], tuple[Int64s, NDArray[np.float32]]]:
-        """(inputs, labels) of rows in which the target follows the source; each position predicts the next token."""
-        B, at = len(self.source_B), np.arange(self.target_BT.shape[1])
-        length_B = self.source_B + self.target_B
-        tokens_BS = np.full((B, positions + 1 + len(at)), pad)
-        tokens_BS[:, : self.source_BS.shape[1]] = self.source_BS
-        np.put_along_axis(tokens_BS, self.source_B[:, None] + at, self.target_BT, 1)
-        tokens_BS = _resized(tokens_BS, length_B, positions + 1, pad)
+    def _joined(self, positions: int, pad: int, weight_B: NDArray[np.floating], all_tokens: bool) -> HostBatch:
+        """Rows in which the target follows the source; each position predicts the next token."""
+        tokens_BS = self._one_after_the_other(self.source_BS, self.target_BT, positions + 1, pad)
         place_S = np.arange(1, positions + 1)  # of the labels in the row
-        counted_BS = place_S < length_B[:, None]
+        counted_BS = place_S < (self.source_B + self.target_B)[:, None]
         if not all_tokens:
             counted_BS &= place_S >= self.source_B[:, None]
         weights_BS = (counted_BS * weight_B[:, None]).astype(np.float32)
-        return (_columns(tokens_BS[:, :-1]),), (_columns(tokens_BS[:, 1:]), _columns(weights_BS))
+        bounds_BX = None
+        if self.documents is not None:
+            number_BS = self._one_after_the_other(*self.documents, positions + 1, OF_PADDING)[:, :-1]
+            bounds_BX = bounds(number_BS, number_BS)
+        labels = _columns(tokens_BS[:, 1:]), _columns(weights_BS)
+        return HostBatch((_columns(tokens_BS[:, :-1]),), labels, (self.source_B, self.source_B), bounds_BX)
+
+    def _one_after_the_other(self, source_BS: Int64s, target_BT: Int64s, positions: int, fill: int) -> Int64s:
+        """[B, positions]: what belongs to each token of the source, then of the target, then `fill`."""
+        B, at = len(self.source_B), np.arange(target_BT.shape[1])
+        found_BS = np.full((B, positions + len(at)), fill)
+        found_BS[:, : source_BS.shape[1]] = source_BS
+        np.put_along_axis(found_BS, self.source_B[:, None] + at, target_BT, 1)
+        return _resized(found_BS, self.source_B + self.target_B, positions, fill)
 
 
 def token_weights(number_G: Int64s, row_B: Int64s, counts_G: Int64s) -> NDArray[np.float64]:

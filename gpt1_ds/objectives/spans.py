@@ -25,6 +25,7 @@ from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
 from gpt1_ds.data.windows import Int64s
 from gpt1_ds.objectives.base import HostBatch, UInt64s, draws
+from gpt1_ds.objectives.documents import numbers
 from gpt1_ds.objectives.source_target import Texts, halves, token_weights
 
 
@@ -36,6 +37,7 @@ class SpanText:
     end: int
     pad: int
     key: int  # 64 bits of (seed, data hash)
+    apart: bool = False  # whether documents, which have this `end`, do not see one another
 
 
 @dataclass(frozen=True)
@@ -89,23 +91,16 @@ class Spans:
     def texts(self, tokens_BL: Int64s, number_B: Int64s) -> Texts:
         assert self.text is not None, "the caller has a tokenizer"
         is_noise_BL = self.noise(number_B)
-        B, length = tokens_BL.shape
         begins_BL = _begins(is_noise_BL)
-        span_BL = np.cumsum(begins_BL, 1) - 1
-        source_B, target_B = (~is_noise_BL | begins_BL).sum(1), is_noise_BL.sum(1) + begins_BL.sum(1)
-        sentinel_BL = self.text.last - span_BL
-        source_BS = np.full((B, length + 1), self.text.pad)
-        target_BT = np.full((B, 2 * length + 1), self.text.pad)
-        rows, at = np.nonzero(~is_noise_BL | begins_BL)
-        place_BL = np.cumsum(~is_noise_BL | begins_BL, 1) - 1
-        source_BS[rows, place_BL[rows, at]] = np.where(begins_BL, sentinel_BL, tokens_BL)[rows, at]
-        rows, at = np.nonzero(is_noise_BL)
-        place_BL = np.cumsum(is_noise_BL, 1) + span_BL  # each span's sentinel comes before it
-        target_BT[rows, place_BL[rows, at]] = tokens_BL[rows, at]
-        rows, at = np.nonzero(begins_BL)
-        target_BT[rows, place_BL[rows, at] - 1] = sentinel_BL[rows, at]
-        source_BS[np.arange(B), source_B] = target_BT[np.arange(B), target_B] = self.text.end
-        return Texts(source_BS, source_B + 1, target_BT[:, : int(target_B.max()) + 1], target_B + 1)
+        sentinel_BL = self.text.last - np.cumsum(begins_BL, 1) + 1
+        end_B = np.full(len(tokens_BL), self.text.end)
+        source_BS, target_BT = _parted(is_noise_BL, tokens_BL, sentinel_BL, end_B, self.text.pad)
+        documents = None
+        if self.text.apart:  # a sentinel is of the document of the token that it first stands for
+            document_BL = numbers(tokens_BL, self.text.end)
+            documents = _parted(is_noise_BL, document_BL, document_BL, document_BL[:, -1], 0)
+        source_B, target_B = (~is_noise_BL | begins_BL).sum(1) + 1, is_noise_BL.sum(1) + begins_BL.sum(1) + 1
+        return Texts(source_BS, source_B, target_BT, target_B, documents)
 
     def _predicted(self, number_G: Int64s) -> Int64s:
         """Tokens of each row that the loss counts."""
@@ -141,3 +136,23 @@ def _parts(draw_BN: UInt64s, total: int, parts: int) -> Int64s:
     ends_BP = np.sort(np.argsort(draw_BN, 1, kind="stable")[:, : parts - 1], 1) + 1
     before = np.zeros((len(draw_BN), 1), dtype=np.int64)
     return np.diff(np.concatenate([before, ends_BP, before + total], 1), axis=1)
+
+
+def _parted(
+    is_noise_BL: NDArray[np.bool_], tokens_BL: Int64s, sentinel_BL: Int64s, end_B: Int64s, pad: int
+) -> tuple[Int64s, Int64s]:
+    """(source, target), or in their places what belongs to each token, sentinel and end of them."""
+    B, length = tokens_BL.shape
+    begins_BL = _begins(is_noise_BL)
+    stays_BL = ~is_noise_BL | begins_BL
+    source_BS, target_BT = np.full((B, length + 1), pad), np.full((B, 2 * length + 1), pad)
+    rows, at = np.nonzero(stays_BL)
+    source_BS[rows, (np.cumsum(stays_BL, 1) - 1)[rows, at]] = np.where(begins_BL, sentinel_BL, tokens_BL)[rows, at]
+    place_BL = np.cumsum(is_noise_BL, 1) + np.cumsum(begins_BL, 1) - 1  # each span's sentinel comes before it
+    rows, at = np.nonzero(is_noise_BL)
+    target_BT[rows, place_BL[rows, at]] = tokens_BL[rows, at]
+    rows, at = np.nonzero(begins_BL)
+    target_BT[rows, place_BL[rows, at] - 1] = sentinel_BL[rows, at]
+    target_B = is_noise_BL.sum(1) + begins_BL.sum(1)
+    source_BS[np.arange(B), stays_BL.sum(1)] = target_BT[np.arange(B), target_B] = end_B
+    return source_BS, target_BT[:, : int(target_B.max()) + 1]

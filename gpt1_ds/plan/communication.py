@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.config import Config
 from gpt1_ds.plan.memory import LIVE_LIMIT, Muon
 from gpt1_ds.plan.stages import Stage
 from gpt1_ds.plan.whole_parameters import WholeParameters
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
-KEY = 24  # bytes of a sequence's facts: dropout key, length, second segment
+NUMBER = 8  # bytes of one of a sequence's facts
 
 Reductions = list[tuple[float, float]]  # (all-reduces, bytes of each); a gather or a scatter is half an all-reduce
 
@@ -89,6 +90,14 @@ class Communication:
         """Bytes of a micro-batch's states that one rank passes on."""
         return self.state / (self.tensor if self.parallel.sequence else 1)
 
+    @property
+    def facts(self) -> int:
+        """Bytes of a sequence's facts; of documents that do not see one another, also their bounds."""
+        if self.config.task is not None or not self.config.data.apart:
+            return NUMBER * COLUMNS
+        first, *second = self.config.row.stacks
+        return NUMBER * (COLUMNS + 2 * first + 4 * sum(second))
+
     def gathered_again(self, stage: Stage) -> int:
         """Elements that ZeRO 3 frees after the forward pass and gathers for the backward pass: no more stay than it may
         hold, less than a matrix fewer.
@@ -98,7 +107,7 @@ class Communication:
     def _to_other_stages(self, stage: Stage) -> float:
         if self.stages == 1:
             return 0.0
-        onward = (self.between_stages + KEY * self.rows) * (stage.number < self.stages - 1)
+        onward = (self.between_stages + self.facts * self.rows) * (stage.number < self.stages - 1)
         back = self.between_stages * (stage.number > 0)
         return self.micro_batches * (onward + back) + 4 * stage.replicated
 

@@ -25,14 +25,14 @@ FOLLOWS_B = torch.tensor([0, 1, 0])  # transformers' labels: 0 where the second 
 def causal_losses(both: Pair, batch: Rows) -> Losses:
     counted_BS = batch.is_real[:, 1:]
     labels_BS = torch.where(counted_BS, batch.tokens_BS[:, 1:], -100)
-    tokens_SB, facts_B3 = batch.ours()
+    tokens_SB, facts_BF = batch.ours()
     weights_SB = (counted_BS / counted_BS.sum()).T.contiguous()
 
     def theirs() -> Tensor:
         logits_BSV = both.theirs(**batch.theirs(segments=False)).logits[:, :-1]
         return cross_entropy(logits_BSV.flatten(0, 1), labels_BS.flatten())
 
-    return theirs, lambda: both.ours(tokens_SB[:-1], facts_B3, tokens_SB[1:], weights_SB)
+    return theirs, lambda: both.ours(tokens_SB[:-1], facts_BF, tokens_SB[1:], weights_SB)
 
 
 def masked_losses(both: Pair, batch: Rows) -> Losses:

@@ -59,8 +59,8 @@ class Rows:
     def ours(self) -> tuple[Tensor, Tensor, Tensor]:
         """(source [S, B], target shifted right [T, B], facts [B, 3])"""
         lengths = self.source_B.numpy()
-        facts_B3 = torch.from_numpy(row_facts(np.zeros(len(lengths), dtype=np.int64), (lengths, lengths)))
-        return self.source_BS.T.contiguous(), self.shifted().T.contiguous(), facts_B3
+        facts_BF = torch.from_numpy(row_facts(np.zeros(len(lengths), dtype=np.int64), (lengths, lengths)))
+        return self.source_BS.T.contiguous(), self.shifted().T.contiguous(), facts_BF
 
     def our_labels(self) -> tuple[Tensor, Tensor]:
         return self.target_BT.T.contiguous(), self.weights().T.contiguous()
@@ -109,8 +109,8 @@ def test_logits_loss_gradients_and_steps_are_theirs(preset: str) -> None:
     both, batch = pair(preset), rows()
     with torch.no_grad():
         wanted_BTV = both.theirs(**batch.theirs()).logits
-        *ids, facts_B3 = batch.ours()
-        hidden_TBD = both.ours.states(*ids, facts_B3=facts_B3).last
+        *ids, facts_BF = batch.ours()
+        hidden_TBD = both.ours.states(*ids, facts_BF=facts_BF).last
         found_BTV = both.ours.logits_of(hidden_TBD).transpose(0, 1)[..., :VOCABULARY]
     assert wanted_BTV.abs().max() > 1, "the logits are far from zero"
     assert (found_BTV - wanted_BTV).abs().max() <= 1e-5 * max(1.0, float(wanted_BTV.abs().max()))

@@ -73,9 +73,9 @@ def evaluate_here(engine: Any, config: Any, checkpoint: str, tokens: np.ndarray)
     restore(engine, config, Path(checkpoint), weights_only=True)
     tokens_TB = torch.from_numpy(np.ascontiguousarray(tokens.T))
     weights_SB = torch.full((len(tokens_TB) - 1, tokens_TB.shape[1]), 1 / tokens_TB[1:].numel())
-    facts_B3 = torch.zeros(tokens_TB.shape[1], 3, dtype=torch.int64)
+    facts_BF = torch.zeros(tokens_TB.shape[1], 3, dtype=torch.int64)
     labels = (tokens_TB[1:].contiguous(), weights_SB)
-    return engine.evaluate([MicroBatch((tokens_TB[:-1].contiguous(), facts_B3), labels)])
+    return engine.evaluate([MicroBatch((tokens_TB[:-1].contiguous(), facts_BF), labels)])
 
 
 def encoder_tokenizers(place: Path) -> dict[str, Path]:

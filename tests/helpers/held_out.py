@@ -63,7 +63,7 @@ def _plain(model: Any, batches: list[Any], objective: Any) -> dict[str, float]:
                     nats.append(-float(chances_SV[place, token]))
                     hits.append(int(chances_SV[place].argmax()) == token)
             if objective.head is not None:
-                found = model.heads["task_head"](model.states(tokens_S1, facts_B3=facts_13))
+                found = model.heads["task_head"](model.states(tokens_S1, facts_BF=facts_13))
                 scores = found.scores[0, 0].double().log_softmax(-1)
                 pair_nats.append(-float(scores[part.follows_B[row]]))
                 pair_hits.append(int(scores.argmax()) == part.follows_B[row])

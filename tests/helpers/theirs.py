@@ -106,8 +106,8 @@ class Rows:
     def ours(self) -> tuple[Tensor, Tensor]:
         """(token ids [S, B], facts [B, 3])."""
         keys_B = np.zeros(len(self.length_B), dtype=np.int64)
-        facts_B3 = torch.from_numpy(row_facts(keys_B, (self.length_B.numpy(), self.second_B.numpy())))
-        return self.tokens_BS.T.contiguous(), facts_B3
+        facts_BF = torch.from_numpy(row_facts(keys_B, (self.length_B.numpy(), self.second_B.numpy())))
+        return self.tokens_BS.T.contiguous(), facts_BF
 
 
 def rows(positions: int = 40) -> Rows:

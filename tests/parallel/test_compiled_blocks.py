@@ -53,18 +53,18 @@ def results(engine: Any, blocks: list[Any], length: int) -> list[Any]:
 
     draw = torch.Generator().manual_seed(length)
     x_SBD, weight_SBD = (torch.randn(length, 3, blocks[0].mlp_norm.weight.numel(), generator=draw) for _ in range(2))
-    facts_B3 = torch.from_numpy(row_facts(row_keys(1, 2, np.arange(3))))
+    facts_BF = torch.from_numpy(row_facts(row_keys(1, 2, np.arange(3))))
     parameters = [parameter for block in blocks for parameter in block.parameters()]
     engine.module.train()
     trained = x_SBD.requires_grad_()
     for block in blocks:
-        trained = block(States(trained, facts_B3)).last
+        trained = block(States(trained, facts_BF)).last
     gradients = torch.autograd.grad((trained * weight_SBD).sum(), [x_SBD, *parameters])
     engine.module.eval()
     evaluated = x_SBD.detach()
     with torch.no_grad():
         for block in blocks:
-            evaluated = block(States(evaluated, facts_B3)).last
+            evaluated = block(States(evaluated, facts_BF)).last
     return [trained.detach(), *gradients, evaluated]
 
 

@@ -71,10 +71,10 @@ class Text:
 
 def _as_theirs(batch: MicroBatch) -> dict[str, Tensor]:
     """Returns a micro-batch as transformers' models take it."""
-    *tokens, facts_B3 = batch.inputs
+    *tokens, facts_BF = batch.inputs
     ids_BS = tokens[0].T.contiguous()
     place_S = torch.arange(ids_BS.shape[1])
-    found = {"input_ids": ids_BS, "attention_mask": (place_S < facts_B3[:, UNTIL, None]).long()}
+    found = {"input_ids": ids_BS, "attention_mask": (place_S < facts_BF[:, UNTIL, None]).long()}
     if len(tokens) == 2:
         target_TB, weights_TB = batch.labels
         labels_BT = torch.where(weights_TB > 0, target_TB, IGNORED).T.contiguous()
@@ -84,7 +84,7 @@ def _as_theirs(batch: MicroBatch) -> dict[str, Tensor]:
     row_N, column_N = torch.nonzero(weights_MB.T > 0, as_tuple=True)
     labels_BS[row_N, at_MB.T[row_N, column_N]] = ids_MB.T[row_N, column_N]
     if pairs:
-        found["token_type_ids"] = (place_S >= facts_B3[:, SECOND, None]).long() * found["attention_mask"]
+        found["token_type_ids"] = (place_S >= facts_BF[:, SECOND, None]).long() * found["attention_mask"]
         found["next_sentence_label"] = pairs[1].argmax(-1)
     return {**found, "labels": labels_BS}
 

@@ -43,7 +43,7 @@ def fused(
         generators = torch.cuda.default_generators if device.type == "cuda" else [torch.default_generator]
         generators[device.index or 0].manual_seed(seed)
     q, k, v = (x.unsqueeze(0) for x in (q_GSH, k_GTH, v_GTH))
-    causal = scores.causal and scores.until_G is None
+    causal = scores.causal and scores.until_G is None and scores.bounds_G2S is None
     visible = None if causal else scores.visible(q_GSH.shape[1], k_GTH.shape[1], q_GSH.device)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=visible, dropout_p=probability, is_causal=causal, scale=scores.factor_of(q_GSH)
@@ -78,7 +78,7 @@ def cached(
 
 def _define() -> None:
     """Defines `torch.ops.gpt1_ds.attention` and its backward pass. Its second result is kept for the way back."""
-    rest = "Tensor? until, Tensor? bias, Tensor? key, Tensor? second, bool causal, float factor, "
+    rest = "Tensor? until, Tensor? bias, Tensor? bounds, Tensor? key, Tensor? second, bool causal, float factor, "
     rest += "int limit, float scale, int pairs"
     library.define("gpt1_ds::attention", f"(Tensor q, Tensor k, Tensor v, {rest}) -> (Tensor, Tensor)")
     library.define(
@@ -97,21 +97,21 @@ def _define() -> None:
     register_flop_formula(torch.ops.gpt1_ds.attention_backward)(_backward_flops)
 
 
-def _apart(q_GSH: Tensor, scores: Scores, drop: Drop | None) -> tuple[Any, ...]:
+def _apart(q: Tensor, scores: Scores, drop: Drop | None) -> tuple[Any, ...]:
     """Returns what the operation is given after its tensors, in the order of `rest` above."""
-    key_G, second_G, *numbers = (
+    key, second, *numbers = (
         (None, None, 0, 1.0, 0) if drop is None else (drop.key_G, drop.second_G, drop.limit, drop.scale, drop.pairs)
     )
-    return scores.until_G, scores.bias_NST, key_G, second_G, scores.causal, scores.factor_of(q_GSH), *numbers
+    return scores.until_G, scores.bias_NST, scores.bounds_G2S, key, second, scores.causal, scores.factor_of(q), *numbers
 
 
 def together(
-    until_G: Tensor | None, bias_NST: Tensor | None, key_G: Tensor | None, second_G: Tensor | None, causal: bool,
-    factor: float, limit: int, scale: float, pairs: int,
+    until_G: Tensor | None, bias_NST: Tensor | None, bounds_G2S: Tensor | None, key_G: Tensor | None,
+    second_G: Tensor | None, causal: bool, factor: float, limit: int, scale: float, pairs: int,
 ) -> tuple[Scores, Drop | None]:  # fmt: skip
     """Returns what `_apart` took apart."""
     drop = None if key_G is None or second_G is None else Drop(key_G, second_G, limit, scale, pairs)
-    return Scores(factor, until_G, causal, bias_NST), drop
+    return Scores(factor, until_G, causal, bias_NST, bounds_G2S), drop
 
 
 def _forward_on_cpu(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -175,14 +175,13 @@ def _backward_flops(_grad: tuple[int, ...], *shapes: Any, **__: Any) -> int:
 
 
 def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, until_G, bias_NST, key_G, second_G, *ctx.numbers = inputs
-    ctx.save_for_backward(q, k, v, *output, until_G, bias_NST, key_G, second_G)
-    ctx.biased = bias_NST is not None
+    q, k, v, until_G, bias_NST, bounds_G2S, key_G, second_G, *ctx.numbers = inputs
+    ctx.save_for_backward(q, k, v, *output, until_G, bias_NST, bounds_G2S, key_G, second_G)
 
 
 def _gradients(ctx: Any, grad_GSH: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     *gradients, of_bias = torch.ops.gpt1_ds.attention_backward(grad_GSH, *ctx.saved_tensors, *ctx.numbers)
-    return *gradients, None, of_bias if ctx.biased else None, *(None,) * 7
+    return *gradients, None, of_bias if of_bias.numel() else None, *(None,) * 8
 
 
 _define()

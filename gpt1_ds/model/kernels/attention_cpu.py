@@ -99,19 +99,16 @@ def _probabilities(q: Tensor, k: Tensor, scores: Scores, block: Block) -> Tensor
     maximum, difference, exponential, sum and quotient apart are five, and twice as slow.)
     """
     heads, rows, keys = block
-    until_G, bias_NST = scores.until_G, scores.bias_NST
+    until_G, bias_NST, bounded = scores.until_G, scores.bias_NST, scores.bounds_G2S is not None
     scores_gRT = products.batched(q[heads, rows], k[heads, keys].transpose(1, 2), scores.factor_of(q)).float()
     if bias_NST is not None:
         scores_gRT += bias_NST[:, rows, keys][_heads(heads, bias_NST)]
-    if until_G is None:
-        if scores.causal:
-            scores_gRT[..., rows] += _future(rows.stop - rows.start, q.device)
-    elif int(until_G[heads].min()) < keys.stop:
-        key_T = torch.arange(keys.stop, device=q.device)
-        hidden_gRT = key_T >= until_G[heads, None, None]
-        if scores.causal:
-            hidden_gRT = hidden_gRT & (key_T > torch.arange(rows.start, rows.stop, device=q.device)[:, None])
-        scores_gRT.masked_fill_(hidden_gRT, -math.inf)
+    if bounded or (until_G is not None and int(until_G[heads].min()) < keys.stop):
+        hidden_gRT = scores.hidden(heads, rows, keys, q.device)
+        probabilities_gRT = torch.softmax(scores_gRT.masked_fill_(hidden_gRT, -math.inf), -1)
+        return probabilities_gRT.masked_fill_(hidden_gRT, 0.0) if bounded else probabilities_gRT  # 0 / 0 is 0
+    if until_G is None and scores.causal:
+        scores_gRT[..., rows] += _future(rows.stop - rows.start, q.device)
     return torch.softmax(scores_gRT, -1)
 
 

@@ -88,6 +88,19 @@ def ends(row, until, S, T, CAUSAL: tl.constexpr):
 
 
 @triton.jit
+def in_document(BOUNDS, g, row, end, S, BOUNDED: tl.constexpr):
+    """(the first key that each query sees int32 [M], where the keys end that it sees, which is not before the first):
+    those of its document, where a row holds several.
+    """
+    begin = tl.zeros_like(row)
+    if BOUNDED:
+        at = BOUNDS + 2 * g * S + row
+        begin = tl.load(at, mask=row < S, other=0)
+        end = tl.maximum(begin, tl.minimum(end, tl.load(at + S, mask=row < S, other=0)))
+    return begin, end
+
+
+@triton.jit
 def last_key(first, until, T, M: tl.constexpr, CAUSAL: tl.constexpr):
     """Where the keys end that any of the queries `first` .. `first` + M - 1 sees."""
     end = tl.minimum(until, T)
@@ -98,12 +111,15 @@ def last_key(first, until, T, M: tl.constexpr, CAUSAL: tl.constexpr):
 
 @triton.jit
 def scores(
-    q, k, BIAS, n, row, end, start, factor, bias_head, bias_row,
-    N: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, BIAS, n, row, begin, end, start, factor, bias_head, bias_row,
+    N: tl.constexpr, BOUNDED: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """fp32 [M, N]: in units of log 2 once multiplied with `unit`, -inf where a key is not visible."""
     column = start + tl.arange(0, N)
     seen = column[None, :] < end[:, None]
+    if BOUNDED:  # one comparison for both: what lies before the first key is a large number without a sign
+        from_first = (column[None, :] - begin[:, None]).to(tl.uint32, bitcast=True)
+        seen = from_first < (end - begin).to(tl.uint32, bitcast=True)[:, None]
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if BIASED:
         at = BIAS + n * bias_head + row.to(tl.int64)[:, None] * bias_row + column[None, :]
@@ -163,26 +179,31 @@ def forward(q_GSH: Tensor, k_GTH: Tensor, v_GTH: Tensor, wanted: Scores, drop: D
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def forward_kernel(
-    Q, K, V, OUT, LSE, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    Q, K, V, OUT, LSE, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
     q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program for each query tile of a head."""
     g, first, row = query_tile(S, M)
     until = tl.load(UNTIL + g) if ROWS else 0
-    end = ends(row, until, S, T, CAUSAL)
+    begin, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
     here = inside(first, S, M, H, W)
     q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
     largest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     out = tl.zeros([M, H], tl.float32)
-    for start in range(0, last_key(first, until, T, M, CAUSAL), N):
+    low, high = 0, last_key(first, until, T, M, CAUSAL)
+    if BOUNDED:
+        low, high = tl.min(begin, 0) // N * N, tl.minimum(high, tl.max(end, 0))
+    for start in range(low, high, N):
         there = inside(start, T, N, H, W)
         k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
-        s = scores(q, k, BIAS, g % heads, row, end, start, factor, bias_head, bias_row, N, BIASED, PRECISION)
+        s = scores(
+            q, k, BIAS, g % heads, row, begin, end, start, factor, bias_head, bias_row, N, BOUNDED, BIASED, PRECISION
+        )  # fmt: skip
         higher = tl.maximum(largest, tl.max(s, 1) * unit(factor, BIASED))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
         weight = tl.exp2(s * unit(factor, BIASED) - base[:, None])
@@ -235,7 +256,9 @@ def arguments(
     bias, heads, *bias_strides = biased
     sizes = (len(q_GSH), heads, q_GSH.shape[1], k_GTH.shape[1])
     until = nothing if until is None else until
-    numbers = (until, *mask, bias, *sizes, factor, *values, *q_GSH.stride()[:2], *k_GTH.stride()[:2], *bias_strides)
+    bounds = nothing if wanted.bounds_G2S is None else wanted.bounds_G2S.contiguous()
+    strides = *q_GSH.stride()[:2], *k_GTH.stride()[:2], *bias_strides
+    numbers = (until, bounds, *mask, bias, *sizes, factor, *values, *strides)
     return numbers, {
         "M": tile.queries,
         "N": tile.keys,
@@ -243,6 +266,7 @@ def arguments(
         "W": q_GSH.shape[2],
         "CAUSAL": wanted.causal,
         "ROWS": wanted.until_G is not None,
+        "BOUNDED": wanted.bounds_G2S is not None,
         "DROP": drop is not None,
         "BIASED": bias_NST is not None,
         "PRECISION": PRECISION[q_GSH.dtype],
@@ -279,13 +303,13 @@ def backward(
 
 @triton.jit
 def gradient_tile(
-    q, k, v, grad, lse, delta, BIAS, n, row, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
-    N: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, v, grad, lse, delta, BIAS, n, row, begin, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
+    N: tl.constexpr, BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """(weights that values were summed with, gradient of the biased scores), both fp32 [M, N] and yet to be multiplied
     with the mask's scale, as `delta` is.
     """
-    s = scores(q, k, BIAS, n, row, end, start, factor, bias_head, bias_row, N, BIASED, PRECISION)
+    s = scores(q, k, BIAS, n, row, begin, end, start, factor, bias_head, bias_row, N, BOUNDED, BIASED, PRECISION)
     probability = tl.exp2(s * unit(factor, BIASED) - lse[:, None])
     grad_weight = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
     weight = probability
@@ -298,15 +322,15 @@ def gradient_tile(
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def query_kernel(
-    Q, K, V, OUT, GRAD, LSE, DELTA, GRAD_Q, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
-    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    Q, K, V, OUT, GRAD, LSE, DELTA, GRAD_Q, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale,
+    pairs, q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program for each query tile of a head; writes `DELTA`, which the other kernels read."""
     g, first, row = query_tile(S, M)
     until = tl.load(UNTIL + g) if ROWS else 0
-    end = ends(row, until, S, T, CAUSAL)
+    begin, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
     key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
     here = inside(first, S, M, H, W)
     q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
@@ -316,13 +340,16 @@ def query_kernel(
     delta = tl.sum(grad.to(tl.float32) * out.to(tl.float32), 1) / scale
     tl.store(DELTA + g * S + row, delta, mask=row < S)
     grad_q = tl.zeros([M, H], tl.float32)
-    for start in range(0, last_key(first, until, T, M, CAUSAL), N):
+    low, high = 0, last_key(first, until, T, M, CAUSAL)
+    if BOUNDED:
+        low, high = tl.min(begin, 0) // N * N, tl.minimum(high, tl.max(end, 0))
+    for start in range(low, high, N):
         there = inside(start, T, N, H, W)
         k = tl.load(address(K, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         v = tl.load(address(V, g, start, k_head, k_row, N, H), mask=there, other=0.0)
         _, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, g % heads, row, end, start, key, second, factor, limit, pairs, bias_head,
-            bias_row, N, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, begin, end, start, key, second, factor, limit, pairs,
+            bias_head, bias_row, N, BOUNDED, DROP, BIASED, PRECISION,
         )  # fmt: skip
         grad_q += tl.dot(grad_scores.to(k.dtype), k, input_precision=PRECISION)
     grad_q *= factor * scale
@@ -331,10 +358,10 @@ def query_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def key_kernel(
-    Q, K, V, GRAD, LSE, DELTA, GRAD_K, GRAD_V, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
-    q_head, q_row, k_head, k_row, bias_head, bias_row,
+    Q, K, V, GRAD, LSE, DELTA, GRAD_K, GRAD_V, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale,
+    pairs, q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program for each key tile of a head; tiles that most queries see begin first."""
     tiles = tl.cdiv(T, N)
@@ -351,15 +378,15 @@ def key_kernel(
         begin, stop = (start // M) * M, S if CAUSAL else 0
     for first in range(begin, stop, M):
         row = first + tl.arange(0, M)
-        end = ends(row, until, S, T, CAUSAL)
+        low, end = in_document(BOUNDS, g, row, ends(row, until, S, T, CAUSAL), S, BOUNDED)
         here = inside(first, S, M, H, W)
         q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
         grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))  # queries that do not exist weigh 0
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         weight, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, g % heads, row, end, start, key, second, factor, limit, pairs, bias_head,
-            bias_row, N, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, g % heads, row, low, end, start, key, second, factor, limit, pairs,
+            bias_head, bias_row, N, BOUNDED, DROP, BIASED, PRECISION,
         )  # fmt: skip
         grad_v += tl.dot(tl.trans(weight.to(grad.dtype)), grad, input_precision=PRECISION)
         grad_k += tl.dot(tl.trans(grad_scores.to(q.dtype)), q, input_precision=PRECISION)
@@ -370,10 +397,10 @@ def key_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
 def bias_kernel(
-    Q, K, V, GRAD, LSE, DELTA, GRAD_BIAS, UNTIL, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
+    Q, K, V, GRAD, LSE, DELTA, GRAD_BIAS, UNTIL, BOUNDS, KEY, SECOND, BIAS, G, heads, S, T, factor, limit, scale, pairs,
     q_head, q_row, k_head, k_row, bias_head, bias_row,
     M: tl.constexpr, N: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr,
-    DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    BOUNDED: tl.constexpr, DROP: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program for each tile of a head's bias, which adds up all rows in their order."""
     tiles, key_tiles = tl.cdiv(S, M) * tl.cdiv(T, N), tl.cdiv(T, N)
@@ -385,6 +412,7 @@ def bias_kernel(
     for b in range(0, G // heads):
         g = b * heads + n
         end = ends(row, tl.load(UNTIL + g) if ROWS else 0, S, T, CAUSAL)
+        begin, end = in_document(BOUNDS, g, row, end, S, BOUNDED)
         key, second = mask_key(KEY, g, DROP), mask_key(SECOND, g, DROP)
         q = tl.load(address(Q, g, first, q_head, q_row, M, H), mask=here, other=0.0)
         grad = tl.load(address(GRAD, g, first, W, G * W, M, H), mask=here, other=0.0)
@@ -393,8 +421,8 @@ def bias_kernel(
         lse = tl.load(LSE + g * S + row, mask=row < S, other=float("inf"))
         delta = tl.load(DELTA + g * S + row, mask=row < S, other=0.0)
         _, grad_scores = gradient_tile(
-            q, k, v, grad, lse, delta, BIAS, n, row, end, start, key, second, factor, limit, pairs, bias_head, bias_row,
-            N, DROP, BIASED, PRECISION,
+            q, k, v, grad, lse, delta, BIAS, n, row, begin, end, start, key, second, factor, limit, pairs, bias_head,
+            bias_row, N, BOUNDED, DROP, BIASED, PRECISION,
         )  # fmt: skip
         found += grad_scores
     at = GRAD_BIAS + (n * S + row.to(tl.int64)[:, None]) * T + column[None, :]

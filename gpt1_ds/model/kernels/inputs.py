@@ -6,7 +6,7 @@ Shapes: G = B rows x N heads of this rank (heads fastest), S queries, T keys, H 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,26 +18,47 @@ class Scores:
 
     Key j is visible to query i if j < until or, where `causal`, if j <= i. Without `until_G` all keys are visible, or
     where `causal` no others. In a bidirectional row of length n, until = n: positions after it see the padding, but
-    nobody reads them. Cross attention is not causal, and its until is the length of the source. A query that sees no
-    key gives 0.
+    nobody reads them. Cross attention is not causal, and its until is the length of the source. A query sees only the
+    keys of its document where `bounds` say which is the first of these and which the first after them. A query that
+    sees no key gives 0.
     """
 
     factor: float | None = None  # None: 1 / sqrt(H)
     until_G: Tensor | None = None  # int32
     causal: bool = True
     bias_NST: Tensor | None = None  # fp32, of each head, for all rows
+    bounds_G2S: Tensor | None = None  # int32
 
     def factor_of(self, q_GSH: Tensor) -> float:
         return 1.0 / math.sqrt(q_GSH.shape[-1]) if self.factor is None else self.factor
 
     def visible(self, positions: int, keys: int, device: torch.device) -> Tensor | None:
         """Returns booleans [G, S, T] or [S, T], None where all keys are visible; the S positions are the last ones."""
-        key_T = torch.arange(keys, device=device)
-        before_ST = key_T <= torch.arange(keys - positions, keys, device=device)[:, None]
-        if self.until_G is None:
-            return before_ST if self.causal else None
-        until_GST = (key_T < self.until_G[:, None, None]).expand(-1, positions, -1)
-        return until_GST | before_ST if self.causal else until_GST
+        return self.seen(torch.arange(keys - positions, keys, device=device), torch.arange(keys, device=device))
+
+    def seen(self, query_S: Tensor, key_T: Tensor) -> Tensor | None:
+        """Returns the same of queries and keys at these places of a row."""
+        before_ST = key_T <= query_S[:, None]
+        seen = before_ST if self.causal else None
+        if self.until_G is not None:
+            until_GST = (key_T < self.until_G[:, None, None]).expand(-1, len(query_S), -1)
+            seen = until_GST | before_ST if self.causal else until_GST
+        if self.bounds_G2S is None:
+            return seen
+        begin_GS1, end_GS1 = self.bounds_G2S[..., None].unbind(1)
+        own_GST = (key_T >= begin_GS1) & (key_T < end_GS1)
+        return own_GST if seen is None else seen & own_GST
+
+    def hidden(self, heads: slice, rows: slice, keys: slice, device: torch.device) -> Tensor:
+        """Returns booleans [g, R, T], true where these queries of these heads do not see one of these keys, where that
+        depends on the row.
+        """
+        until_g = None if self.until_G is None else self.until_G[heads]
+        bounds_g2R = None if self.bounds_G2S is None else self.bounds_G2S[heads, :, rows]
+        row_R, key_T = (torch.arange(part.start, part.stop, device=device) for part in (rows, keys))
+        seen = replace(self, until_G=until_g, bounds_G2S=bounds_g2R).seen(row_R, key_T)
+        assert seen is not None, "rows have an until or bounds"
+        return ~seen
 
 
 CAUSAL = Scores()

@@ -93,7 +93,7 @@ def test_masks_of_tensor_parallel_ranks(ranks: int) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """Shapes, what is visible (`until` of each row), and whether scores have a bias."""
+    """Shapes, what is visible (`until` of each row, `documents` of so many keys), and whether scores have a bias."""
 
     queries: int
     keys: int
@@ -101,12 +101,14 @@ class Case:
     causal: bool = True
     until: tuple[int, ...] | None = None
     biased: bool = False
+    documents: tuple[int, ...] | None = None
     probability: float = 0.1
     heads: int = 2
     rows: int = 2
 
     def __str__(self) -> str:
         seen = ("causal " if self.causal else "") + ("" if self.until is None else f"until {self.until} ")
+        seen += "" if self.documents is None else f"documents {self.documents} "
         return f"{seen}{'biased ' if self.biased else ''}{self.queries}x{self.keys}x{self.width}"
 
 
@@ -125,6 +127,10 @@ CASES = [
     Case(67, 129, 32, causal=False, until=(0, 100), biased=True),  # the first row sees nothing
     Case(40, 40, 24, until=(3, 7), biased=True),
     Case(20, 20, 96, rows=3),
+    Case(150, 150, 64, documents=(1, 70, 3, 76)),
+    Case(70, 70, 32, until=(9, 41), documents=(30, 33), biased=True),  # prefix
+    Case(70, 70, 32, causal=False, until=(70, 33), documents=(34, 20), biased=True),
+    Case(97, 70, 64, causal=False, until=(70, 33), documents=(34, 20)),  # cross; of the last document there is nothing
 ]
 
 
@@ -159,7 +165,22 @@ def numbers(case: Case, dtype: torch.dtype, factor: float | None = None) -> Numb
     drop = None
     if case.probability:
         drop = drop_of(case.rows, 4, 0, case.heads, case.keys, case.probability)
-    return Numbers(q, k, v, grad, Scores(factor, until, case.causal, bias), drop)
+    return Numbers(q, k, v, grad, Scores(factor, until, case.causal, bias, bounds_of(case)), drop)
+
+
+def bounds_of(case: Case) -> Tensor | None:
+    """int32 [G, 2, S]: the documents of the second row are in another order. Where queries are not the keys, each
+    query's document is that of the key of its number, and later queries' one has no key.
+    """
+    if case.documents is None:
+        return None
+    rows = []
+    for lengths in (case.documents, case.documents[::-1]):
+        last = max(case.queries, case.keys) - sum(lengths)
+        ends = torch.tensor([*lengths, last]).cumsum(0).repeat_interleave(torch.tensor([*lengths, last]))
+        begins = ends - torch.tensor([*lengths, last]).repeat_interleave(torch.tensor([*lengths, last]))
+        rows.append(torch.stack([begins, ends])[:, : case.queries].clamp(max=case.keys))
+    return torch.stack(rows).int().repeat_interleave(case.heads, 0)
 
 
 def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
@@ -170,6 +191,9 @@ def plain(case: Case, x: Numbers, factor: float) -> tuple[Tensor, ...]:
     seen = (key <= query) & case.causal
     if x.scores.until_G is not None:
         seen = seen | (key < x.scores.until_G[:, None, None])
+    if x.scores.bounds_G2S is not None:
+        begin_GS1, end_GS1 = x.scores.bounds_G2S[..., None].unbind(1)
+        seen = seen & (key >= begin_GS1) & (key < end_GS1)
     scores = factor * q @ k.transpose(1, 2)
     if bias:
         scores = scores + bias[0].repeat(case.rows, 1, 1)

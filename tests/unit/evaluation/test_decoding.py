@@ -99,8 +99,8 @@ def logs_of(loaded: Loaded, prompt: list[int], texts: list[list[int]]) -> Tensor
     else:
         tokens_SB = torch.tensor([prompt + text for text in texts]).T
         spans = (np.full(len(texts), len(prompt)),) * 2
-        facts_B3 = torch.from_numpy(row_facts(np.zeros(len(texts), np.int64), spans))
-        logits_BV = model.logits(tokens_SB, facts_B3)[-1, :, : tokenizer.vocab_size].float()
+        facts_BF = torch.from_numpy(row_facts(np.zeros(len(texts), np.int64), spans))
+        logits_BV = model.logits(tokens_SB, facts_BF)[-1, :, : tokenizer.vocab_size].float()
     return logits_BV.log_softmax(-1).index_fill(1, torch.tensor(control_symbols(tokenizer)), -math.inf)
 
 

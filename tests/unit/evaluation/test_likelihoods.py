@@ -50,14 +50,14 @@ def drawn(count: int = 12) -> list[tuple[np.ndarray, np.ndarray]]:
 @torch.no_grad()
 def logs_of(model: DenseModel, source: np.ndarray, target: np.ndarray) -> Tensor:
     """fp64 [T, V]: log-probabilities of each target token, given the source and the tokens before it."""
-    facts_B3 = torch.from_numpy(row_facts(np.zeros(1, np.int64), (np.array([len(source)]),) * 2))
+    facts_BF = torch.from_numpy(row_facts(np.zeros(1, np.int64), (np.array([len(source)]),) * 2))
     whole = torch.from_numpy(np.concatenate([source, target]))
     if model.stacks == 2:
-        memory = model.encode(torch.from_numpy(source)[:, None], facts_B3)
+        memory = model.encode(torch.from_numpy(source)[:, None], facts_BF)
         shifted_T = torch.tensor([PAD, *target[:-1]])
         states = model.decode(memory, shifted_T[:, None], model.caches())
         return model.logits_of(states)[:, 0].double().log_softmax(-1)
-    logits_SV = model.logits(whole[:-1, None], facts_B3)[:, 0]
+    logits_SV = model.logits(whole[:-1, None], facts_BF)[:, 0]
     return logits_SV[len(source) - 1 :].double().log_softmax(-1)
 
 

@@ -24,8 +24,8 @@ UNREAD = (torch.zeros(1),) * 3
 
 def loss_of(name: Any, vectors_BD: torch.Tensor, targets_EK: torch.Tensor, *logits: torch.Tensor) -> float:
     spec = HeadSpec(3, len(vectors_BD) // E, kind="mean", loss=name, margin=0.5, group=3)
-    facts_B3 = torch.zeros(len(vectors_BD), COLUMNS, dtype=torch.int64)
-    states = States(torch.zeros(1), facts_B3, vectors_BD=vectors_BD, scores=logits[0] if logits else None)
+    facts_BF = torch.zeros(len(vectors_BD), COLUMNS, dtype=torch.int64)
+    states = States(torch.zeros(1), facts_BF, vectors_BD=vectors_BD, scores=logits[0] if logits else None)
     return float(SentenceLoss(spec)(states, (*UNREAD, targets_EK, WEIGHTS)))
 
 
@@ -44,7 +44,7 @@ def smoothed_losses() -> list[tuple[Loss, States, tuple[torch.Tensor, ...], torc
     """Of each loss that smooths 0.1 of its targets: what it is given, and the logits and classes that it stands for."""
     logits_EK = torch.randn(E, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     classes_E, tensor = torch.arange(E) % 3, TensorParallel(connect_alone())
-    facts_B3, targets_EK = torch.zeros(E, COLUMNS, dtype=torch.int64), F.one_hot(torch.arange(E) % 3, 3).float()
+    facts_BF, targets_EK = torch.zeros(E, COLUMNS, dtype=torch.int64), F.one_hot(torch.arange(E) % 3, 3).float()
     no_tokens = (torch.zeros(1, E, dtype=torch.int64), torch.zeros(1, E))
     of_task = TaskLoss(HeadSpec(3, 1, lm_coefficient=0.0), LanguageLoss(3, tensor, 0.5), 0.1)
     of_nli = SentenceLoss(HeadSpec(3, 2, kind="mean", loss="nli"), 0.1)
@@ -53,7 +53,7 @@ def smoothed_losses() -> list[tuple[Loss, States, tuple[torch.Tensor, ...], torc
     return [
         (
             of_task,
-            States(torch.zeros(1), facts_B3, scores=states_1EK),
+            States(torch.zeros(1), facts_BF, scores=states_1EK),
             (*no_tokens, at_E, targets_EK, WEIGHTS),
             logits_EK,
             classes_E,
@@ -67,7 +67,7 @@ def smoothed_losses() -> list[tuple[Loss, States, tuple[torch.Tensor, ...], torc
         ),
         (
             LanguageLoss(3, tensor, 0.1),
-            States(states_1EK, facts_B3, weight_VD=torch.eye(3)),
+            States(states_1EK, facts_BF, weight_VD=torch.eye(3)),
             (classes_E.unsqueeze(0), WEIGHTS.unsqueeze(0)),
             logits_EK,
             classes_E,

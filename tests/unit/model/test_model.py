@@ -73,14 +73,14 @@ def test_padding_of_the_masked_heads_bias_never_learns(encoder: DenseModel) -> N
     bias = encoder.heads["masked_head"].bias
     assert bias.shape == (384,)
     tokens_SB, at_MB = torch.arange(8).reshape(4, 2), torch.tensor([[0, 1], [2, 3]])
-    facts_B3 = torch.tensor([[5, 4, 2], [6, 3, 3]])
-    loss = encoder.train()(tokens_SB, facts_B3, at_MB, torch.tensor([[3, 299], [0, 7]]), torch.full((2, 2), 0.25))
+    facts_BF = torch.tensor([[5, 4, 2], [6, 3, 3]])
+    loss = encoder.train()(tokens_SB, facts_BF, at_MB, torch.tensor([[3, 299], [0, 7]]), torch.full((2, 2), 0.25))
     loss.backward()
     assert bias.grad is not None
     assert (bias.grad[:300] != 0).all()
     assert not bias.grad[300:].any()
     assert not encoder.tokens.weight.grad[300:].any()
-    logits = encoder.eval().logits(tokens_SB, facts_B3)
+    logits = encoder.eval().logits(tokens_SB, facts_BF)
     assert torch.isinf(logits[..., 300:]).all()
 
 

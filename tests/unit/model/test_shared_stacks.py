@@ -39,8 +39,8 @@ def test_loss_and_gradients() -> None:
         parameter.data.copy_(own[_owner(name)].data)
     batch = halves(load([], SMALL).model)
     inputs = [torch.from_numpy(part) for part in (*batch.inputs, batch.labels[0], batch.labels[1])]
-    facts_B3 = torch.tensor([[7, 4, 4]])  # dropout is on
-    losses = [model(*inputs[:2], facts_B3, *inputs[2:]) for model in (shared, apart)]
+    facts_BF = torch.tensor([[7, 4, 4]])  # dropout is on
+    losses = [model(*inputs[:2], facts_BF, *inputs[2:]) for model in (shared, apart)]
     assert torch.equal(*losses)
     for loss in losses:
         loss.backward()

@@ -20,19 +20,30 @@ def plain(
     masks: np.ndarray | None,
     p: float,
     until: torch.Tensor | None = None,
+    number: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    """`number` [G, S] are those of documents that do not see one another."""
     positions = q.shape[1]
     scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
     hidden = torch.ones(positions, positions).triu(1).bool().expand(len(q), -1, -1)
     if until is not None:
         hidden = hidden & (torch.arange(positions) >= until[:, None, None])
+    if number is not None:
+        hidden = hidden | (number[:, None] != number[..., None])
     weights = scores.masked_fill(hidden, -np.inf).softmax(-1)
     if masks is not None:
         weights = weights * torch.from_numpy(masks) * dropout.scale(p)
     return weights @ v
 
 
-@pytest.mark.parametrize("seen", ["causal", "everything", "padded", "prefix"])
+def documents(positions: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(their numbers [G, S], bounds int32 [G, 2, S]) of a row of one-token documents at first, and of another row."""
+    number_BS = torch.stack([torch.arange(positions).clamp(max=3), torch.arange(positions) // 50])
+    begin, end = (torch.searchsorted(number_BS, number_BS, side=side) for side in ("left", "right"))
+    return number_BS.repeat_interleave(heads, 0), torch.stack([begin, end], 1).int().repeat_interleave(heads, 0)
+
+
+@pytest.mark.parametrize("seen", ["causal", "everything", "padded", "prefix", "documents", "prefix documents"])
 @pytest.mark.parametrize("positions", [1, 7, 128, 129, 300])
 @pytest.mark.parametrize("p", [0.0, 0.1])
 def test_forward_and_backward(positions: int, p: float, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +62,14 @@ def test_forward_and_backward(positions: int, p: float, seen: str, monkeypatch: 
             [reference.keep(*shape, reference.site_keys(r, 5, 6 + h), p) for r in row_keys for h in range(3)]
         )
     lengths = {"everything": (positions, positions), "padded": (positions, max(1, positions // 3)), "prefix": (0, 2)}
+    lengths["prefix documents"] = (2, positions - positions // 3)
     until = torch.tensor(lengths[seen], dtype=torch.int32).repeat_interleave(3) if seen in lengths else None
-    wanted = plain(q, k, v, masks, p, until)
+    number, bounds = documents(positions, 3) if "documents" in seen else (None, None)
+    wanted = plain(q, k, v, masks, p, until, number)
     gradient = torch.randn_like(wanted)
     wanted_gradients = torch.autograd.grad(wanted, (q, k, v), gradient)
     q32, k32, v32 = (x.detach().float().requires_grad_() for x in (q, k, v))
-    found = attention.exact(q32, k32, v32, mask, Scores(until_G=until))
+    found = attention.exact(q32, k32, v32, mask, Scores(until_G=until, bounds_G2S=bounds))
     found_gradients = torch.autograd.grad(found, (q32, k32, v32), gradient.float())
     assert torch.allclose(found.double(), wanted, atol=2e-6)
     for got, want in zip(found_gradients, wanted_gradients, strict=True):
@@ -122,6 +135,8 @@ def test_fused_without_dropout_is_the_same() -> None:
     fused = attention.fused(q, k, v, 0.0, Scores(until_G=until))
     assert torch.allclose(fused, attention.exact(q, k, v, None, Scores(until_G=until)), atol=1e-6)
     assert not torch.allclose(fused, attention.exact(q, k, v, None), atol=1e-6)
+    scores = Scores(bounds_G2S=documents(9, 2)[1])
+    assert torch.allclose(attention.fused(q, k, v, 0.0, scores), attention.exact(q, k, v, None, scores), atol=1e-6)
 
 
 def test_fused_dropout_repeats_with_its_seed_alone() -> None:
@@ -164,3 +179,28 @@ def test_cross_attention_with_a_bias(positions: int) -> None:
     (of_keys,) = torch.autograd.grad(again.sum(), single[1])
     assert not of_keys[:3, 9:].any()
     assert not of_keys[3:, 4:].any()
+
+
+def test_a_decoder_sees_its_document_in_the_memory() -> None:
+    """Padding of the memory is of no document, and a document of which nothing is there gives 0 and has no gradient."""
+    torch.manual_seed(0)
+    until = torch.tensor([7, 4], dtype=torch.int32).repeat_interleave(2)
+    begin, end = torch.tensor([[0, 0, 3, 7], [2, 2, 4, 0]]), torch.tensor([[3, 3, 7, 9], [4, 9, 9, 2]])
+    bounds = torch.stack([begin, end], 1).int().repeat_interleave(2, 0)
+    q = torch.randn(4, 4, 8, requires_grad=True)
+    k, v = (torch.randn(4, 9, 8, requires_grad=True) for _ in range(2))
+    seen = (torch.arange(9) >= bounds[:, 0, :, None]) & (torch.arange(9) < bounds[:, 1, :, None])
+    seen = seen & (torch.arange(9) < until[:, None, None])
+    scores = q.double() @ k.double().transpose(1, 2) / 8**0.5
+    wanted = scores.masked_fill(~seen, -np.inf).softmax(-1).nan_to_num(0.0) @ v.double()
+    found = attention.exact(q, k, v, None, Scores(until_G=until, causal=False, bounds_G2S=bounds))
+    assert torch.allclose(found.double(), wanted, atol=2e-6)
+    assert not found[:2, 3].any()
+    assert not found[2:, 2].any()
+    gradient = torch.randn_like(found)
+    for got, want in zip(
+        torch.autograd.grad(found, (q, k, v), gradient),
+        torch.autograd.grad(wanted, (q, k, v), gradient.double()),
+        strict=True,
+    ):
+        assert torch.allclose(got, want, atol=1e-5)

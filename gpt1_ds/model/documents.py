@@ -1,0 +1,26 @@
+"""Where the documents of a row lie that do not see one another, read off the facts (architecture/facts.py).
+
+Shapes: B rows, F facts, more than COLUMNS; S positions of a stack, N heads on this rank, G = B x N.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gpt1_ds.architecture.facts import COLUMNS
+
+
+def bounds(facts_BF: Tensor, positions: int, stack: int = 0) -> Tensor:
+    """Returns int64 [B, 2, S]: where each of the S positions of this stack has its document, first and after last."""
+    first = COLUMNS if stack == 0 else facts_BF.shape[1] - 4 * positions
+    return facts_BF[:, first : first + 2 * positions].unflatten(1, (2, positions))  # type: ignore[no-any-return]
+
+
+def bounds_in_memory(facts_BF: Tensor, positions: int) -> Tensor:
+    """Returns int64 [B, 2, S]: where the document of each position of the second stack lies in the first."""
+    return facts_BF[:, -2 * positions :].unflatten(1, (2, positions))  # type: ignore[no-any-return]
+
+
+def of_heads(bounds_B2S: Tensor, heads: int) -> Tensor:
+    """Returns int32 [G, 2, S], as attention's kernels read them."""
+    return bounds_B2S.int().repeat_interleave(heads, 0)
