@@ -104,7 +104,7 @@ def _run_study(options: argparse.Namespace) -> int:
     if models is not None:
         models.check()
     if models is not None and models.left:
-        check_tasks(study, load, options.overrides)
+        check_tasks(study, load, options.overrides, models.configs)
         if options.dry_run:
             print(*models.table(), sep="\n")
             return 0

@@ -114,7 +114,7 @@ REFUSED = [
     ([*SPANS, "objective.mean_length=0.5"], "objective.mean_length=0.5 must be at least 1, or null; T5's is 3"),
     ([*SPANS, "objective.sentinels=0"], "objective.sentinels=0 must be at least 1; T5 has 100"),
     ([*SPANS, "objective.copies=2"], "objective.copies=2 needs objective.kind=masked; leave it out"),
-    ([*SPANS, "data.text=full_sentences"], "data.text=full_sentences needs objective.kind=masked or causal; use data.text=w"),
+    ([*SPANS, "data.text=full_sentences"], "needs objective.kind=masked or causal; use data.text=windows"),
     (["run.name=../x"], "cannot name a folder"),
     (["run.name=a b"], "cannot name a folder"),
 ]
