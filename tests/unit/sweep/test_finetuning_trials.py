@@ -71,9 +71,9 @@ def test_a_problem_of_several_trials_is_told_once(tmp_path: Path) -> None:
     text = FILE.replace("finetune/rte", "{preset: finetune/rte, task.pth: x}") + "overrides: {train.epoch: 4}\n"
     with pytest.raises(ConfigError) as caught:
         planned(tmp_path, text)
-    assert [problem.partition(" not in ")[0] for problem in caught.value.problems] == [
-        "s: cola, full: train.epoch: Key 'epoch'",
-        "s: rte, full: task.pth: Key 'pth'",
+    assert [problem.partition(". Did")[0] for problem in caught.value.problems] == [
+        "s: cola, full: train.epoch: the section train has no key 'epoch'",
+        "s: rte, full: task.pth: the section task has no key 'pth'",
     ]
     assert all("Did you mean" in problem for problem in caught.value.problems)
 
