@@ -164,3 +164,18 @@ def test_the_corrected_command_takes_the_folder_of_a_run_that_failed(gpt1, tiny_
     assert next(read_jsonl(Path("runs/run/metrics.jsonl")))["step"] == 1
     assert Path("runs/run.replaced-2/checkpoints/step-00000002").is_dir()
     assert pretrain(gpt1, tiny_data, "model.layers=3").err == "runs/run: done after step 2\n"
+
+
+def test_a_damaged_checkpoint_that_is_named(gpt1, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    whole = Path(__file__).parents[1] / "golden" / "format-1" / "step-00000003"
+    way_out = "copy it again from where it is whole, or name another checkpoint of its run"
+    for name, damage in (
+        ("manifest.json", lambda file: os.truncate(file, 100)),
+        ("state/rank-00001.safetensors", lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?")),
+        ("config.yaml", Path.unlink),
+    ):
+        folder = tmp_path / name.replace("/", "-") / whole.name
+        shutil.copytree(whole, folder)
+        damage(folder / name)
+        assert_refused(gpt1("checkpoint", "verify", str(folder)), name, way_out)
+        assert_refused(gpt1("sample", "--checkpoint", str(folder), "--prompt", "It"), name, way_out)
