@@ -11,6 +11,7 @@ from gpt1_ds.config import load
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.objectives.pretraining import pretraining_objective
+from gpt1_ds.tasks.frame import causal_frame
 
 TEXTS = ("pairs", "sentence_pairs", "full_sentences", "document_sentences")
 
@@ -50,3 +51,14 @@ def test_what_fills_a_batch_up_weighs_nothing(sentence_data: Path) -> None:
     assert not weights_SB[:, rows.row_B < 0].any()
     assert (rows.row_B < 0).any()
     assert weights_SB.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_scored_text_stands_after_the_first_symbol(sentence_data: Path) -> None:
+    config = load([], ["model.context=32", f"data.path={sentence_data}", "data.text=full_sentences"])
+    tokenizer = open_data(config).tokenizer
+    frame = causal_frame(tokenizer, config.model.context, in_rows=True)
+    tokens = tokenizer.encode("It is.")
+    assert frame.around(frame.before, tokens).tolist() == [tokenizer.special_ids.cls, *tokens.tolist()]
+    assert frame.most == config.model.context - 1, "as many tokens as a row has after it"
+    windows = causal_frame(tokenizer, config.model.context)
+    assert windows.around(windows.before, tokens).tolist() == [tokenizer.eod_id, *tokens.tolist()]
