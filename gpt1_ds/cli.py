@@ -190,6 +190,7 @@ def parser() -> Parser:
 def _explain(error: UserError | TrainingError, code: int) -> int:
     tries.leave_word(error)
     with contextlib.suppress(OSError):  # a job's output may lie on the very disk that is full
-        for problem in error.problems if isinstance(error, UserError) else [str(error)]:
+        told = [f"{one}{error.way_out}" for one in error.problems] if isinstance(error, UserError) else [str(error)]
+        for problem in told:
             print(f"gpt1-ds: {shown(problem)}", file=sys.stderr)
     return code

@@ -66,6 +66,14 @@ step() { # what is done now, how much it is, and how long what is before it took
 }
 step "setting up .venv, once: $disk on disk, some minutes"
 "$python" -m venv .venv
+grow() { # while a step takes long, lines say that it goes on; what sleeps holds nothing open that others wait for
+  while sleep "${GPT1_DS_SETUP_EVERY:-20}" >/dev/null 2>&1; do
+    step "  .venv holds $(du -sm .venv | cut -f1) MB of $disk"
+  done
+}
+grow &
+growing=$!
+trap 'kill "$growing" 2>/dev/null' EXIT
 pip() { .venv/bin/python -m pip --quiet --disable-pip-version-check --no-input "$@" 2> >(grep -v '^WARNING: Location' >&2); }
 pip_install() { pip install --no-compile "$@"; } # pip compiles on one core; below, all do
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.common.files import MOST_JSON, naming, parse_json, sha256_file, write_json
 
 FORMAT = 1
@@ -60,13 +60,11 @@ def read(folder: Path) -> dict[str, Any]:
             f"{path}: format {body.get('format')!r:.40} is newer than this program reads ({FORMAT}); update it"
         )
     if manifest.get("checksum") != checksum(body):
-        raise CheckpointError(f"{path}: damaged: its checksum does not match")
+        raise DamagedError(f"{path}: damaged: its checksum does not match")
     for problem in _problems(body):
-        raise CheckpointError(f"{path}: damaged: {problem}")
+        raise DamagedError(f"{path}: damaged: {problem}")
     if step_of(folder) not in (None, body["step"]):
-        raise CheckpointError(
-            f"{folder}: was saved at step {body['step']}: the folder was renamed or its files swapped"
-        )
+        raise DamagedError(f"{folder}: was saved at step {body['step']}: the folder was renamed or its files swapped")
     return body
 
 
@@ -116,7 +114,7 @@ def readable(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _BROKEN:
             raise
-        raise CheckpointError(f"{path}: damaged: {error.strerror}") from None
+        raise DamagedError(f"{path}: damaged: {error.strerror}") from None
 
 
 def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, Any]:
@@ -124,17 +122,17 @@ def read_json(path: Path, if_missing: str, most: int = MOST_JSON) -> dict[str, A
     try:
         with readable(path), naming(path):
             if path.exists() and not path.is_file():
-                raise CheckpointError(f"{path}: not a plain file")
+                raise DamagedError(f"{path}: not a plain file")
             if path.stat().st_size > LARGEST_JSON:
-                raise CheckpointError(f"{path}: {path.stat().st_size} bytes is too large to be real")
+                raise DamagedError(f"{path}: {path.stat().st_size} bytes is too large to be real")
             content = path.read_bytes()
         value = parse_json(content, most)
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent}: no {path.name}: {if_missing}") from None
+        raise DamagedError(f"{path.parent}: no {path.name}: {if_missing}") from None
     except ValueError as error:
-        raise CheckpointError(f"{path}: damaged: not readable as JSON ({error!s:.80})") from None
+        raise DamagedError(f"{path}: damaged: not readable as JSON ({error!s:.80})") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: damaged: not a JSON object")
+        raise DamagedError(f"{path}: damaged: not a JSON object")
     return value
 
 

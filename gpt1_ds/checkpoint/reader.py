@@ -16,7 +16,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.external import TensorFacts, safetensors_header
 from gpt1_ds.checkpoint.shard import INDEX, Geometry, Index, Slice, StoredParameter, assemble
 from gpt1_ds.checkpoint.verify import is_inside
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.model.names import ParameterInfo
 
 LEAST_INDEX = 128 << 20  # bytes of memory
@@ -37,7 +37,7 @@ class StateReader:
         try:
             self.index: Index = {name: _parameter(entry) for name, entry in entries.items()}
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise CheckpointError(f"{folder / INDEX}: damaged: not an index of tensors") from None
+            raise DamagedError(f"{folder / INDEX}: damaged: not an index of tensors") from None
         self._headers: dict[str, dict[str, TensorFacts]] = {}
 
     @property
@@ -69,7 +69,7 @@ class StateReader:
         try:
             return assemble(geometry, want, self.index[info.name].slices[kind], self._elements)
         except (LookupError, OSError, RuntimeError, TypeError) as error:
-            raise CheckpointError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
+            raise DamagedError(f"{self.folder}: {kind} of {info.name} cannot be read: {error}") from None
 
     def whole(self, kind: str, info: ParameterInfo) -> Tensor:
         """A parameter at its full shape, whichever part `info` is of."""

@@ -87,7 +87,10 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
         return folder, facts
     if bad:
         problems = "; ".join(problem for _, problem in bad)
-        raise CheckpointError(f"{run_dir.checkpoints}: no good checkpoint is left: {problems}")
+        raise CheckpointError(
+            f"{run_dir.checkpoints}: no good checkpoint is left: {problems}; put one back, or choose "
+            "another run.name to start over"
+        )
     engine.groups.on_rank_0(lambda: folders.refuse_to_start_over(run_dir))
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.manifest import readable
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import DamagedError
 from gpt1_ds.common.files import sha256_file
 from gpt1_ds.config import ModelConfig
 
@@ -45,27 +45,27 @@ def _verify_file(folder: Path, name: str, facts: dict[str, Any]) -> None:
     _verify_size(folder, name, facts)
     with readable(folder / name):
         if sha256_file(folder / name) != facts["sha256"]:
-            raise CheckpointError(f"{folder / name}: damaged: its sha256 does not match the manifest")
+            raise DamagedError(f"{folder / name}: damaged: its sha256 does not match the manifest")
 
 
 def _verify_size(folder: Path, name: str, facts: dict[str, Any]) -> None:
     path = folder / name
     with readable(path):
         if not is_inside(folder, name) or not path.is_file():
-            raise CheckpointError(f"{path}: missing, or not a plain file of this checkpoint")
+            raise DamagedError(f"{path}: missing, or not a plain file of this checkpoint")
         size = path.stat().st_size
         if size != facts["bytes"]:
-            raise CheckpointError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
+            raise DamagedError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
 
 
 def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
     """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
     if model.vocab_size is None:
-        raise CheckpointError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
+        raise DamagedError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")
     needed = 4 * sum(map(math.prod, architecture(model, model.vocab_size, head).shapes.values()))
     held = sum(file["bytes"] for file in manifest["files"].values())
     if held < needed:
-        raise CheckpointError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")
+        raise DamagedError(f"{folder}: its configuration needs {needed} bytes of weights, its files hold {held}")
 
 
 def is_inside(folder: Path, name: str) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external
 from gpt1_ds.checkpoint.shard import Geometry, Slice, assemble, slice_of, write_tensors
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import DamagedError
 from gpt1_ds.config import Config
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.engine import master_weights
@@ -50,7 +50,7 @@ def read(folder: Path, facts: dict[str, Any], width: int) -> SentenceVector | No
         vector = SentenceVector.of(facts[KEY], weights)
         vector.size(width)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{folder}: damaged: its sentence vector is not known here ({error!s:.120})") from None
+        raise DamagedError(f"{folder}: damaged: its sentence vector is not known here ({error!s:.120})") from None
     return vector
 
 
@@ -64,7 +64,7 @@ def head_of(folder: Path, facts: dict[str, Any]) -> HeadSpec | None:
             raise TypeError
         return head
     except TypeError:
-        raise CheckpointError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
+        raise DamagedError(f"{folder}: damaged: its manifest describes no head that this program knows") from None
 
 
 @torch.no_grad()

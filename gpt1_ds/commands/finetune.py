@@ -27,14 +27,14 @@ def _run(options: argparse.Namespace) -> int:
     from gpt1_ds.report.profile_page import update_profile
     from gpt1_ds.tracking.wandb import as_trial
     from gpt1_ds.training.checks import Start
-    from gpt1_ds.training.configuration import check_task, finetune_config
+    from gpt1_ds.training.configuration import check_task, finetune_config, shown_finetune_config
 
     if key_sweep.is_asked(options):
         return key_sweep.run(options, finetune_config, check_task)
-    config = as_trial(finetune_config(options.config, options.overrides))
     if options.print_config:
-        print(to_yaml(config), end="")
+        print(to_yaml(as_trial(shown_finetune_config(options.config, options.overrides))), end="")
         return 0
+    config = as_trial(finetune_config(options.config, options.overrides))
     world = launch.world(options.nproc)
     config = accelerator.fitted(config, world)
     start = Start(config, world)
@@ -104,7 +104,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     if models is not None:
         models.check()
     if models is not None and models.left:
-        check_tasks(study, load, options.overrides)
+        check_tasks(study, load, options.overrides, models.configs)
         return models
     sweep = make_sweep(study, configure, options.overrides, models.folders if models else None)
     sweep.check()

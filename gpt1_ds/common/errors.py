@@ -21,6 +21,7 @@ class UserError(Exception):
 
     passes = False  # whether the same command may succeed later: a job is then tried again
     on_all_ranks = False  # whether every rank raises it alike, so that one need say it
+    way_out = ""  # what a person is told at the end of each line; where a program takes it itself, it is not told
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -76,6 +77,12 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """A checkpoint that is missing, damaged, of another program or unsafe."""
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint whose files are not as they were written. A run that resumes takes the newest one that is whole."""
+
+    way_out = "; copy it again from where it is whole, or name another checkpoint of its run"
 
 
 class LaunchError(UserError):

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
@@ -37,6 +37,7 @@ from gpt1_ds.config.values import (
     nesting_problems,
     plain,
     refuse_resolvers,
+    section_names,
     with_word,
 )
 from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping, written
@@ -330,7 +331,7 @@ def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
             said = first_line(error)
             if len(with_word(Config, key)) > 1:  # of which the library names one
                 said = said.partition(". Did you mean")[0]
-            unknown = "not in" in said and "Did you mean" not in said
+            unknown = isinstance(error, ConfigKeyError) and "Did you mean" not in said
             found.append(f"{layer.origin}: {'.'.join(key)}: {said}{meant(Config, key) if unknown else ''}")
     return config
 
@@ -349,6 +350,17 @@ def _on_top(config: DictConfig, leaves: Sequence[tuple[tuple[str, ...], Any]]) -
     return merged
 
 
+_UNKNOWN = re.compile(r"^Key '(.*)' not in '(\w+)'")
+
+
 def first_line(error: Exception) -> str:
-    """OmegaConf says more below, about its own types."""
-    return str(error).partition("\n")[0]
+    """OmegaConf says more below, about its own types. A section is called as people know it, not as its class."""
+    return _UNKNOWN.sub(_no_such_key, str(error).partition("\n")[0])
+
+
+def _no_such_key(found: re.Match[str]) -> str:
+    key, kind = found.groups()
+    if kind == Config.__name__:
+        return f"there is no section {key!r}"
+    section = section_names(Config).get(kind)
+    return f"the section {section} has no key {key!r}" if section else f"there is no key {key!r} here"

@@ -156,9 +156,9 @@ def _objective_problems(config: Config) -> Iterator[str]:
     if config.task is not None:
         return
     yield from _visibility_problems(model, objective)
-    if objective.kind != "masked" and data.text != "windows":
-        yield f"data.text={data.text} needs objective.kind=masked; use data.text=windows"
-    if objective.probability > 0.5 and data.text != "windows":
+    if objective.kind not in ("masked", "causal") and data.text != "windows":
+        yield f"data.text={data.text} needs objective.kind=masked or causal; use data.text=windows"
+    if objective.kind == "masked" and objective.probability > 0.5 and data.text != "windows":
         yield (
             f"objective.probability={objective.probability} is above 0.5, but symbols of data.text={data.text} are "
             "never predicted; use 0.5 or less, or data.text=windows"

@@ -70,6 +70,16 @@ def keys_of(kind: type, prefix: str = "") -> tuple[str, ...]:
     return tuple(found)
 
 
+@cache
+def section_names(kind: type, prefix: str = "") -> Mapping[str, str]:
+    """Returns the name of each section, by that of its dataclass: DataConfig is `data`."""
+    found: dict[str, str] = {}
+    for name, hint in _hints(kind).items():
+        if section := _section(hint):
+            found |= {section.__name__: f"{prefix}{name}", **section_names(section, f"{prefix}{name}.")}
+    return found
+
+
 def _section(hint: Any) -> type | None:
     """The dataclass that a field of this type holds, if it holds one."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)

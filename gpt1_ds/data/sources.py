@@ -25,7 +25,6 @@ from gpt1_ds.data.tokenizers.registry import encode_alike, load_tokenizer
 
 EMBEDDED_FOLDER = Path("data") / EMBEDDED
 EMBEDDED_VOCAB_SIZE = 4096
-SHORT_ROWS = ("document_sentences", "sentence_pairs")  # of data.text
 LEAST_CONTEXT = 5  # three special tokens, and one of each text
 
 
@@ -137,10 +136,10 @@ def _text(config: Config, dataset: Dataset, split: str, seed: int) -> Text:
 
 
 def row_note(config: Config, data: Data) -> str | None:
-    """What a person who compares inputs by their tokens has to know of rows that are shorter than the context; None
-    where rows are full but for their last sentence.
+    """What a person who compares inputs by their tokens has to know of rows of sentences, which padding fills: whatever
+    they hold, as many tokens as full rows have are the common measure. None for windows.
     """
-    if config.data.text not in SHORT_ROWS or not isinstance(data.training, SentenceTraining):
+    if not isinstance(data.training, SentenceTraining):
         return None
     mean, context, batch = data.training.mean_row(), config.model.context, config.train.global_batch
     return (

@@ -51,7 +51,7 @@ class Continuations:
     @property
     def writes(self) -> int:
         """Tokens that it writes of a text at most; 0 of an encoder, which only scores it."""
-        return self.loaded.config.model.context - 1 if self.frame.mask is None else 0
+        return self.loaded.config.model.context - 1 - len(self.frame.first) if self.frame.mask is None else 0
 
     def continuations(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[float, bool]]:
         """Returns for each (context, continuation) the log-likelihood (nats), and whether greedy decoding gives it."""
@@ -105,7 +105,8 @@ class Continuations:
         context, tokenizer, sampling = self.loaded.config.model.context, self.loaded.tokenizer, Sampling(**settings)
         ids = tokenizer.encode(prompt).tolist()
         if self.frame.sentinel is None:
-            return continued(self.loaded, ids[-(context - (sampling.tokens or TOKENS)) :], sampling, stops)
+            first, room = self.frame.first, context - (sampling.tokens or TOKENS)
+            return continued(self.loaded, [*first, *ids[-(room - len(first)) :]], sampling, stops)
         excess = len(encode_sentinels(tokenizer, prompt + SENTINEL)) + 1 - context
         if excess > 0:
             prompt = tokenizer.decode(ids[excess:])

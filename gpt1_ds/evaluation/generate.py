@@ -51,7 +51,8 @@ def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Seq
         )
     tokenizer = loaded.tokenizer
     answers = loaded.config.model.kind == "encoder_decoder"
-    ids = [source_ids(loaded, text) if answers else tokenizer.encode(text).tolist() for text in texts]
+    first = () if answers else frame_of(loaded).first  # of rows of sentences, which begin with it
+    ids = [source_ids(loaded, text) if answers else [*first, *tokenizer.encode(text).tolist()] for text in texts]
     found = write(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
     return [decode_sentinels(tokenizer, one) if answers else tokenizer.decode(one) for one in found]
 

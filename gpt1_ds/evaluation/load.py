@@ -13,7 +13,7 @@ from gpt1_ds.checkpoint.folders import find
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.verify import check_size, verify_files
 from gpt1_ds.checkpoint.whole import head_of, whole_model
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, load_carried
 from gpt1_ds.config.parallel import ParallelConfig
 from gpt1_ds.data.tokenizers.base import Tokenizer
@@ -64,7 +64,7 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task | None:
     try:
         return from_values(facts["task"]) if "task" in facts else None
     except (TypeError, ValueError, AttributeError):
-        raise CheckpointError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
+        raise DamagedError(f"{folder}: damaged: its manifest describes no task that this program knows") from None
 
 
 def checkpoint_config(folder: Path) -> Config:

@@ -91,12 +91,12 @@ def frame_of(loaded: Loaded) -> Frame:
     """What the model has seen around texts. Imported ones know rows, whatever a run's configuration would say. Raises
     ConfigError for a masked model whose tokenizer has no mask, and for an encoder-decoder's without sentinels.
     """
-    model, imported = loaded.config.model, loaded.step == 0
+    model, in_rows, imported = loaded.config.model, loaded.config.data.text != "windows", loaded.step == 0
     if model.kind == "encoder_decoder":
         return sentinel_frame(loaded.tokenizer, model.context)
     if model.mask != "bidirectional":
-        return causal_frame(loaded.tokenizer, model.context)
-    return masked_frame(loaded.tokenizer, model.context, imported or loaded.config.data.text != "windows")
+        return causal_frame(loaded.tokenizer, model.context, in_rows and not imported)
+    return masked_frame(loaded.tokenizer, model.context, in_rows or imported)
 
 
 def log_likelihoods(

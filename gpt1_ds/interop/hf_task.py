@@ -37,7 +37,7 @@ from torch import Tensor
 
 from gpt1_ds.architecture.head import HeadSpec, TokenKind
 from gpt1_ds.checkpoint.whole import head_of
-from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig
 from gpt1_ds.config.task import SHORTEST, TABLE, TOKEN_KINDS, ColumnsConfig
 from gpt1_ds.data.tokenizers import tokenizer_json
@@ -125,7 +125,7 @@ def task_of(folder: Path, facts: dict[str, Any]) -> Task:
     try:
         return from_values(facts["task"])
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise CheckpointError(f"{folder}: damaged: its manifest does not say what the head is for") from None
+        raise DamagedError(f"{folder}: damaged: its manifest does not say what the head is for") from None
 
 
 def to_their_head(

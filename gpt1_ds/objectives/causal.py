@@ -1,7 +1,8 @@
-"""Next-token prediction, where every position of a window counts alike; and prefix language modelling, where a text is
-cut at a random place and its rest is predicted (Raffel et al. 2020).
+"""Next-token prediction of windows, where every position counts alike, and of rows of sentences, where padding counts
+nothing; and prefix language modelling, where a text is cut at a random place and its rest is predicted (Raffel et al.
+2020).
 
-Shapes: B rows, T tokens of a window, S = T - 1 positions (L of a prefix model).
+Shapes: B rows, T tokens of a window, S = T - 1 positions (L of a prefix model); G rows of the global batch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.objective import ObjectiveConfig
 from gpt1_ds.data.loader import Rows
+from gpt1_ds.data.rows import TextRows
 from gpt1_ds.data.windows import Int64s
 from gpt1_ds.objectives.base import HostBatch, draws, probe_tokens
 from gpt1_ds.objectives.documents import numbers, own_bounds
@@ -47,6 +49,37 @@ class Causal:
     def probe(self, model: ModelConfig) -> HostBatch:
         """It is one document, whatever its tokens are."""
         return Causal().batch(Rows(probe_tokens(model).T, np.zeros(1, dtype=np.int64)))
+
+
+@dataclass(frozen=True)
+class CausalRows:
+    """Labels: the next tokens [S, B] and their weights [S, B]. Of a row every token but the first, which is always the
+    same symbol, is predicted, and weighs the same in the whole global batch. What stands in a row after its last token
+    is padding, which no token before it sees. `end` as in Causal.
+    """
+
+    end: int | None = None
+    head: None = None
+    predicts_all: ClassVar[bool] = False
+    predicts_places: ClassVar[bool] = False
+
+    def batch(self, rows: TextRows) -> HostBatch:
+        """Returns the batch of these rows; rows numbered -1 only fill it up."""
+        tokens_SB = np.ascontiguousarray(rows.tokens_BS.T)
+        next_SB = np.concatenate([tokens_SB[1:], tokens_SB[-1:]])  # the last position predicts nothing
+        parts, (predicted, _) = len(rows.lengths_G) / len(rows.row_B), self.counts(rows, 0, 0)
+        counted_SB = np.arange(1, len(tokens_SB) + 1)[:, None] < np.where(rows.row_B >= 0, rows.length_B, 0)
+        batch = HostBatch((tokens_SB,), (next_SB, (counted_SB * (parts / predicted)).astype(np.float32)))
+        return (
+            batch if self.end is None else replace(batch, bounds=own_bounds(rows.tokens_BS, self.end, rows.special_BS))
+        )
+
+    def counts(self, rows: TextRows, real: int, global_batch: int) -> tuple[int, int]:
+        predicted = int(np.maximum(rows.lengths_G - 1, 0).sum())  # 0 of what only fills the batch up
+        return predicted, predicted
+
+    def probe(self, model: ModelConfig) -> HostBatch:
+        return Causal().probe(model)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.windows import key_of
 from gpt1_ds.objectives.base import TextObjective
-from gpt1_ds.objectives.causal import Causal, Prefix
+from gpt1_ds.objectives.causal import Causal, CausalRows, Prefix
 from gpt1_ds.objectives.masked import Masked, MaskedText
 from gpt1_ds.objectives.spans import Spans, SpanText
 
@@ -28,7 +28,7 @@ def pretraining_objective(
     """
     objective, end = config.objective, None if tokenizer is None else _end(config, tokenizer)
     if objective.kind == "causal":
-        return Causal(end)
+        return Causal(end) if config.data.text == "windows" else CausalRows(end)
     if objective.kind == "prefix":
         pad = 0 if tokenizer is None else tokenizer.pad_id
         return Prefix(objective, config.model, pad, key_of("prefix", seed, data_hash), end)

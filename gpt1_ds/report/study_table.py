@@ -138,7 +138,8 @@ def _notes(results: Results) -> list[str]:
     names = ", ".join(column.title for column in averaged(results))
     notes = [
         "Points (x 100), mean over seeds ± half of the 95 % interval (no ±: without answers to each example). "
-        f"{MISSING}: not there (yet). The metric of each task is the paper's, as listed below the table.",
+        f"{MISSING}: not there (yet), or not defined, as a correlation of answers that are all the same. The metric of "
+        "each task is the paper's, as listed below the table.",
         f"avg is the mean over {names}, for every seed that has them all.",
         f"The 95 % interval joins seeds and examples (gpt1_ds/tasks/comparison.py). {_SPLITS[results.split]}",
     ]

@@ -16,9 +16,14 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
+from gpt1_ds.data.dataset import Dataset
+from gpt1_ds.data.sources import needs_embedded_corpus
+from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
+from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.encoding import fitted, symbol_roles
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
 from gpt1_ds.tracking.entries import of_models, read_entries
@@ -133,19 +138,33 @@ class FinetuningSweep(Sweep):
         yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
 
 
-def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) -> None:
-    """Raise UserError for tasks that cannot be read, before there is a model to fine-tune."""
+def check_tasks(study: Study, configure: Configure, overrides: Sequence[str], models: Mapping[str, Config]) -> None:
+    """Raise UserError for tasks that cannot be read, or that the tokenizer of one of the `models` has no symbols for,
+    before there is a model to fine-tune.
+    """
     problems: list[str] = []
+    tasks: list[tuple[Task, TaskConfig]] = []
     for task in study.tasks:
         try:
             section = configure([task.preset], [*study.common, *task.overrides, *overrides]).task
             if section is None:
                 raise ConfigError(f"{task.preset} has no task section; choose a preset like finetune/cola")
-            read_task(section)
+            tasks.append((read_task(section).task, section))
         except UserError as error:
             told = (problem.removeprefix("command line: ") for problem in error.problems)
             problems += [f"{study.name}: {task.name}: {problem}" for problem in told]
+    for name, config in models.items():
+        problems += [f"{study.name}: pretrain.{name}: {problem}" for problem in _lacking_symbols(config, tasks)]
     UserError.raise_all(problems)
+
+
+def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -> Iterator[str]:
+    """Yields a problem for each symbol that a model's tokenizer lacks to be fine-tuned on `tasks`."""
+    if needs_embedded_corpus(config):  # whose tokenizer has them
+        return
+    own = [fitted(task, section, config.model) for task, section in tasks if section.form != "text"]
+    ids = load_tokenizer(Dataset(config.data.path[0].path).tokenizer_folder).special_ids
+    yield from ids.missing(dict.fromkeys(role for task in own for role in symbol_roles(task)), "fine-tuning")
 
 
 def make_sweep(

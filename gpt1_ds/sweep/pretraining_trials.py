@@ -59,6 +59,11 @@ class PretrainingSweep(Sweep):
     def folders(self) -> Folders:
         return {(trial.name, trial.seed): trial.run_dir.path for trial in self.trials}
 
+    @property
+    def configs(self) -> Mapping[str, Config]:
+        """The configuration of each model, that of the first seed."""
+        return {trial.name: trial.config for trial in reversed(self.trials)}
+
     def describe(self) -> dict[str, Any]:
         return {"name": self.study.name, "cells": [{"name": one.name, "seed": one.seed} for one in self.trials]}
 

@@ -53,7 +53,7 @@ Examples = tuple[Example, ...]
 @dataclass(frozen=True)
 class ControlAnswers:
     """The answers of one control (controls.py) to the labelled examples of one split: `gold` and `found` are [N], `ids`
-    name the examples.
+    name the examples, `groups` say which belong together.
     """
 
     control: str
@@ -61,6 +61,7 @@ class ControlAnswers:
     ids: tuple[str, ...]
     gold: Numbers
     found: Numbers
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ class Task(ABC):
     def line_fields(self) -> tuple[str, str]:
         """Returns what a line to predict calls its texts (lines.py)."""
         return "text", "text2"
+
+    @property
+    def groups_are_questions(self) -> bool:
+        """Whether a group is the answer options of one question, which are right together or not."""
+        return False
 
     @property
     def group_metrics(self) -> tuple[str, ...]:

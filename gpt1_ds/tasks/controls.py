@@ -99,7 +99,8 @@ def fitted_rules(task: Task, splits: Splits) -> Iterator[ControlAnswers]:
         for split, rows in splits.items():
             if split != "train" and (examples := _labelled(rows)):
                 ids = tuple(example.id for example in examples)
-                yield ControlAnswers(control, split, ids, task.gold(examples), predict(examples))
+                groups = tuple(example.group for example in examples)
+                yield ControlAnswers(control, split, ids, task.gold(examples), predict(examples), groups)
 
 
 def cosines(splits: Splits) -> Iterator[ControlAnswers]:

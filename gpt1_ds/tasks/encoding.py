@@ -104,6 +104,12 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
     return [joined(context, choice) for choice in choices]
 
 
+def symbol_roles(task: Task) -> tuple[str, ...]:
+    """Returns the roles of the symbols that the sequences of a task with a head need of a tokenizer."""
+    first, between, last = ROLES[task.symbols]
+    return tuple(dict.fromkeys((first, *between, last, *(() if task.symbols == "extract" else ("pad",)))))
+
+
 def count_specials(task: Task) -> int:
     """Symbols in one sequence."""
     return 2 if task.layout in ("single", "sentences") else 2 + len(ROLES[task.symbols][1])

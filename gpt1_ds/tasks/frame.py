@@ -44,10 +44,14 @@ class Frame:
         return np.concatenate([np.array((*self.first, *history), np.int32), tokens, np.array(self.last, np.int32)])
 
 
-def causal_frame(tokenizer: Tokenizer, context: int) -> Frame:
+def causal_frame(tokenizer: Tokenizer, context: int, in_rows: bool = False) -> Frame:
     """Before a text comes the end of the last document, or in the vocabulary of 2018 the line end. The last token of a
-    sequence is no input, so it is one longer than the context.
+    sequence is no input, so it is one longer than the context. A model that has seen rows of sentences (`in_rows`)
+    knows `[cls] text` as in data/spans.py, and predicts no more than a row holds. Raises ConfigError for a tokenizer
+    without this symbol.
     """
+    if in_rows:
+        return Frame(context, first=(tokenizer.special_ids.require("cls", "a model of rows of sentences"),))
     before = tokenizer.encode_part("\na", "a")[0] if tokenizer.kind == OPENAI else tokenizer.eod_id
     return Frame(context + 1, before=(int(before),))
 

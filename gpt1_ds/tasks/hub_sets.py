@@ -75,6 +75,7 @@ SETS = {
         _glue("qqp", "Quora's terms of service, for non-commercial use"),
         _glue("stsb", _STSB_TERMS),
         _glue("mnli", _MNLI_TERMS, _MNLI),
+        _glue("ax", "none stated; GLUE's diagnostic set, answers with its server", {"test": "test"}),
         _glue("qnli", "CC BY-SA 4.0, as SQuAD"),
         _glue("rte", "none stated"),
         _glue("wnli", "CC BY 4.0, as the Winograd schemas"),
@@ -118,6 +119,20 @@ SETS = {
         HubSet(name="boolq", folder="boolq", hub="aps/super_glue", configs=("boolq",), licence="CC BY-SA 3.0"),
         HubSet(name="cb", folder="cb", hub="aps/super_glue", configs=("cb",), licence="none stated, for research"),
         HubSet(name="wic", folder="wic", hub="aps/super_glue", configs=("wic",), licence="CC BY-NC 4.0"),
+        HubSet(
+            name="multirc",
+            folder="multirc",
+            hub="aps/super_glue",
+            configs=("multirc",),
+            licence="none stated, for research",
+        ),
+        HubSet(
+            name="record",
+            folder="record",
+            hub="aps/super_glue",
+            configs=("record",),
+            licence="none stated; news of CNN and the Daily Mail",
+        ),
         HubSet(name="swag", folder="swag", hub="allenai/swag", configs=("regular",), licence="MIT"),
         HubSet(name="cosmosqa", folder="cosmosqa", hub="allenai/cosmos_qa", revision=PARQUET, licence="CC BY 4.0"),
         HubSet(

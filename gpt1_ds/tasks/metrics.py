@@ -115,7 +115,7 @@ def _score(
     groups = np.array(groups_N)
     parts = [("", known, task.metrics)]
     names = sorted(set(groups_N) - {""})
-    if len(names) > 1:
+    if len(names) > 1 and not task.groups_are_questions:
         parts += [(f"_{name}", known & (groups == name), task.group_metrics) for name in names]
     values: dict[str, float | None] = {}
     notes: list[str] = []
@@ -123,7 +123,9 @@ def _score(
         if not rows.any():
             continue
         for metric in metrics:
-            value = values[metric + ending] = measure(metric, gold[rows], predictions[rows], len(task.labels))
+            value = values[metric + ending] = measure(
+                metric, gold[rows], predictions[rows], len(task.labels), groups[rows]
+            )
             if gold.dtype == object:
                 if value is None:
                     notes.append(f"{task.name}: {metric}{ending} is null: no entity is there, and none is found")
@@ -134,11 +136,14 @@ def _score(
     return Scores(values, tuple(notes))
 
 
-def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) -> float | None:
+def measure(
+    metric: str, gold: Numbers, predictions: Numbers, classes: int = 0, groups: Sequence[str] | NDArray[np.str_] = ()
+) -> float | None:
     """One metric of predictions [N] against gold [N]. None where it is not defined, and for fewer than two scores.
 
     F1 is that of class 1 where the task has two `classes`, else the mean over those that occur; no other metric needs
-    them.
+    them. The exact match of classes is the share of questions, which are `groups` [N] of examples, of which all are
+    right (Khashabi et al. 2018).
     """
     if gold.dtype == object:
         return of_sums(metric, parts(metric, gold, predictions).sum(axis=0))
@@ -153,6 +158,9 @@ def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) 
         warnings.simplefilter("ignore")  # a class that nobody predicts, or that nobody has
         if metric == "accuracy":
             return float(measures.accuracy_score(gold, predictions))
+        if metric == "exact_match":
+            _, question_N = np.unique(np.asarray(groups), return_inverse=True)
+            return float((np.bincount(question_N, gold != predictions) == 0).mean())
         if metric == "matthews":
             return float(measures.matthews_corrcoef(gold, predictions))
         assert classes > 1, "F1 has another definition for two classes than for more"
@@ -175,7 +183,8 @@ def control_scores(task: Task, answers: Iterable[ControlAnswers]) -> Iterator[Co
     """The task's metrics of what controls answer."""
     for one in answers:
         for metric in task.metrics:
-            yield ControlScore(one.control, one.split, metric, measure(metric, one.gold, one.found, len(task.labels)))
+            value = measure(metric, one.gold, one.found, len(task.labels), one.groups)
+            yield ControlScore(one.control, one.split, metric, value)
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -81,8 +81,8 @@ SCORES = (0.0, 5.0)  # of STS-B's pairs
 
 @dataclass(frozen=True)
 class TaskData:
-    """`splits` holds train and dev, test where its files are there, mnli's dev_mm and test_mm, and `half`: the part of
-    dev that chooses nothing (task.halves).
+    """`splits` holds train and dev, test where its files are there, mnli's dev_mm, test_mm and test_ax, and `half`: the
+    part of dev that chooses nothing (task.halves).
     """
 
     task: Task
@@ -213,7 +213,7 @@ def _read_splits(
     for split, tables in _tables(config, spec, "train" if wanted is None or "train" in wanted else ""):
         if wanted is not None and split not in wanted:
             continue
-        splits[split] = reader.read(tables, not split.startswith("test"))
+        splits[split] = reader.read(map(spec.unfold, tables) if spec.unfold else tables, not split.startswith("test"))
         if reader.left_out:
             notes.append(f"{config.name} {split}: {reader.left_out} rows have no agreed label and are left out")
             reader.left_out = 0
@@ -244,7 +244,7 @@ def read_split(config: TaskConfig, splits: Sequence[str]) -> tuple[str, Examples
             + _way_to(config.path, spec)
         )
     reader = row_reader(spec, config.score_range)
-    examples = reader.read(found[split], True)
+    examples = reader.read(map(spec.unfold, found[split]) if spec.unfold else found[split], True)
     DataError.raise_all(f"{problem}; fix this row" for problem in reader.problems[:FEW])
     if not examples:
         raise DataError(f"{config.path} {split}: no row has a label")

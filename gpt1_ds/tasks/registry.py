@@ -25,6 +25,7 @@ from gpt1_ds.tasks.kinds import (
     Span,
     Tagging,
 )
+from gpt1_ds.tasks.superglue import MULTIRC, RECORD, Unfolding
 
 Names = tuple[str, ...]
 
@@ -73,6 +74,7 @@ class Spec:
     held_out: tuple[int, int] | None = None  # (examples, seed) of train that are dev where dev has no file
     dev_ids: Names = ()  # a file that lists which rows of train are dev, and the columns of train that it has
     submission: Mapping[str, str] = field(default_factory=dict)  # split -> GLUE's file name
+    unfold: Unfolding | None = None  # of files whose records hold several rows
 
 
 NLI = ("entailment", "neutral", "contradiction")
@@ -158,6 +160,8 @@ SPECS = {
                 dev_mm="dev_mismatched.tsv|multinli_1.0_dev_mismatched.jsonl|multinli_1.0_dev_mismatched.txt",
                 test="test_matched.tsv",
                 test_mm="test_mismatched.tsv",
+                # GLUE's diagnostic set, which has no labels, beside these files, or where GLUE and `data fetch` put it
+                test_ax="AX.tsv|diagnostic.tsv|../diagnostic/diagnostic.tsv|../AX/AX.tsv|../ax/test.jsonl",
             ),
             hub={
                 "train": "train",
@@ -166,7 +170,7 @@ SPECS = {
                 "test": "test_matched",
                 "test_mm": "test_mismatched",
             },
-            submission={"test": "MNLI-m.tsv", "test_mm": "MNLI-mm.tsv"},
+            submission={"test": "MNLI-m.tsv", "test_mm": "MNLI-mm.tsv", "test_ax": "AX.tsv"},
         ),
         Spec(
             name="qnli",
@@ -309,6 +313,23 @@ SPECS = {
             labels=TRUTH,
             aliases={"false": "False", "true": "True"},
             files=SUPERGLUE,
+        ),
+        Spec(
+            name="multirc",  # an answer option is an example, a question a group
+            metrics=("f1", "exact_match"),
+            text=(("paragraph",),),
+            text2=("answer",),
+            labels=BINARY,
+            aliases={"False": "0", "True": "1"},
+            group=("group",),
+            files=SUPERGLUE,
+            unfold=MULTIRC,
+        ),
+        Spec(
+            name="record",
+            **COLUMNS["span"],
+            files=SUPERGLUE,
+            unfold=RECORD,
         ),
         Spec(
             name="swag",

@@ -62,7 +62,10 @@ def newest_readable(run_dir: RunDir) -> Path | None:
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
-        raise CheckpointError(f"{run_dir.checkpoints}: no good checkpoint is left: {'; '.join(problems)}")
+        raise CheckpointError(
+            f"{run_dir.checkpoints}: no good checkpoint is left: {'; '.join(problems)}; put one back, or choose "
+            "another run.name to start over"
+        )
     refuse_to_start_over(run_dir)
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried, load_recorded, with_vocabulary
 from gpt1_ds.config.load import check_written, is_published, named
@@ -85,6 +86,7 @@ def resolved(config: Config) -> Config:
     return with_vocabulary(config, Dataset(staged(config.data.path[0].path)).vocab_size)
 
 
+_NO_TASK = "task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section"
 EPOCHS = 3  # of fine-tuning, "for most tasks" (section 4.1 of the paper)
 
 
@@ -121,7 +123,7 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
     source = _model_of(files, overrides)
     config = trained_config(load(files, overrides, source), files, overrides, source)
     if config.task is None:
-        raise ConfigError("task: fine-tuning needs one; add -c finetune/cola, for example, or a file with this section")
+        raise ConfigError(_NO_TASK)
     config = _with_form(config, named(files, overrides, "task", "form"))
     assert config.task is not None, "it was there before"
     ConfigError.raise_all(_form_problems(config.model, config.task))
@@ -139,6 +141,24 @@ def finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
         ConfigError.raise_all(transfer_problems(config, load_carried(source).model))
     if config.model.mask == "bidirectional" or config.task.makes_vectors or config.task.form == "text":
         return _without_language_model(config, named(files, overrides, "task", "lm_coefficient"))
+    return config
+
+
+def shown_finetune_config(files: Sequence[str], overrides: Sequence[str]) -> Config:
+    """The configuration of a fine-tuning run, to be read by a person: it asks for no checkpoint. While there is none,
+    the section model is what the files and words say of it, and that is told.
+    """
+    missing = "checkpoint.init_from is empty"
+    if named(files, overrides, "checkpoint", "init_from") or named(files, overrides, "task", "tokenizer"):
+        try:
+            model_of(files, overrides)
+            return finetune_config(files, overrides)
+        except CheckpointError as error:
+            missing = error.problems[0]
+    config = load(files, overrides)
+    if config.task is None:
+        raise ConfigError(_NO_TASK)
+    log.say(f"{missing}; the section model is shown without its checkpoint's")
     return config
 
 

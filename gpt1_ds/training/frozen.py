@@ -63,7 +63,8 @@ def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
         if split == "train" or not rows:
             continue
         found, gold = predict(rows), data.task.gold(rows)
-        metrics = {metric: measure(metric, gold, found, len(data.task.labels)) for metric in data.task.metrics}
+        classes, groups = len(data.task.labels), [row.group for row in rows]
+        metrics = {metric: measure(metric, gold, found, classes, groups) for metric in data.task.metrics}
         merge(run_dir.evaluation, {"task": data.task.name, "split": split, "step": 0, "metrics": metrics})
         write_submission(data.task, [row.id for row in rows], found, run_dir.path / FOLDER, split)
         told = ", ".join(f"{name} {'not defined' if x is None else f'{x:.4f}'}" for name, x in metrics.items())

@@ -193,6 +193,12 @@ CASES = {
         [f"S He sits . He D {ending} . E" for ending in ("eats", "runs", "sings", "falls")],
         *("2", "val.csv", 1),
     ),
+    "multirc": Case(
+        "train.jsonl",
+        '{"idx": 4, "version": 1.1, "passage": {"text": "It is .", "questions": [{"question": "is it so", "idx": 7, '
+        '"answers": [{"text": "yes", "idx": 30, "label": 1}, {"text": "no", "idx": 31, "label": 0}]}]}}\n',
+        *(["S It is . D is it so yes E"], "1", "val.jsonl"),
+    ),
     "copa": Case(
         "copa-dev.xml",
         '<?xml version="1.0"?>\n<!DOCTYPE copa-corpus SYSTEM "copa.dtd">\n<copa-corpus version="1.0">\n'
@@ -231,7 +237,13 @@ def shown(encoded: Encoded, tokenizer: WordTokenizer, example: int) -> list[str]
 def test_every_preset_has_a_case() -> None:
     presets = Path(__file__).parents[2] / "configs" / "finetune"
     forms = {"sentences", "text"}  # of any task: tests/unit/tasks/test_sentences.py, test_task_text.py
-    tokens = {"squad", "squad2", "conll2003", "pos"}  # tests/unit/tasks/test_token_rows.py, test_token_examples.py
+    tokens = {
+        "squad",
+        "squad2",
+        "record",
+        "conll2003",
+        "pos",
+    }  # tests/unit/tasks/test_token_rows.py, test_token_examples.py
     texts = {"squad_text", "translation", "summarization"}  # tests/unit/tasks/test_generation.py
     assert {path.stem for path in presets.glob("*.yaml")} == set(CASES) | forms | tokens | texts
 

@@ -74,3 +74,18 @@ def test_every_step_is_said_with_its_size(tmp_path: Path, build: str, download: 
     assert "MB to download" in lines[2]
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert again.stderr == "", "what is there is not made again"
+
+
+def test_a_long_step_says_that_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    for name in ("tools/setup.sh", "tools/constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / "python"
+    slow = 'if [ "$2" = pip ]; then sleep 0.7; fi'
+    python.write_text(f'#!/bin/sh\n{slow}\nif [ "$2" = venv ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; fi\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "GPT1_DS_SETUP_EVERY": "0.2"}
+    command = ["bash", tmp_path / "tools" / "setup.sh", "--cpu"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    during = done.stderr.partition("2/3")[2].partition("3/3")[0]
+    assert re.search(r"^ *\d+ s    \.venv holds \d+ MB of 3 GB$", during, re.MULTILINE), done.stderr

@@ -13,12 +13,13 @@ from tools.layouts import LAYOUTS, ONE, RECIPE, Layout, Trace, compare, trace
 
 STEPS = 6
 NAMES = ("zero3 recompute", "tp2 pp2 sequence recompute")  # between them, every way to cut a model
+ROWS = {"gpt2": ["data.text=document_sentences"]}  # a causal model of rows that padding fills; windows: test_layouts
 CHOSEN = [layout for layout in LAYOUTS if layout.name in NAMES]
 
 
 @pytest.fixture(scope="module", params=["gpt2", "bert", "roberta", "t5", "t5_shared", "prefix"])
 def one(request: pytest.FixtureRequest, sentence_data: Path, span_data: Path) -> tuple[list[str], Path, Trace]:
-    family = FAMILIES[request.param]
+    family = [*FAMILIES[request.param], *ROWS.get(request.param, [])]
     data = span_data if request.param in ("t5", "t5_shared", "prefix") else sentence_data
     return family, data, trace(ONE, data, STEPS, family)
 

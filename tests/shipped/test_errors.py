@@ -28,11 +28,11 @@ from tools.runs import TINY
         (["parallel.pipeline=2", "parallel.zero=2"], ["use parallel.zero=1"]),
         (["parallel.tensor=2", "--nproc", "3"], ["do not divide the world of 3"]),
         (["--nproc", "0"], ["--nproc=0"]),
-        (["evaluation.every=5"], ["evaluation: Key 'evaluation' not in 'Config'; the sections are run, model, "]),
+        (["evaluation.every=5"], ["evaluation: there is no section 'evaluation'; the sections are run, model, "]),
         (["model.qqqqqqqq=5"], ["model.qqqqqqqq", "; `gpt1-ds guide configuration` says where all keys are"]),
         (["pretrain/books_cpu"], ["'pretrain/books_cpu' is not key=value; write -c pretrain/books_cpu"]),
         (["my.yaml"], ["'my.yaml' is not key=value; write -c my.yaml"]),
-        (["lr=1e-3"], ["lr: Key 'lr' not in 'Config'; did you mean optimizer.lr?"]),
+        (["lr=1e-3"], ["lr: there is no section 'lr'; did you mean optimizer.lr?"]),
         (["model.lr=1e-3"], ["did you mean optimizer.lr?"]),
         (["guard.step_timeout=inf"], ["guard.step_timeout=inf is not finite"]),
         (["guard.step_timeout=1e9"], ["guard.step_timeout=1000000000.0 must be above 0 seconds, and at most 1e+08"]),
@@ -164,3 +164,18 @@ def test_the_corrected_command_takes_the_folder_of_a_run_that_failed(gpt1, tiny_
     assert next(read_jsonl(Path("runs/run/metrics.jsonl")))["step"] == 1
     assert Path("runs/run.replaced-2/checkpoints/step-00000002").is_dir()
     assert pretrain(gpt1, tiny_data, "model.layers=3").err == "runs/run: done after step 2\n"
+
+
+def test_a_damaged_checkpoint_that_is_named(gpt1, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    whole = Path(__file__).parents[1] / "golden" / "format-1" / "step-00000003"
+    way_out = "copy it again from where it is whole, or name another checkpoint of its run"
+    for name, damage in (
+        ("manifest.json", lambda file: os.truncate(file, 100)),
+        ("state/rank-00001.safetensors", lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?")),
+        ("config.yaml", Path.unlink),
+    ):
+        folder = tmp_path / name.replace("/", "-") / whole.name
+        shutil.copytree(whole, folder)
+        damage(folder / name)
+        assert_refused(gpt1("checkpoint", "verify", str(folder)), name, way_out)
+        assert_refused(gpt1("sample", "--checkpoint", str(folder), "--prompt", "It"), name, way_out)

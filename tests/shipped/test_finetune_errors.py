@@ -163,3 +163,12 @@ def test_a_dev_set_of_one_class(gpt1, shape: str, metric: str, line: str, source
     value = {"matthews": 0.0, "pearson": None}[metric]
     assert json.loads(run_dir.evaluation.read_text())[0]["metrics"][metric] == value
     json.loads((best / manifest.NAME).read_text(), parse_constant=pytest.fail)
+
+
+def test_a_configuration_is_printed_without_a_checkpoint(gpt1) -> None:  # type: ignore[no-untyped-def]
+    for words, told in (([], "checkpoint.init_from is empty"), (["checkpoint.init_from=nope"], "nope: no such folder")):
+        found = gpt1("finetune", "-c", "finetune/cola", "train.epochs=7", *words, "--print-config")
+        assert (found.code, "epochs: 7.0" in found.out) == (0, True)
+        assert told in found.err
+        assert "the section model is shown without its checkpoint's" in found.err
+    assert_refused(gpt1("finetune", "-c", "finetune/cola", "train.epoch=7", "--print-config"), "no key 'epoch'")

@@ -75,7 +75,10 @@ def test_fine_tuning_shows_its_scores(gpt1: Gpt1, tiny_data: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--sweep", "optimizer.lrr=1,2"], "--sweep: optimizer.lrr: Key 'lrr' not in 'OptimizerConfig'. Did you mean"),
+        (
+            ["--sweep", "optimizer.lrr=1,2"],
+            "--sweep: optimizer.lrr: the section optimizer has no key 'lrr'. Did you mean",
+        ),
         (["--sweep", "optimizer.lr=1e-3,abc"], "--sweep: optimizer.lr: Value 'abc'"),
         (["--sweep", "optimizer.lr=1e-3,-1"], "--sweep: optimizer.lr=-1.0 must be above 0"),
         (["--sweep", "optimizer.lr=1,1"], "optimizer.lr has the value 1 twice"),

@@ -167,7 +167,7 @@ def test_scores_of_tasks_stand_beside_their_compute(
         ({}, ["run", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
         ({}, ["submit", "FILE", "--dry-run", "slurm.nodes=2"], "nproc=1: slurm.nodes=2 has 2 ranks for each cell"),
         ({}, ["submit", "FILE", "--jobs", "0"], "--jobs=0: at least 1"),
-        ({}, ["plan", "FILE", "model.widht=3"], "Key 'widht' not in 'ModelConfig'"),
+        ({}, ["plan", "FILE", "model.widht=3"], "the section model has no key 'widht'"),
         ({"arms": [{"name": "one", "layers": [2], "tokens": ["1K"]}]}, ["plan", "FILE"], "cannot identify"),
         ({}, ["fit", "FILE"], "results.csv: is not here; make it with gpt1-ds scaling run"),
     ],

@@ -213,7 +213,7 @@ def test_what_is_wrong_is_one_line(folder: Path, gpt1: Gpt1) -> None:
         (["nowhere"], "nowhere: no such file"),
         (["table.yaml", "--jobs", "0"], "--jobs=0: at least 1 cell runs at a time"),
         (["table.yaml", "--rehearse", "1"], "--rehearse=1: a rehearsal is a part of the study; write 2 or more"),
-        (["table.yaml", "task.pat=x"], "table: mine, full: task.pat: Key 'pat' not in"),
+        (["table.yaml", "task.pat=x"], "table: mine, full: task.pat: the section task has no key 'pat'"),
         (["table.yaml", "task.path=away"], "away: no such folder"),
         (["table.yaml", "checkpoint.init_from=away"], "away: no such folder; name a run folder"),
     ):

@@ -51,7 +51,7 @@ _MAKE_ONE = "make one with `gpt1-ds tokenizer train`"
 
 
 _NAMED = "name one of an imported tokenizer's by --role"
-_TASK_WAY_OUT = f"train one, import GPT-2's with --task-symbols, or {_NAMED}"
+_TASK_WAY_OUT = f"train one (not wordpiece), import GPT-2's with --task-symbols, or {_NAMED}"
 _MASK_WAY_OUT = f"train one with --masks, import WordPiece, or {_NAMED}"
 _WAYS_OUT = {
     "unknown": "byte-level ones know every text; use WordPiece or SentencePiece here",

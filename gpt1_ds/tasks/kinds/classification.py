@@ -38,6 +38,10 @@ class Classification(Task):
         numbers = all(name.removeprefix("-").isdecimal() for name in names)
         return known or tuple(sorted(names, key=int) if numbers else names)
 
+    @property
+    def groups_are_questions(self) -> bool:
+        return "exact_match" in self.metrics
+
     def controls(self, splits: Splits) -> Iterator[ControlAnswers]:
         return fitted_rules(self, splits)
 

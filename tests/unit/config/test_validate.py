@@ -87,7 +87,6 @@ REFUSED = [
     (["data.unique_tokens=1000", "data.offsets=epoch"], "data.unique_tokens takes whole windows.*leave one out"),
     (["model.mask=bidirectional"], "each token would see itself; use objective.kind=masked"),
     (["objective.kind=masked"], "a masked token needs the tokens on both sides; use model.mask=bidirectional"),
-    (["data.text=pairs"], "data.text=pairs needs objective.kind=masked; use data.text=windows"),
     (
         [*MASKED, "objective.next_sentence=true", "model.segments=2", "data.text=document_sentences"],
         "objective.next_sentence=true needs model.segments=2, data.text=pairs",
@@ -116,7 +115,7 @@ REFUSED = [
     ([*SPANS, "objective.sentinels=0"], "objective.sentinels=0 must be at least 1; T5 has 100"),
     ([*SPANS, "objective.copies=2"], "objective.copies=2 needs objective.kind=masked; leave it out"),
     ([*SPANS, "data.documents=masked"], "one stack reads a source and then its target.*use data.documents=joined"),
-    ([*SPANS, "data.text=full_sentences"], "data.text=full_sentences needs objective.kind=masked"),
+    ([*SPANS, "data.text=full_sentences"], "needs objective.kind=masked or causal; use data.text=windows"),
     (["run.name=../x"], "cannot name a folder"),
     (["run.name=a b"], "cannot name a folder"),
 ]

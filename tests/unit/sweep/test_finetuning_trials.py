@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import ConfigError, UserError
-from gpt1_ds.config import to_yaml
-from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
+from gpt1_ds.config import load, to_yaml
+from gpt1_ds.data.build import build
+from gpt1_ds.sweep.finetuning_study import Study, StudyTask
+from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks
 from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS
 
+WORDPIECE = Path(__file__).parents[2] / "golden" / "tokenizers-format-2" / "wordpiece-uncased"
 CURVE = FILE + "layer_transfer: {tasks: [rte], layers: [-1, 0, 2]}\n"
 
 
@@ -68,9 +71,9 @@ def test_a_problem_of_several_trials_is_told_once(tmp_path: Path) -> None:
     text = FILE.replace("finetune/rte", "{preset: finetune/rte, task.pth: x}") + "overrides: {train.epoch: 4}\n"
     with pytest.raises(ConfigError) as caught:
         planned(tmp_path, text)
-    assert [problem.partition(" not in ")[0] for problem in caught.value.problems] == [
-        "s: cola, full: train.epoch: Key 'epoch'",
-        "s: rte, full: task.pth: Key 'pth'",
+    assert [problem.partition(". Did")[0] for problem in caught.value.problems] == [
+        "s: cola, full: train.epoch: the section train has no key 'epoch'",
+        "s: rte, full: task.pth: the section task has no key 'pth'",
     ]
     assert all("Did you mean" in problem for problem in caught.value.problems)
 
@@ -121,3 +124,20 @@ def test_a_score_that_is_not_defined_ends_no_sweep(tmp_path: Path, value: str, t
         f'[{{"task": "x", "split": "dev", "step": 1, "metrics": {{"pearson": {value}, "spearman": 0.1}}}}]'
     )
     assert trial.result == told
+
+
+def test_a_tokenizer_without_the_symbols_is_refused_before_a_model_is_trained(tmp_path: Path) -> None:
+    """WordPiece has those of masked models; a causal model begins with <start>."""
+    (tmp_path / "text.txt").write_text("The book was read. " * 40)
+    (tmp_path / "train.csv").write_text("text,label\na,0\nb,1\n" * 8)
+    (tmp_path / "dev.csv").write_text("text,label\nc,0\nd,1\n")
+    build([tmp_path / "text.txt"], WORDPIECE, tmp_path / "data")
+    words = [f"task.path={tmp_path}", "task.kind=classification", "task.columns={text: text, label: label}"]
+    study = Study(name="two", tasks=[StudyTask(preset="finetune/table", name="mine", overrides=words)])
+    causal, both = (
+        load([], [f"data.path={tmp_path / 'data'}", *words])
+        for words in ([], ["model.mask=bidirectional", "objective.kind=masked"])
+    )
+    check_tasks(study, load, (), {"BERT": both})
+    with pytest.raises(UserError, match=r"two: pretrain.GPT: fine-tuning needs a token <start>: .* \(not wordpiece\)"):
+        check_tasks(study, load, (), {"BERT": both, "GPT": causal})

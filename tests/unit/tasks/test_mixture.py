@@ -122,7 +122,7 @@ RTE = "{name: rte, path: x}"
             ["task.name=mixture", f"task.mixture=[{RTE}]", "task.mixture_temperature=0.5"],
             "task.mixture_temperature=0.5",
         ),
-        (["task.name=mixture", "task.mixture=[{nam: x}]"], "command line: task.mixture: Key 'nam' not in 'PartConfig'"),
+        (["task.name=mixture", "task.mixture=[{nam: x}]"], "command line: task.mixture: there is no key 'nam' here"),
     ],
 )
 def test_bad_mixtures(words: list[str], line: str) -> None:

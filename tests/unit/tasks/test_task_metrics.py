@@ -75,6 +75,8 @@ def test_the_papers_choice() -> None:
         "mrpc": "f1",
         "qqp": "f1",
         "stsb": "pearson",
+        "multirc": "f1",
+        "record": "f1",
         "squad": "f1",
         "squad2": "f1",
         "conll2003": "entity_f1",
@@ -131,7 +133,7 @@ def test_glues_file_names() -> None:
     names = {name for spec in SPECS.values() for name in spec.submission.values()}
     assert names == {
         *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv"),
-        *("RTE.tsv", "WNLI.tsv"),
+        *("RTE.tsv", "WNLI.tsv", "AX.tsv"),
     }
     assert file_name("mnli", "test_mm") == "MNLI-mm.tsv"
     assert file_name("race", "test") == "race-test.tsv"

@@ -230,7 +230,7 @@ def test_a_missing_checkpoint_hides_no_other_mistake(capfd: pytest.CaptureFixtur
     missing, kind, key = capfd.readouterr().err.splitlines()
     assert "nowhere: no such folder" in missing
     assert "task.kind: Invalid value 'clasification'" in kind
-    assert "task.lern: Key 'lern' not in" in key
+    assert "task.lern: the section task has no key 'lern'" in key
     assert main(["pretrain", "train.stepz=1", "checkpoint.init_from=nowhere"]) == 2
     assert "train.stepz" in capfd.readouterr().err.splitlines()[1]
 

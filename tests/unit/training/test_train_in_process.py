@@ -131,7 +131,7 @@ def test_a_run_without_lines_is_an_empty_table(tmp_path: Path) -> None:
     [
         (
             lambda: gpt1_ds.train({"train.stps": 3}),
-            "train.stps: Key 'stps' not in 'TrainConfig'. Did you mean: 'steps'?",
+            "train.stps: the section train has no key 'stps'. Did you mean: 'steps'?",
         ),
         (lambda: gpt1_ds.train(5), "5 is no configuration; give a preset"),  # type: ignore[arg-type]
         (lambda: gpt1_ds.train("pretrain/nix"), "pretrain/nix: no such file"),
