@@ -75,13 +75,13 @@ def _predict_options(parser: argparse.ArgumentParser) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     """Answer what the options ask of a fit."""
-    from gpt1_ds.scaling.predict import Question, answer, read_fit
+    from gpt1_ds.scaling.predict import Query, answer, read_fit
     from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.fit is None):
         raise ConfigError("scaling predict: name either a study or --fit FILE")
     file = Path(options.fit) if options.fit else study_folder(options.study) / "fit.json"
-    question = Question(
+    question = Query(
         n=_number("--params", options.params),
         d=_number("--tokens", options.tokens),
         u=_number("--unique", options.unique),

@@ -51,7 +51,7 @@ _KEY = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigLayer:
     """One file or all command-line words: nested mappings whose leaves are strings or lists."""
 
     origin: str
@@ -70,7 +70,7 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     layers = [read_file(name) for name in files]
     if model_of is not None:
         whole = _carried_layer(_read_yaml(model_of))
-        layers.insert(0, Layer(whole.origin, {"model": whole.values.get("model", {})}))
+        layers.insert(0, ConfigLayer(whole.origin, {"model": whole.values.get("model", {})}))
     for layer in layers:
         if layer.left_out:
             keys = ", ".join(layer.left_out)
@@ -111,7 +111,7 @@ def load_recorded(path: Path) -> Config:
     return _resolved([layer], (), default_name([str(path)]), is_recorded=True)
 
 
-def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
+def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
     """The layers and words as one Config, called `name` unless they name it. One that was recorded may hold secrets,
     which earlier versions did not notice: it is not saved again.
     """
@@ -158,7 +158,7 @@ def default_name(files: Sequence[str]) -> str:
     return re.sub(r"[^\w.-]", "-", "-".join(stems))
 
 
-def _completes_a_task(layer: Layer) -> bool:
+def _completes_a_task(layer: ConfigLayer) -> bool:
     task = layer.values.get("task")
     return isinstance(task, Mapping) and "name" not in task
 
@@ -190,10 +190,10 @@ def names_task(files: Sequence[str], overrides: Sequence[str]) -> bool:
     return any(layer.values.get("task") for layer in [*map(read_file, files), _read_words(overrides, [])])
 
 
-def _carried_layer(layer: Layer) -> Layer:
+def _carried_layer(layer: ConfigLayer) -> ConfigLayer:
     refuse_interpolations(layer.values, layer.origin)
     values, left_out = carried(layer.values, _default_texts())
-    return Layer(layer.origin, values, tuple(left_out))
+    return ConfigLayer(layer.origin, values, tuple(left_out))
 
 
 @cache
@@ -254,7 +254,7 @@ def _presets_in(folder: str, shipped: Sequence[str]) -> str:
     return f"{own}/ has {', '.join(names)}; others are in {others}"
 
 
-def read_file(name: str) -> Layer:
+def read_file(name: str) -> ConfigLayer:
     """The mapping in the file or shipped preset `name`; of a run's or a checkpoint's own, what it carries. Raises
     ConfigError for what cannot be read as one.
     """
@@ -263,11 +263,11 @@ def read_file(name: str) -> Layer:
     return _carried_layer(layer) if lies_in_a_run(path) else layer
 
 
-def _read_yaml(path: Path) -> Layer:
-    return Layer(str(path), read_mapping(path))
+def _read_yaml(path: Path) -> ConfigLayer:
+    return ConfigLayer(str(path), read_mapping(path))
 
 
-def _read_words(words: Sequence[str], found: list[str]) -> Layer:
+def _read_words(words: Sequence[str], found: list[str]) -> ConfigLayer:
     values: dict[str, Any] = {}
     skip = False
     for word, following in pairwise([*words, ""]):
@@ -301,10 +301,10 @@ def _read_words(words: Sequence[str], found: list[str]) -> Layer:
                 break
         else:
             node[last] = value
-    return Layer("command line", values)
+    return ConfigLayer("command line", values)
 
 
-def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
+def _merge(config: DictConfig, layer: ConfigLayer, found: list[str]) -> DictConfig:
     """`config` with `layer` on top. Adds problems to `found` and leaves out what is wrong."""
     for section, keys in EXCLUSIVE:
         given = layer.values.get(section)

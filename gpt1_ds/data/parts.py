@@ -44,7 +44,7 @@ class PartSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedText:
     """Ids of a piece of text, the tokens of it that sentences begin at, and its UTF-8 bytes."""
 
     ids: NDArray[np.int32]
@@ -158,7 +158,7 @@ def write_part(
     return PartSummary(ended, size, text_bytes, open_tokens, open_bytes, count, left_out)
 
 
-def encoded(pieces: Iterable[Piece], unit: Unit, tokenizer: Tokenizer, split_sentences: bool) -> Iterator[Encoded]:
+def encoded(pieces: Iterable[Piece], unit: Unit, tokenizer: Tokenizer, split_sentences: bool) -> Iterator[EncodedText]:
     """The text of a unit as ids, in pieces; whole documents where the tokenizer needs them."""
     if tokenizer.whole_documents:
         assert isinstance(tokenizer, WholeDocumentTokenizer), tokenizer.kind
@@ -166,12 +166,12 @@ def encoded(pieces: Iterable[Piece], unit: Unit, tokenizer: Tokenizer, split_sen
         return
     for piece in sentences(pieces) if split_sentences else pieces:
         ids = tokenizer.encode_part(piece.text, piece.previous, not piece.ends_document)
-        yield Encoded(ids, [0] if split_sentences and len(ids) else [], utf8_bytes(piece.text), piece.ends_document)
+        yield EncodedText(ids, [0] if split_sentences and len(ids) else [], utf8_bytes(piece.text), piece.ends_document)
 
 
 def _encoded_whole(
     unit: Unit, pieces: Iterable[Piece], tokenizer: WholeDocumentTokenizer, split_sentences: bool
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedText]:
     texts: list[str] = []
     letters, number = 0, 1
     for piece in sentences(pieces) if split_sentences else pieces:
@@ -188,7 +188,7 @@ def _encoded_whole(
                 ids, starts = tokenizer.encode_sentences(texts) if split_sentences else (tokenizer.encode(text), [])
             except DataError as error:
                 raise DataError(f"{unit}: document {number}, which begins with {text[:40]!r}: {error}") from None
-            yield Encoded(ids, starts, utf8_bytes(text), True)
+            yield EncodedText(ids, starts, utf8_bytes(text), True)
             texts, letters, number = [], 0, number + 1
 
 

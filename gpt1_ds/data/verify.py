@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Score:
+class NgramScore:
     """Cross-entropy of the held-out tokens under an n-gram model."""
 
     order: int
@@ -41,7 +41,7 @@ class Score:
     bits_per_byte: float
 
 
-def scores(folder: Path | str, orders: int = 3) -> list[Score]:
+def scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """Baselines of orders 1 .. `orders` (at most 3). Raises DataError when a split is missing or too small."""
     dataset = Dataset(folder)
     train, held_out = _tokens(dataset.split("train")), _tokens(dataset.split("validation"))
@@ -55,11 +55,11 @@ def scores(folder: Path | str, orders: int = 3) -> list[Score]:
             probability = _interpolated(train, held_out, order, dataset.vocab_size, probability)
         nats = -float(np.log(probability).sum())
         loss = nats / len(held_out)
-        result.append(Score(order, loss, math.exp(loss), nats / max(1, text_bytes) / math.log(2)))
+        result.append(NgramScore(order, loss, math.exp(loss), nats / max(1, text_bytes) / math.log(2)))
     return result
 
 
-def write_scores(folder: Path | str, orders: int = 3) -> list[Score]:
+def write_scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """`scores`, kept as ngrams.json beside the dataset, where reports of runs on it find them."""
     result = scores(folder, orders)
     path = Path(folder) / "ngrams.json"

@@ -26,9 +26,9 @@ from gpt1_ds.model import dropout
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import MULTIPLE, Batch, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, evaluation_batches
 from gpt1_ds.tasks.encoding import fitted, length_limit
-from gpt1_ds.tasks.metrics import Scores, score
+from gpt1_ds.tasks.metrics import TaskScores, score
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tracking.record import TaskRecord
@@ -80,7 +80,9 @@ class TaskScorer:
             split, score(self.task_of(split), self.splits[split], predictions), loss, step, tokens, **more
         )
 
-    def _record_of(self, split: str, scores: Scores, loss: float, step: int, tokens: int, **more: float) -> TaskRecord:
+    def _record_of(
+        self, split: str, scores: TaskScores, loss: float, step: int, tokens: int, **more: float
+    ) -> TaskRecord:
         task = self.task_of(split)
         if self.groups.rank == 0:
             for warning in scores.warnings:
@@ -123,11 +125,11 @@ class TaskScorer:
         model = replace(self.config.model, context=average)
         return flops_per_token(model, self.vocab_size, head=self.objective.head)
 
-    def fed(self, batch: Batch) -> int:
+    def fed(self, batch: TaskBatch) -> int:
         """Tokens of a batch, padding apart."""
         return int(batch.lengths.sum())
 
-    def micro_batches(self, batch: Batch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
+    def micro_batches(self, batch: TaskBatch, dropout_seed: tuple[int, int] = (0, 0)) -> list[MicroBatch]:
         """This rank's. DeepSpeed takes the mean over micro-batches and data-parallel ranks, so weights that sum to 1
         over the batch are multiplied by the number of both.
         """
@@ -138,7 +140,7 @@ class TaskScorer:
             made.append(MicroBatch.of(self._host_batch(batch, batch.rows(first, stop), parts), keys_B))
         return made
 
-    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
         """`one` is a micro-batch of `batch`."""
         targets = one.targets if one.targets is not None else one_hot(one.labels, self.task.classes)
         made: HostBatch = self.objective.batch(

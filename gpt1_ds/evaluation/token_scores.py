@@ -15,7 +15,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import Batch, evaluation_batches
+from gpt1_ds.tasks.batches import TaskBatch, evaluation_batches
 from gpt1_ds.tasks.token_metrics import parts
 from gpt1_ds.tasks.token_rows import Answered, TokenRows
 from gpt1_ds.tracking.record import TaskRecord
@@ -71,7 +71,7 @@ class TokenScorer(TaskScorer):
             scores[number] = row_TO
         return rows.answers(scores), total / max(1, count)
 
-    def _scored(self, engine: Engine, batch: Batch) -> list[tuple[int, NDArray[np.float32]]]:
+    def _scored(self, engine: Engine, batch: TaskBatch) -> list[tuple[int, NDArray[np.float32]]]:
         """(number of a row, scores of its tokens [T, O]) of what this rank has of the batch."""
         if self.groups.tensor_rank or not self.groups.is_last_stage:
             return []
@@ -84,7 +84,7 @@ class TokenScorer(TaskScorer):
             if number >= 0
         ]
 
-    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
         assert one.token_targets is not None, "rows of such a task have them"
         made: HostBatch = self.objective.batch(
             one.tokens, one.lm_weights * parts, one.lengths, one.seconds, one.token_targets * parts

@@ -25,7 +25,7 @@ from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
-from gpt1_ds.tasks.batches import Batch, evaluation_batches
+from gpt1_ds.tasks.batches import TaskBatch, evaluation_batches
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.metrics import score_examples
 from gpt1_ds.tasks.target_rows import TargetRows
@@ -69,7 +69,7 @@ class WrittenScorer(TaskScorer):
         lengths = (source, target) if self.objective.stacks == 2 else (source + target,)
         return flops_per_token(self.config.model, self.vocab_size, target / sum(lengths), lengths=lengths)
 
-    def fed(self, batch: Batch) -> int:
+    def fed(self, batch: TaskBatch) -> int:
         return int(batch.lengths.sum()) + batch.counted
 
     def _rows(self, split: str) -> TargetRows:
@@ -107,7 +107,7 @@ class WrittenScorer(TaskScorer):
                 found[place] = text
         return objects(found)
 
-    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
         assert batch.target_lengths is not None, "rows of such a task have them"
         assert one.target_lengths is not None, "as the whole batch has"
         assert one.target_tokens is not None, "as the whole batch has"

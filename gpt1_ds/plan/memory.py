@@ -39,12 +39,12 @@ from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
 from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.machine import Link, Speeds
 from gpt1_ds.plan.stages import Stage, stages
-from gpt1_ds.plan.whole_parameters import WholeParameters
+from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
 
 SCRATCH = 6  # copies of a weight while it is orthogonalised
 
 
-class Muon:
+class MuonUpdate:
     """The update of one rank of a stage; for another optimizer everything is 0."""
 
     def __init__(self, config: Config, world: int, stage: Stage) -> None:
@@ -152,7 +152,7 @@ class _Rank:
         predicted = config.row.predicted
         self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
-        self.muon, self.whole = Muon(config, world, stage), WholeParameters(config, world, stage)
+        self.muon, self.whole = MuonUpdate(config, world, stage), WholeParametersUpdate(config, world, stage)
         self.buckets = buckets(config, self.data, self.parameters, device)
         self.graphs = device == "cuda" and policy.has_graphs(config)
 

@@ -11,7 +11,7 @@ PASSES = {"lamb": 6.0, "adafactor": 5.0}  # bytes that an update reads and write
 COPIES = 4  # of the largest part of a weight, while its update is computed
 
 
-class WholeParameters:
+class WholeParametersUpdate:
     """The update of one rank of a stage; for another optimizer nothing is different from AdamW."""
 
     def __init__(self, config: Config, world: int, stage: Stage) -> None:

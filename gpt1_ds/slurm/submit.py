@@ -94,7 +94,7 @@ COMMANDS = ("pretrain", "finetune")  # what a job may run
 
 
 @dataclass(frozen=True)
-class Submission:
+class JobSubmission:
     """Files to write into `place`, a folder of its own, so that jobs that wait already keep theirs."""
 
     run_dir: RunDir
@@ -107,13 +107,13 @@ class Submission:
         return ["sbatch", *more, *self.options, str(self.place / self.script), "-c", str(self.place / "config.yaml")]
 
 
-def prepare(command: str, config: Config) -> Submission:
+def prepare(command: str, config: Config) -> JobSubmission:
     """What `submit` will do; touches nothing."""
     run_dir = RunDir(Path(config.run.dir) / config.run.name)
     options = sbatch_options(config, run_dir)
     script = f"{command}.sbatch"
     files = {**scripts(script, config, options), "config.yaml": to_yaml(config)}
-    return Submission(run_dir, next_place(run_dir.slurm), script, options, files)
+    return JobSubmission(run_dir, next_place(run_dir.slurm), script, options, files)
 
 
 def next_place(slurm: Path) -> Path:
@@ -147,7 +147,7 @@ def layout_problems(config: Config) -> Iterator[str]:
         )
 
 
-def submit(submission: Submission, share: str) -> str:
+def submit(submission: JobSubmission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
     require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)

@@ -30,7 +30,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Submission:
+class ArraySubmission:
     """Files to write into `place`, and the arrays to submit one after the other."""
 
     place: Path
@@ -53,7 +53,7 @@ class Submission:
             jobs.append("JOB")
 
 
-def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
+def prepare(sweep: ScalingSweep, jobs: int) -> ArraySubmission:
     """What `submit` will do for the trials that are not done; touches nothing. Raises ConfigError where SLURM is asked
     for other ranks than the study counts on.
     """
@@ -69,7 +69,9 @@ def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
     place = next_place(slurm)
     options = [word for word in sbatch_options(config, RunDir(sweep.folder)) if not word.startswith(RUNS_ONE_BY_ONE)]
     options += [f"--job-name={sweep.study.name}", f"--output={slurm}/%A_%a.out"]
-    submission = Submission(place, [], {place / name: text for name, text in scripts(SCRIPT, config, options).items()})
+    submission = ArraySubmission(
+        place, [], {place / name: text for name, text in scripts(SCRIPT, config, options).items()}
+    )
     left = [trial for trial in sweep.trials if not trial.done]
     groups = {"scratch": [x for x in left if x.trunk is None], "branches": [x for x in left if x.trunk]}
     for name, trials in groups.items():
@@ -84,7 +86,7 @@ def prepare(sweep: ScalingSweep, jobs: int) -> Submission:
     return submission
 
 
-def submit(sweep: ScalingSweep, submission: Submission) -> list[str]:
+def submit(sweep: ScalingSweep, submission: ArraySubmission) -> list[str]:
     """The arrays' numbers. Raises LaunchError where SLURM is not here or already has this study."""
     require_sbatch()
     name = sweep.study.name

@@ -16,7 +16,15 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last
+from gpt1_ds.sweep.finetuning_study import (
+    PRETRAINED,
+    SOURCE,
+    STEP,
+    FinetuningStudy,
+    LayerTransfer,
+    folder_name,
+    named_last,
+)
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
@@ -70,7 +78,7 @@ class FinetuningSweep(Sweep):
     """
 
     target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
-    study: Study
+    study: FinetuningStudy
     trials: tuple[FinetuningTrial, ...]
     curve: tuple[tuple[int, FinetuningTrial], ...]
 
@@ -133,7 +141,7 @@ class FinetuningSweep(Sweep):
         yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
 
 
-def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) -> None:
+def check_tasks(study: FinetuningStudy, configure: Configure, overrides: Sequence[str]) -> None:
     """Raise UserError for tasks that cannot be read, before there is a model to fine-tune."""
     problems: list[str] = []
     for task in study.tasks:
@@ -149,7 +157,7 @@ def check_tasks(study: Study, configure: Configure, overrides: Sequence[str]) ->
 
 
 def make_sweep(
-    study: Study, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
+    study: FinetuningStudy, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
 ) -> FinetuningSweep:
     """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and the
     folders of the models that it has `pretrained`.
@@ -199,7 +207,7 @@ def _model_of(row: Sequence[str], pretrained: Folders, seed: int) -> Path | None
     return RunDir(folder).checkpoint(int(step)) if step else folder
 
 
-def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: Folders | None) -> Config:
+def _of_seed(config: Config, study: FinetuningStudy, variant: str, seed: int, pretrained: Folders | None) -> Config:
     """A cell begins with the model that was pre-trained with its own seed."""
     folder = _model_of(study.rows[variant], pretrained or {}, seed) if pretrained else None
     if folder is None:
@@ -208,7 +216,7 @@ def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: 
 
 
 def _configurations(
-    study: Study,
+    study: FinetuningStudy,
     configure: Configure,
     overrides: Sequence[str],
     variants: Mapping[str, Sequence[str]],
@@ -232,7 +240,7 @@ def _configurations(
     return configs
 
 
-def _trial(study: Study, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
+def _trial(study: FinetuningStudy, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
     """`key` is its task, variant and choice."""
     task, variant, choice = key
     folder = "/".join(folder_name(part) for part in key if part)

@@ -49,7 +49,7 @@ class ScalingTrial(Trial):
         return self.name
 
     @property
-    def record(self) -> outcome.Record:
+    def record(self) -> outcome.RunRecord:
         """What its run folder says now."""
         return outcome.read(self.run_dir, self.steps)
 

@@ -80,14 +80,14 @@ def write_submission(
 
 
 @dataclass(frozen=True)
-class Scores:
+class TaskScores:
     """`values` by the metric's name, of a group as `accuracy_middle`; None: not defined. `warnings` say why."""
 
     values: dict[str, float | None]
     warnings: tuple[str, ...]
 
 
-def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
+def score(task: Task, encoded: Encoded, predictions: Numbers) -> TaskScores:
     """The metrics of `task` over the labelled examples, and its first one for each group where there are several.
 
     `predictions` [N] are class or choice numbers, or scores for a regression, in the order of the examples.
@@ -101,7 +101,7 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     return _score(task, gold, known, encoded.groups, predictions)
 
 
-def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers) -> Scores:
+def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers) -> TaskScores:
     """`score` of what is found of each of these examples [N]: texts, or tuples of tags."""
     labelled = np.array([example.is_labelled for example in examples])
     return _score(task, task.gold(examples), labelled, [example.group for example in examples], predictions)
@@ -109,7 +109,7 @@ def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers
 
 def _score(
     task: Task, gold: Numbers, known: NDArray[np.bool_], groups_N: Sequence[str], predictions: Numbers
-) -> Scores:
+) -> TaskScores:
     if not known.any():
         raise DataError(f"{task.name}: no example has a label, so nothing can be scored")
     groups = np.array(groups_N)
@@ -131,7 +131,7 @@ def _score(
                 shown = "null" if value is None else value
                 same = "label" if len(np.unique(gold[rows])) == 1 else "prediction"
                 notes.append(f"{task.name}: {metric}{ending} is {shown}: every {same} is the same")
-    return Scores(values, tuple(notes))
+    return TaskScores(values, tuple(notes))
 
 
 def measure(metric: str, gold: Numbers, predictions: Numbers, classes: int = 0) -> float | None:

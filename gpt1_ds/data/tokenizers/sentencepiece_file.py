@@ -22,7 +22,7 @@ _CHARSMAP, _PREFIX, _SINGLE_SPACES, _VISIBLE_SPACES = 2, 3, 4, 5  # fields of th
 
 
 @dataclass(frozen=True)
-class Piece:
+class ModelPiece:
     text: str
     score: float  # log-probability
     type: int
@@ -35,14 +35,14 @@ class SentencePieceFile:
     """
 
     model_type: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ModelPiece, ...]
     charsmap: bytes
     usual_spaces: bool
 
 
 def read(content: bytes) -> SentencePieceFile:
     """Raises ValueError for what is no SentencePiece model."""
-    pieces: list[Piece] = []
+    pieces: list[ModelPiece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
     for field, value in _fields(content):
@@ -81,11 +81,11 @@ def check_charsmap(charsmap: bytes) -> None:
     texts.tobytes().decode()
 
 
-def _piece(values: dict[int, int | bytes]) -> Piece:
+def _piece(values: dict[int, int | bytes]) -> ModelPiece:
     if len(score_bytes := _bytes(values.get(_SCORE, bytes(4)))) != 4:
         raise ValueError("has a piece whose score is no number")
     (score,) = struct.unpack("<f", score_bytes)
-    return Piece(_bytes(values.get(_TEXT, b"")).decode(), score, _integer(values.get(_TYPE, NORMAL)))
+    return ModelPiece(_bytes(values.get(_TEXT, b"")).decode(), score, _integer(values.get(_TYPE, NORMAL)))
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

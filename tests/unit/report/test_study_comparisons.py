@@ -14,7 +14,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.report.study_comparisons import TREND, StudyAnswers, comparisons, intervals, verdict
 from gpt1_ds.report.study_figures import forest, learning
 from gpt1_ds.report.study_page import write_study
-from gpt1_ds.report.study_results import Column, Results, Score, read_study
+from gpt1_ds.report.study_results import Column, Results, StudyScore, read_study
 
 ROOT = Path(__file__).parents[3]
 N = 400
@@ -184,9 +184,10 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
 
 def test_curves_name_the_controls_of_every_panel() -> None:
     columns = tuple(Column(f"{task}-{n}", task, "accuracy", True, n) for task in ("sst2", "rte") for n in (100, 1000))
-    scores = [Score(column.name, "full", 1, "dev", "accuracy", 0.6, 1.0, 1) for column in columns]
+    scores = [StudyScore(column.name, "full", 1, "dev", "accuracy", 0.6, 1.0, 1) for column in columns]
     scores += [
-        Score(name, "second text alone", None, "dev", "accuracy", 0.5, None, None) for name in ("rte-100", "rte-1000")
+        StudyScore(name, "second text alone", None, "dev", "accuracy", 0.5, None, None)
+        for name in ("rte-100", "rte-1000")
     ]
     results = Results("study", "", columns, ("full",), (1,), {}, (), tuple(scores), {})
     figure = learning(results, {})

@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.plan.machine import find
 from gpt1_ds.scaling.tables import COLUMNS
-from gpt1_ds.sweep.outcome import Record, dominated, read
+from gpt1_ds.sweep.outcome import RunRecord, dominated, read
 from gpt1_ds.sweep.scaling_study import EarlyEnd
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep, rows
 from tests.helpers.scaling_trials import LADDER, finish, small
@@ -60,8 +60,8 @@ def test_seconds_are_those_of_its_own_steps(tmp_path: Path) -> None:
     assert read(branch.run_dir, branch.steps).seconds == pytest.approx(0.5 * (branch.steps - branch.begin))
 
 
-def record(*losses: float) -> Record:
-    return Record("running", "", [], [{"step": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)])
+def record(*losses: float) -> RunRecord:
+    return RunRecord("running", "", [], [{"step": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)])
 
 
 def test_dominated() -> None:

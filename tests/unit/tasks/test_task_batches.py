@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, build_batch, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, TrainBatches, build_batch, evaluation_batches
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.kinds import KINDS
 from gpt1_ds.tasks.kinds.regression import read_out, soft_targets
@@ -75,7 +75,7 @@ def test_limits() -> None:
         length_limit(TaskConfig(), 4)
 
 
-def by_hand(batch: Batch, losses: np.ndarray, lengths: np.ndarray) -> float:
+def by_hand(batch: TaskBatch, losses: np.ndarray, lengths: np.ndarray) -> float:
     """The mean over sequences of the mean over their tokens after S."""
     means = [losses[b, c, : lengths[b, c] - 1].mean() for b in range(len(lengths)) for c in range(lengths.shape[1])]
     return float(np.mean(means))
@@ -112,7 +112,7 @@ def test_soft_targets_ride_along() -> None:
     assert (batch.weights.tolist(), batch.labels.tolist()) == ([1, 0], [-1, -1])
 
 
-def padding_share(batch: Batch) -> float:
+def padding_share(batch: TaskBatch) -> float:
     """Share of all positions that hold no token, padding rows included."""
     return 1 - float(batch.lengths[batch.examples >= 0].sum()) / batch.tokens.size
 
