@@ -76,7 +76,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
-            verify(engine, folder, run_dir.path)
+            verify_checkpoint(engine, folder, run_dir.path)
             facts = restore(engine, config, folder)
         except manifest.NewerFormatError:
             raise
@@ -92,7 +92,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     return None
 
 
-def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
+def verify_checkpoint(engine: Engine, folder: Path, shared: Path | None = None) -> None:
     """Raise CheckpointError for a checkpoint whose files are not as they were written. The ranks share the reading, of
     all hosts where the files are on the same disk as the folder `shared` (engine/shared_disk.py).
     """

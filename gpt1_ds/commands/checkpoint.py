@@ -124,10 +124,10 @@ def _asked(question: str) -> str:
 def inspect(options: argparse.Namespace) -> int:
     """Print what a checkpoint holds and where it came from; without torch, as `verify`."""
     from gpt1_ds.checkpoint import manifest
-    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.common.text import byte_size, count
 
-    folder = find(Path(options.checkpoint))
+    folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
     size = sum(file["bytes"] for file in facts["files"].values())
     layout = facts["layout"]
@@ -151,11 +151,11 @@ def inspect(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     """Compare every file with the manifest; raises CheckpointError naming the first difference."""
     from gpt1_ds.checkpoint import manifest
-    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.checkpoint.verify import verify_files
     from gpt1_ds.common import progress
 
-    folder = find(Path(options.checkpoint))
+    folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
     done = itertools.count(1)
     with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
@@ -174,11 +174,11 @@ def _average(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.evaluation.average import average
+    from gpt1_ds.evaluation.average import average_checkpoints
     from gpt1_ds.interop import imported
 
     out = imported.free_place(Path(options.out))
-    folders = average(Path(options.run), options.last, out)
+    folders = average_checkpoints(Path(options.run), options.last, out)
     print(f"{options.out}: the mean of {', '.join(folder.name for folder in folders)}; weights only, to evaluate")
     return 0
 

@@ -97,10 +97,10 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
 def _verify(options: argparse.Namespace) -> int:
     from gpt1_ds.common import progress
     from gpt1_ds.common.text import shown
-    from gpt1_ds.data.verify import verify
+    from gpt1_ds.data.verify import verify_dataset
 
     with progress.bar(unit="{:.0f} shards".format) as show:
-        dataset = verify(options.folder, show)
+        dataset = verify_dataset(options.folder, show)
     for name in dataset.splits:
         split = dataset.split(name)
         print(
@@ -117,9 +117,9 @@ def _ngrams_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _ngrams(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.verify import write_scores
+    from gpt1_ds.data.verify import write_ngram_scores
 
-    for score in write_scores(options.folder, options.orders):
+    for score in write_ngram_scores(options.folder, options.orders):
         print(
             f"{score.order}-gram: held-out loss {score.loss:.4f} nats per token, perplexity {score.perplexity:.2f}, "
             f"{score.bits_per_byte:.4f} bits per byte"

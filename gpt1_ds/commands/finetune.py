@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
-    config = accelerator.fitted(config, world)
+    config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
     if options.dry_run:
@@ -77,7 +77,7 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
 def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.config import load
     from gpt1_ds.data.sources import with_embedded_corpus
-    from gpt1_ds.launcher.accelerator import fitted
+    from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
     from gpt1_ds.report.study_page import write_study
     from gpt1_ds.sweep import runner
     from gpt1_ds.sweep.controls import write_controls
@@ -92,7 +92,7 @@ def _run_study(options: argparse.Namespace) -> int:
     jobs = jobs_at_a_time(study, options.jobs)
 
     def sized(config: Config) -> Config:
-        return fitted(config if parts is None else smaller(config, parts), study.nproc)
+        return with_fitted_micro_batch(config if parts is None else smaller(config, parts), study.nproc)
 
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
         return sized(finetune_config(files, overrides))

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         _calibrate(options.machine)
         if not options.config and not options.overrides and not options.search and options.world is None:
             return 0
-    found = machine.find(options.machine, _device(config, options.world))
+    found = machine.find_machine(options.machine, _device(config, options.world))
     vocab_size, data_tokens = found_data(config)
     default = found.ranks_per_node if options.search else config.parallel.tensor * config.parallel.pipeline
     world = options.world or default

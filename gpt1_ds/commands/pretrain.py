@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
-    config = accelerator.fitted(config, world)
+    config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
     if options.dry_run:

@@ -75,7 +75,7 @@ def _predict_options(parser: argparse.ArgumentParser) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     """Answer what the options ask of a fit."""
-    from gpt1_ds.scaling.predict import Query, answer, read_fit
+    from gpt1_ds.scaling.predict import Query, predict_with, read_fit
     from gpt1_ds.sweep.scaling_trials import study_folder
 
     if (options.study is None) == (options.fit is None):
@@ -88,7 +88,7 @@ def _predict(options: argparse.Namespace) -> int:
         flops=_number("--flops", options.flops),
         target=options.target_loss,
     )
-    told = answer(read_fit(file), question)
+    told = predict_with(read_fit(file), question)
     print(json.dumps(told, indent=2) if options.json else "\n".join(describe_answer(told)))
     return 0
 

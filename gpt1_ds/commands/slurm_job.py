@@ -16,8 +16,7 @@ from gpt1_ds.common.errors import ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import status, tries
-from gpt1_ds.slurm.tries import Fault, fault_of
-from gpt1_ds.slurm.tries import write as write_fault
+from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -93,7 +92,7 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
     slurm = config.slurm
     ranks = world or slurm.nodes * slurm.ranks
-    config = accelerator.fitted(config, ranks)
+    config = accelerator.with_fitted_micro_batch(config, ranks)
     ConfigError.raise_all(world_problems(config, ranks))
     if world is None:
         ConfigError.raise_all(submit.layout_problems(config))

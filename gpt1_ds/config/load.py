@@ -39,7 +39,7 @@ from gpt1_ds.config.values import (
     refuse_resolvers,
     with_word,
 )
-from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping, written
+from gpt1_ds.config.yaml_file import LiteralLoader, as_yaml, read_mapping
 
 SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
@@ -205,12 +205,12 @@ def _default_texts() -> Mapping[str, Any]:
 
 def to_carried_yaml(config: Config) -> str:
     """`to_yaml` of what a checkpoint carries."""
-    return written(carried(_values(config), {})[0])
+    return as_yaml(carried(_values(config), {})[0])
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that `load` reads back to an equal Config; no empty `task` or `probes`."""
-    return written(_values(config))
+    return as_yaml(_values(config))
 
 
 def _values(config: Config) -> dict[Any, Any]:

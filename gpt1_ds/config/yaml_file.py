@@ -35,7 +35,7 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     return values
 
 
-def written(values: Any) -> str:
+def as_yaml(values: Any) -> str:
     """Mappings, lists, texts and numbers as YAML, the keys in their order, every byte as OmegaConf.to_yaml writes it:
     a run's configuration is known by the hash of its text. OmegaConf makes typed nodes of all values first, which takes
     more than twenty times as long.

@@ -59,7 +59,7 @@ def scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     return result
 
 
-def write_scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
+def write_ngram_scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """`scores`, kept as ngrams.json beside the dataset, where reports of runs on it find them."""
     result = scores(folder, orders)
     path = Path(folder) / "ngrams.json"
@@ -118,7 +118,7 @@ BLOCK_TOKENS = 1 << 22
 _AGAIN = "build the dataset again in another folder"
 
 
-def verify(folder: Path | str, show: Show = show_nothing) -> Dataset:
+def verify_dataset(folder: Path | str, show: Show = show_nothing) -> Dataset:
     """Re-read every token of a dataset; the dataset.
 
     Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.engine.deepspeed.zero import INVALID, filter_updates
-from gpt1_ds.engine.transfer import read
+from gpt1_ds.engine.transfer import read_scalars
 
 Rejects = Callable[[float, float], bool]  # (loss, gradient norm before clipping) -> whether to skip the update
 TotalLoss = Callable[[], tuple[Tensor, int]]  # what to divide by what for the mean loss of the step, on every rank
@@ -49,7 +49,7 @@ class StepOutcome:
         the step's one wait for the device.
         """
         total, parts = self._total_loss()
-        loss, norm = read(total, scaled_norm)
+        loss, norm = read_scalars(total, scaled_norm)
         unscaled = norm / self._loss_scale()
         if not 0 <= unscaled < float("inf"):
             unscaled = float("inf")
@@ -64,7 +64,7 @@ class StepOutcome:
         """
         if self._read is None:
             total, parts = self._total_loss() if mean_loss is None else (mean_loss, 1)
-            loss, norm = read(total, norm)
+            loss, norm = read_scalars(total, norm)
             return loss / parts, norm
         found, self._read = self._read, None
         return found

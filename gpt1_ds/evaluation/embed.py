@@ -35,7 +35,7 @@ from gpt1_ds.tasks.frame import Frame
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.reading import read_scored
-from gpt1_ds.tracking.entries import key_of, merge, read_entries
+from gpt1_ds.tracking.entries import entry_key, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 Float32s = NDArray[np.float32]
@@ -183,7 +183,7 @@ def evaluate_sts(
     with distributed_session(config, command="evaluate --sts", **arguments) as groups:
         splits = groups.agree(lambda: read_scored(pairs))
         there = groups.on_rank_0(lambda: read_entries(out))
-        done = {key_of(entry) for entry in there} if missing else set()
+        done = {entry_key(entry) for entry in there} if missing else set()
         for checkpoint in checkpoints:
             same_manifest(groups, checkpoint)
             embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]

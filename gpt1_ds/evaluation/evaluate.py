@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt1_ds.checkpoint.restore import restore, same_manifest, verify
-from gpt1_ds.checkpoint.verify import check_size
+from gpt1_ds.checkpoint.restore import restore, same_manifest, verify_checkpoint
+from gpt1_ds.checkpoint.verify import check_memory
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import Config
@@ -23,9 +23,9 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.measures import mask_deviation
 from gpt1_ds.evaluation.probes import probe_metrics
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.tasks.probe_scores import shown
+from gpt1_ds.tasks.probe_scores import shown_score
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
-from gpt1_ds.tracking.entries import Entry, key_of, merge, read_entries
+from gpt1_ds.tracking.entries import Entry, entry_key, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 HELD_OUT = "held-out"
@@ -76,7 +76,7 @@ def _probe(
     """
     step = _step(groups, checkpoint)
     sizes = {
-        key_of(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")]
+        entry_key(entry): [entry["metrics"].get(key, 0) for key in ("examples", "fitted")]
         for entry in done
         if "control" in entry["metrics"]
     }
@@ -89,7 +89,7 @@ def _probe(
             show(words=probe.title)
             metrics = probe_metrics(probe, loaded, groups, show)
         if groups.rank == 0:
-            log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown(metrics)}")
+            log.say(f"{checkpoint}: {PREFIX}{probe.title} {probe.split}: {shown_score(metrics)}")
         _tell(groups, out, {"task": PREFIX + probe.title, "split": probe.split, "step": step, "metrics": metrics})
 
 
@@ -105,13 +105,13 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
             raise DataError(
                 f"{config.data.path[0].path}: was built with another tokenizer than {path} was trained with"
             )
-        check_size(path, facts, config.model)
+        check_memory(path, facts, config.model)
     objective, *_ = draws = [
         pretraining_objective(config, data.tokenizer, data.data_hash, seed) for seed in range(MASK_DRAWS)
     ]
     engine = build_engine(config, groups, initialise=False, objective=objective)
     for checkpoint in checkpoints:
-        verify(engine, checkpoint)
+        verify_checkpoint(engine, checkpoint)
         facts = restore(engine, config, checkpoint, weights_only=True)
         step = int(facts["step"])
         shape, tokens = batch_shape(config, groups), int(facts["tokens"])

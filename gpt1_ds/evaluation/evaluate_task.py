@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.restore import restore, same_manifest, verify
-from gpt1_ds.checkpoint.verify import check_size
+from gpt1_ds.checkpoint.restore import restore, same_manifest, verify_checkpoint
+from gpt1_ds.checkpoint.verify import check_memory
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log, progress
 from gpt1_ds.common.errors import CheckpointError, DataError
@@ -27,7 +27,7 @@ from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.metrics import control_scores
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
-from gpt1_ds.tracking.entries import CONTROL, key_of, merge, read_entries, write_scores
+from gpt1_ds.tracking.entries import CONTROL, entry_key, merge, read_entries, write_scores
 from gpt1_ds.tracking.wandb import show_evaluation
 
 
@@ -42,14 +42,14 @@ def evaluate_task(config: Config, checkpoints: Sequence[Path], out: Path | None,
         data, scorer = groups.agree(lambda: _open(config, checkpoints[0], groups))
         groups.compare({f"task.path, {split}": encoded.data_hash for split, encoded in scorer.splits.items()})
         config, there = scorer.config, groups.on_rank_0(lambda: read_entries(out))
-        done = {key_of(entry) for entry in there} if missing else set()
+        done = {entry_key(entry) for entry in there} if missing else set()
         engine = build_engine(config, groups, initialise=False, objective=scorer.objective)
         labelled = [split for split in scorer.splits if split != "train" and scorer.has_labels(split)]
         steps = [same_manifest(groups, checkpoint)["step"] for checkpoint in checkpoints]
         for checkpoint, step in zip(checkpoints, steps, strict=True):
             left = [split for split in labelled if (scorer.task_of(split).name, split, step) not in done]
             if left:
-                verify(engine, checkpoint)
+                verify_checkpoint(engine, checkpoint)
                 facts = restore(engine, config, checkpoint, weights_only=True)
                 _score(scorer, left, engine, checkpoint, facts, out)
         if groups.rank == 0:
@@ -97,7 +97,7 @@ def _open(config: Config, checkpoint: Path, groups: ProcessGroups) -> tuple[Task
     if task is None or (head is None and not task.in_text):
         raise CheckpointError(f"{checkpoint}: was not fine-tuned on a task; leave the section task out")
     data = read_task(config.task)
-    check_size(checkpoint, facts, config.model, head)
+    check_memory(checkpoint, facts, config.model, head)
     scorer = make_scorer(config, data, checkpoint / "tokenizer", groups)
     _check(task, scorer.task, checkpoint)
     return data, scorer

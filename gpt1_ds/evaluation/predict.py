@@ -28,7 +28,7 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import sampling_of
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
 from gpt1_ds.evaluation.token_scores import refused
-from gpt1_ds.evaluation.written_scores import written
+from gpt1_ds.evaluation.written_scores import write_targets
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
@@ -197,7 +197,7 @@ class Predictor:
         rows = self._encoded(examples)
         assert isinstance(rows, TargetRows), "such a task has no others"
         sources = [rows.source_of(number) for number in range(len(rows))]
-        texts = written(self._model, self._tokenizer, sources, self._sampling, name=str(self._folder))
+        texts = write_targets(self._model, self._tokenizer, sources, self._sampling, name=str(self._folder))
         return [Prediction(probabilities={}, text=text) for text in texts]
 
     @cached_property

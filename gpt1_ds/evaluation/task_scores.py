@@ -26,7 +26,7 @@ from gpt1_ds.model import dropout
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_in_order
 from gpt1_ds.tasks.encoding import fitted, length_limit
 from gpt1_ds.tasks.metrics import TaskScores, score
 from gpt1_ds.tasks.reading import TaskData
@@ -94,7 +94,7 @@ class TaskScorer:
         """(class or choice numbers, or scores, [N] in the order of the examples; mean loss), alike on all ranks."""
         encoded = self.splits[split]
         total, found = 0.0, []
-        for batch in evaluation_batches(encoded, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_in_order(encoded, self.config.train.global_batch, True, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * int((batch.examples >= 0).sum())
             found += self._here(engine, batch.examples)

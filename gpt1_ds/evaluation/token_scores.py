@@ -15,7 +15,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.tasks.base import Task
-from gpt1_ds.tasks.batches import TaskBatch, evaluation_batches
+from gpt1_ds.tasks.batches import TaskBatch, batches_in_order
 from gpt1_ds.tasks.token_metrics import parts
 from gpt1_ds.tasks.token_rows import Answered, TokenRows
 from gpt1_ds.tracking.record import TaskRecord
@@ -61,7 +61,7 @@ class TokenScorer(TaskScorer):
         """(what is found of each example, mean loss), alike on all ranks."""
         rows = self._rows(split)
         total, count, found = 0.0, 0, []
-        for batch in evaluation_batches(rows, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_in_order(rows, self.config.train.global_batch, True, self.multiple):
             loss = engine.evaluate(self.micro_batches(batch))
             total += loss * batch.counted
             count += batch.counted

@@ -19,13 +19,13 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint.whole import of_engine
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.evaluation.decoding import PROMPTS, write
+from gpt1_ds.evaluation.decoding import PROMPTS, write_ids
 from gpt1_ds.evaluation.sampling import Sampling, sampling_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.source_target import SourceToTarget, Texts
-from gpt1_ds.tasks.batches import TaskBatch, evaluation_batches
+from gpt1_ds.tasks.batches import TaskBatch, batches_in_order
 from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.metrics import score_examples
 from gpt1_ds.tasks.target_rows import TargetRows
@@ -80,7 +80,7 @@ class WrittenScorer(TaskScorer):
     def _loss(self, engine: Engine, rows: TargetRows) -> float:
         """Nats per token of the targets; 0 where none is known."""
         total, count = 0.0, 0
-        for batch in evaluation_batches(rows, self.config.train.global_batch, True, self.multiple):
+        for batch in batches_in_order(rows, self.config.train.global_batch, True, self.multiple):
             total += engine.evaluate(self.micro_batches(batch)) * batch.counted
             count += batch.counted
         return total / max(1, count)
@@ -97,7 +97,7 @@ class WrittenScorer(TaskScorer):
             for start in range(0, len(here), PROMPTS):
                 engine.progress("evaluation")
                 sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
-                texts += written(model, self.tokenizer, sources, self.sampling)
+                texts += write_targets(model, self.tokenizer, sources, self.sampling)
             return texts
 
         texts = self.groups.agree(write_here)  # what is not finite for some examples is said on all ranks
@@ -119,8 +119,8 @@ class WrittenScorer(TaskScorer):
         return made
 
 
-def written(
+def write_targets(
     model: DenseModel, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], sampling: Sampling, name: str = "model"
 ) -> list[str]:
     """The texts that a model writes of `sources`, token ids."""
-    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name)]
+    return [tokenizer.decode(ids).strip() for ids in write_ids(model, tokenizer, sources, sampling, name=name)]

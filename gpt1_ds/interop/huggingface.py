@@ -19,10 +19,10 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external, manifest, whole
 from gpt1_ds.checkpoint.external import TensorFacts
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
-from gpt1_ds.checkpoint.verify import check_size, verify_files
+from gpt1_ds.checkpoint.verify import check_memory, verify_files
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
@@ -68,7 +68,7 @@ def export(checkpoint: Path, out: Path) -> Path:
 
     Raises CheckpointError for a damaged checkpoint, for a model that no family can express, and when `out` is taken.
     """
-    source = find(checkpoint)
+    source = find_checkpoint(checkpoint)
     facts = manifest.read(source)
     verify_files(source, facts)
     out = free_place(out)
@@ -76,7 +76,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
-    check_size(source, facts, model, head)
+    check_memory(source, facts, model, head)
     family = family if tuned is None else tuned.family
     vector = whole.read(source, facts, model.width) if tuned is None else None
     if tuned is not None and tuned.head.loss is not None:

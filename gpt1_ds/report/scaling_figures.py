@@ -54,7 +54,7 @@ def chosen(study: ScalingResults, cells: list[Cell]) -> str:
     return text + (f"; more than {FRESH_EPOCHS:g} epochs are left out." if repeated else ".")
 
 
-def isoflop(study: ScalingResults, sizes: SizeColours) -> Drawing:
+def isoflop_figure(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss against N at equal compute; a parabola in log N and its lowest point."""
     cells = once(study)
     curves = _measured(cells)

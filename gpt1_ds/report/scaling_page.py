@@ -15,18 +15,18 @@ from gpt1_ds.report.scaling_figures import (
     depth,
     downstream,
     fit_and_points,
-    isoflop,
+    isoflop_figure,
     learning_rates,
     repetition,
     residuals,
     training_curves,
 )
-from gpt1_ds.report.scaling_results import ScalingResults, read
+from gpt1_ds.report.scaling_results import ScalingResults, read_scaling_results
 from gpt1_ds.report.template import render
 
 FIGURES: Mapping[str, tuple[str, Callable[[ScalingResults, SizeColours], Drawing]]] = {
     "compute": ("Loss against compute", compute),
-    "isoflop": ("IsoFLOP curves", isoflop),
+    "isoflop": ("IsoFLOP curves", isoflop_figure),
     "fit": ("The fit and its points", fit_and_points),
     "residuals": ("Residuals", residuals),
     "bootstrap": ("Bootstrap", bootstrap),
@@ -44,7 +44,7 @@ def write_scaling_report(folder: Path) -> Path:
     Needs results.csv; what fit.json, predictions.csv, downstream.csv and run folders would add is named as not done.
     Raises DataError where results.csv cannot be used, UserError where matplotlib or jinja2 is not installed.
     """
-    study = read(folder)
+    study = read_scaling_results(folder)
     drawn, missing = _draw(study, folder / "figures")
     told = {"study": study, "tables": scaling_tables, "not_done": _not_done(study)}
     page = render("scaling.html", "scaling", figures=drawn, missing=missing, **told)

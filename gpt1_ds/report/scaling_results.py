@@ -131,7 +131,7 @@ class ScalingResults:
         return next((RunDir(place) for place in places if (place / "metrics.jsonl").is_file()), None)
 
 
-def read(folder: Path) -> ScalingResults:
+def read_scaling_results(folder: Path) -> ScalingResults:
     """Raises DataError, each problem a line: no results.csv, one that cannot be read, or none of its cells done."""
     path = folder / "results.csv"
     if not path.is_file():

@@ -10,7 +10,7 @@ from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures
 from gpt1_ds.report.study_comparisons import HEAD, StudyAnswers, as_rows, comparisons, intervals, write_comparisons
 from gpt1_ds.report.study_figures import CAPTIONS, forest, layer_transfer, learning, rows
-from gpt1_ds.report.study_results import read_study, write_csv
+from gpt1_ds.report.study_results import read_study_results, write_csv
 from gpt1_ds.report.study_table import LONG_HEAD, as_markdown, make_table, progress
 from gpt1_ds.report.template import render
 
@@ -25,7 +25,7 @@ def is_study(folder: Path) -> bool:
 
 def write_study(folder: Path) -> None:
     """Raises UserError where matplotlib or jinja2 is missing; results.csv and table.md are written before."""
-    results = read_study(folder)
+    results = read_study_results(folder)
     write_csv(results, folder / "results.csv")
     answers = StudyAnswers(folder, results)
     ends, compared = intervals(answers), list(comparisons(answers))

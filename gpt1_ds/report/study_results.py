@@ -119,7 +119,7 @@ class Results:
         return {(score.task, score.variant, score.seed): score.seconds or 0.0 for score in self.scores}
 
 
-def read_study(folder: Path) -> Results:
+def read_study_results(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
     told = read_json(folder / "study.json")
     trials: dict[Key, dict[Path, str]] = {}

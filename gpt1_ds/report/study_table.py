@@ -99,8 +99,8 @@ def make_table(results: Results, intervals: Intervals | None = None) -> StudyTab
         ]
         wide.append([variant, _text(average(results, variant)), *cells])
         if variant in paper.TABLE_5:
-            numbers = [paper.score(variant, column.task) for column in results.columns]
-            wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
+            numbers = [paper.printed_score(variant, column.task) for column in results.columns]
+            wide.append([f"the paper's {variant}", *map(_text, (paper.printed_average(variant, tasks), *numbers))])
     rows = (*results.variants, *results.controls)
     long = [_entry(results, column, variant, known) for column in results.columns for variant in rows]
     return StudyTable(head, wide, long, _notes(results))
@@ -115,7 +115,7 @@ def _entry(results: Results, column: Column, variant: str, intervals: Intervals)
         f"{one.error:.1f}" if one and one.error is not None else MISSING,
         duration(one.seconds) if one else MISSING,
     ]
-    printed = _text(paper.score(variant, column.task))
+    printed = _text(paper.printed_score(variant, column.task))
     return [column.title, variant, paper.METRICS[column.metric], *told, printed]
 
 

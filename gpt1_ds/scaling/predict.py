@@ -56,7 +56,7 @@ def read_fit(file: Path) -> Fit:
         raise DataError(f"{file}: is no fit.json of scaling fit ({error!r}); make it again") from None
 
 
-def answer(fit: Fit, question: Query) -> dict[str, Any]:
+def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
     """Everything the question's figures allow: `loss`, `epoch`, `optimal`, `tokens_for_target`, and `warnings`.
 
     Figures are {"value": .., "interval": [low, high] or None}, from the draws of the bootstrap: of the law, without

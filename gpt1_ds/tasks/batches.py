@@ -149,12 +149,13 @@ class TrainBatches:
         return batches[permute(np.arange(self.per_epoch), self.per_epoch, key_of("batches", *parts))]
 
 
-def evaluation_batches(
+def batches_in_order(
     encoded: Encoded, size: int, by_length: bool = False, multiple: int = MULTIPLE
 ) -> Iterator[TaskBatch]:
     """All examples once, `size` at a time, in order; padding rows fill the last batch.
 
-    `by_length` takes them from the longest to the shortest, which pads less; `Batch.examples` says where each belongs.
+    `by_length` takes them from the longest to the shortest, which pads less; `TaskBatch.examples` says where each one
+    belongs.
     """
     order = np.arange(len(encoded))
     if by_length:

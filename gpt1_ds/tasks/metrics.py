@@ -29,7 +29,7 @@ from gpt1_ds.tasks.token_rows import TokenRows
 FOLDER = "predictions"  # of a run folder
 
 
-def file_name(task: str, split: str, ending: str = "tsv") -> str:
+def submission_name(task: str, split: str, ending: str = "tsv") -> str:
     """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for; answers of SQuAD are JSON."""
     official = SPECS[task].submission if task in SPECS else {}
     return official.get(split, f"{task}-{split}.{ending}")
@@ -62,7 +62,7 @@ def write_submission(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(task.name, split, task.submission)
+    path = folder / submission_name(task.name, split, task.submission)
     if task.submission == "json":  # an answer may hold any letter
         found = dict(zip(ids, map(task.in_words, predictions.tolist()), strict=True))
         write_atomic(path, json.dumps(found, ensure_ascii=False, indent=0) + "\n")

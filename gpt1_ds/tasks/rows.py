@@ -58,7 +58,7 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> TaskColumns:
     return found
 
 
-def naming(spec: Spec, header: bool) -> Naming:
+def column_naming(spec: Spec, header: bool) -> Naming:
     """How a file of this task that has no header is recognised: its first row does not name the first text's column."""
 
     def names(cells: list[str]) -> tuple[str, ...] | None:

@@ -25,7 +25,7 @@ KINDS = {"task": "text", "split": "text", "step": "count", "metrics": "numbers"}
 def merge(path: Path, entry: Entry) -> None:
     """Put one result into an eval.json list, in place of an older one for the same task, split and step."""
     with one_at_a_time(path.parent):
-        write_json(path, [*(e for e in read_entries(path) if key_of(e) != key_of(entry)), entry])
+        write_json(path, [*(e for e in read_entries(path) if entry_key(e) != entry_key(entry)), entry])
 
 
 def write_scores(record: TaskRecord, path: Path) -> None:
@@ -55,5 +55,5 @@ def of_models(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if not entry["task"].startswith(CONTROL)]
 
 
-def key_of(entry: Entry) -> tuple[str, str, int]:
+def entry_key(entry: Entry) -> tuple[str, str, int]:
     return entry["task"], entry["split"], entry["step"]

@@ -21,7 +21,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.tracking import worker
 from gpt1_ds.tracking.entries import Entry, read_entries
 from gpt1_ds.tracking.sinks import Ending, SegmentStart, Table, WandbLogger
-from gpt1_ds.tracking.worker import first_line
+from gpt1_ds.tracking.worker import error_line
 
 SWEEP, RUN = "WANDB_SWEEP_ID", "WANDB_RUN_ID"
 
@@ -127,7 +127,7 @@ class WandbSegment:
                 shutil.rmtree(left, ignore_errors=True)
             run = self._init("offline")
             self.say(
-                f"W&B cannot be reached ({first_line(error)}): this segment is written offline; "
+                f"W&B cannot be reached ({error_line(error)}): this segment is written offline; "
                 f"gpt1-ds tracking sync {self.folder} uploads it"
             )
             return run

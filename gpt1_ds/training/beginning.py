@@ -11,7 +11,7 @@ from typing import Any
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import pretraining_head
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find, refuse_to_start_over, steps_in
+from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.rundir import RunDir
@@ -39,7 +39,7 @@ def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
     if source is None and resume in ("auto", "never"):
         return None
     try:
-        return find(Path(source or resume), newest=source is None) / "config.yaml"
+        return find_checkpoint(Path(source or resume), newest=source is None) / "config.yaml"
     except CheckpointError:
         folder = Path(named(files, overrides, "run", "dir") or "runs")
         own = folder / (named(files, overrides, "run", "name") or default_name(files)) / "config.yaml"

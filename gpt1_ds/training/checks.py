@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
@@ -182,7 +182,7 @@ def check_tokenizer(start: Start) -> None:
     named = None if config.task is not None or start.lacks_corpus or continues else beginning.named_checkpoint(config)
     if named is None:
         return
-    folder = find(Path(named[1]), newest=named[0] == "checkpoint.resume")
+    folder = find_checkpoint(Path(named[1]), newest=named[0] == "checkpoint.resume")
     dataset = Dataset(staged(start.placed.data.path[0].path))
     here = dataset.tokenizer_fingerprint
     beginning.check_tokenizer(config, folder, manifest.read(folder), here, dataset.tokenizer_folder)
@@ -218,7 +218,7 @@ def check_first_state(start: Start) -> None:
     if (named := beginning.named_checkpoint(config)) is None:
         return
     key, source = named
-    folder = find(Path(source), newest=key == "checkpoint.resume")
+    folder = find_checkpoint(Path(source), newest=key == "checkpoint.resume")
     facts = manifest.read(folder)
     verify_sizes(folder, facts)
     if start.data is not None:

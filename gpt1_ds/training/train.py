@@ -99,7 +99,7 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
     world = launch.world(None)
     if world > 1 and _DONE:
         raise LaunchError(f"gpt1_ds.train: this process has run {_DONE[-1]}; under a launcher each run starts it anew")
-    start = Start(accelerator.fitted(config, world), world)
+    start = Start(accelerator.with_fitted_micro_batch(config, world), world)
     start.check()
     accelerator.prepare(start.config)
     start = start.with_corpus()

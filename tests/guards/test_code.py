@@ -45,6 +45,13 @@ WALLS = {
 FOR_EVERY_FAMILY = ("model", "engine", "training", "objectives", "plan")
 FAMILY = re.compile(r"bert|gpt-?2(?!\d)|(?<![a-z\d])t5(?![a-z\d])", re.IGNORECASE)
 TASKS = ("classification", "similarity", "regression", "choice", "sentences")
+SAME_NAMES = {  # of different things
+    "Block": "of a model; of sentences, of scores: inside of their modules",
+    "Sentences": "a dataset's, the objective over them and the kind of task: named after one another",
+    "Spans": "a dataset's, and the objective over them",
+    "linear": "a layer's parameters, and its product, called as torch calls it",
+    "load": "gpt1_ds.load is public; configurations are loaded by config.load",
+}
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy", "tokenizers")
 
 
@@ -153,6 +160,29 @@ def test_tools_do_not_import_tests() -> None:
     """What both need lies in tools/."""
     for path in (ROOT / "tools").rglob("*.py"):
         assert not [name for _, name in imports(path) if name.split(".")[0] == "tests"], path
+
+
+def names_of_several(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Public classes that several of these modules (name -> code) define, and public functions that others import by
+    their name alone from several of them: name -> modules. `module.function` says itself which one is meant.
+    """
+    trees = {module: ast.parse(text) for module, text in texts.items()}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported = {(node.module, alias.name) for node in nodes for alias in node.names}
+    found: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in tree.body:
+            is_class, is_function = isinstance(node, ast.ClassDef), isinstance(node, ast.FunctionDef)
+            if is_class or (is_function and (module, node.name) in imported):
+                found.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in found.items() if len(modules) > 1 and not name.startswith("_")}
+
+
+def test_a_name_means_one_thing() -> None:
+    code = "class A: pass\ndef b(): pass\ndef c(): pass"
+    assert names_of_several({"x": code, "y": code, "z": "from x import b, c\nfrom y import b"}).keys() == {"A", "b"}
+    texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in FILES}
+    assert names_of_several(texts).keys() == SAME_NAMES.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.evaluation.load import load_checkpoint
@@ -109,9 +109,9 @@ def test_lines_are_not_predicted(run: Run) -> None:
 
 
 def test_what_the_checkpoint_says(run: Run) -> None:
-    facts = manifest.read(find(run("triplet", "max", "one")))
+    facts = manifest.read(find_checkpoint(run("triplet", "max", "one")))
     assert {"kind": "max", "loss": "triplet", "sequences": 3, "lm_coefficient": 0.0}.items() <= facts["head"].items()
     assert {"kind": "sentences", "layout": "sentences", "symbols": "separator"}.items() <= facts["task"].items()
     assert not any(name.startswith("head.") for name in facts["parameters"])
-    facts = manifest.read(find(run("nli", "mean", "one")))
+    facts = manifest.read(find_checkpoint(run("nli", "mean", "one")))
     assert "head.weight" in facts["parameters"]

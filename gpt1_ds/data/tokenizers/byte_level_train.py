@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.data.tokenizers.gpt2_bpe import ENDOFTEXT, MASK_SYMBOLS, MERGES, TASK_SYMBOLS, VOCABULARY, special_ids
+from gpt1_ds.data.tokenizers.gpt2_bpe import ENDOFTEXT, MASK_SYMBOLS, MERGES, TASK_SYMBOLS, VOCABULARY, byte_level_ids
 from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
 
 FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
@@ -37,17 +37,17 @@ def learn(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[S
     )
     found: dict[str, Any] = json.loads(made.to_str())["model"]
     vocabulary = dict(sorted(found["vocab"].items(), key=lambda item: item[1]))
-    check_size(vocab_size, len(vocabulary) + len(symbols))
+    check_piece_count(vocab_size, len(vocabulary) + len(symbols))
     vocabulary |= {symbol: len(vocabulary) + number for number, symbol in enumerate(symbols)}
     merges = "".join(f"{first} {second}\n" for first, second in found["merges"])
     files = {
         VOCABULARY: json.dumps(vocabulary, ensure_ascii=False).encode(),
         MERGES: f"#version: 0.2\n{merges}".encode(),
     }
-    return special_ids(vocabulary), files
+    return byte_level_ids(vocabulary), files
 
 
-def check_size(wanted: int, most: int) -> None:
+def check_piece_count(wanted: int, most: int) -> None:
     """Raises DataError when the library stopped at `most` pieces."""
     if most < wanted:
         raise DataError(f"--vocab-size={wanted} is more than this text supports; use at most {most}, or more text")

@@ -70,7 +70,7 @@ def is_roberta(vocabulary: Mapping[str, int]) -> bool:
     return all(symbol in vocabulary for symbol in ROBERTA_SYMBOLS.values())
 
 
-def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
+def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """The roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
     symbols = ROBERTA_SYMBOLS if is_roberta(vocabulary) else OWN_SYMBOLS
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})

@@ -54,7 +54,7 @@ def import_gpt2(
     contents = [_read(path) for path in paths]
     vocabulary = gpt2_bpe.read_vocabulary(paths[0], contents[0])
     pairs = gpt2_bpe.read_merges(paths[1], contents[1], vocabulary)
-    special_ids = gpt2_bpe.special_ids(vocabulary)
+    special_ids = gpt2_bpe.byte_level_ids(vocabulary)
     if special_ids.eod is None:
         raise DataError(f"{paths[0]}: has neither {gpt2_bpe.ENDOFTEXT} nor RoBERTa's symbols; download it again")
     wanted = (*(gpt2_bpe.TASK_SYMBOLS if task_symbols else ()), *(gpt2_bpe.MASK_SYMBOLS if masks else ()))
@@ -71,7 +71,7 @@ def import_wordpiece(vocab: Path | str, out: Path | str, cased: bool = False) ->
     """
     path, content = Path(vocab), _read(Path(vocab))
     vocabulary = wordpiece.read_vocabulary(path, content)
-    special_ids = wordpiece.special_ids(vocabulary)
+    special_ids = wordpiece.wordpiece_ids(vocabulary)
     tokenizer = _publish(Path(out), len(vocabulary), special_ids, wordpiece.contents(vocabulary, not cased))
     return tokenizer, _provenance([path], [content])
 

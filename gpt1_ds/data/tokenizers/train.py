@@ -25,7 +25,7 @@ Learned: TypeAlias = tuple[str, SpecialIds, dict[str, bytes]]  # kind, roles, fi
 Result = TypeVar("Result")
 
 
-def train(
+def train_tokenizer(
     inputs: Sequence[str | Path],
     out: Path | str,
     vocab_size: int = 40000,

@@ -31,7 +31,7 @@ def load(folder: Path, metadata: Metadata) -> TokenizerJson:
     """The tokenizer of a folder with the two files."""
     path = folder / VOCABULARY
     vocabulary = read_vocabulary(path, path.read_bytes())
-    if len(vocabulary) != metadata.vocab_size or special_ids(vocabulary) != metadata.special_ids:
+    if len(vocabulary) != metadata.vocab_size or wordpiece_ids(vocabulary) != metadata.special_ids:
         raise DataError(f"{path}: not the vocabulary of the metadata; copy the folder again")
     lower_case = read_settings(folder / SETTINGS, (folder / SETTINGS).read_bytes())
     return TokenizerJson(path, metadata, contents(vocabulary, lower_case))
@@ -64,7 +64,7 @@ def normalizer(lower_case: bool) -> dict[str, Any]:
     return {**cleaned, "strip_accents": None, "lowercase": lower_case}
 
 
-def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
+def wordpiece_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """`eod` is `[SEP]`, as BERT has no other symbol that ends a text."""
     ids = {role: vocabulary[symbol] for role, symbol in SYMBOLS.items()}
     return SpecialIds(eod=ids["separator"], **ids)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.data.tokenizers.byte_level_train import FEWEST, check_size
+from gpt1_ds.data.tokenizers.byte_level_train import FEWEST, check_piece_count
 from gpt1_ds.data.tokenizers.wordpiece import (
     CONTINUES,
     SETTINGS,
@@ -20,7 +20,7 @@ from gpt1_ds.data.tokenizers.wordpiece import (
     VOCABULARY,
     contents,
     settings,
-    special_ids,
+    wordpiece_ids,
 )
 
 MOST_LETTERS = 1000  # characters with pieces of their own, as in the library's recipe for BERT
@@ -52,9 +52,9 @@ def learn(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[S
     )
     made.train_from_iterator(lines, trainer)
     vocabulary = made.get_vocab(with_added_tokens=False)
-    check_size(vocab_size, len(vocabulary))
+    check_piece_count(vocab_size, len(vocabulary))
     pieces = "".join(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.__getitem__))
-    return special_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings(lower_case=not cased)}
+    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings(lower_case=not cased)}
 
 
 def alphabet(lines: Sequence[str], cased: bool) -> list[str]:

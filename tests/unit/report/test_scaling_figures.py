@@ -16,14 +16,14 @@ from gpt1_ds.report.scaling_figures import (
     compute,
     depth,
     fit_and_points,
-    isoflop,
+    isoflop_figure,
     learning_rates,
     once,
     repetition,
     residuals,
     training_curves,
 )
-from gpt1_ds.report.scaling_results import Cell, ScalingResults, read
+from gpt1_ds.report.scaling_results import Cell, ScalingResults, read_scaling_results
 from gpt1_ds.scaling.laws import compute_optimal
 from tests.helpers.laws import law
 from tests.helpers.scaling_study import make_study, predicted
@@ -34,7 +34,7 @@ SHAPED = {"alpha": 0.34, "beta": 0.28, "E": 1.7, "A": 400.0, "B": 300.0}
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> ScalingResults:
     figures.set_up()
-    return read(make_study(tmp_path_factory.mktemp("figures") / "study"))
+    return read_scaling_results(make_study(tmp_path_factory.mktemp("figures") / "study"))
 
 
 def points(
@@ -46,7 +46,7 @@ def points(
     (path / "results.csv").write_text("n,d,loss\n" + text + extra)
     if fit is not None:
         write_fit(path, fit)
-    return read(path)
+    return read_scaling_results(path)
 
 
 def write_fit(path: Path, fit: dict[str, object]) -> None:
@@ -63,7 +63,7 @@ def test_isoflop_minima_are_where_the_law_has_them(tmp_path: Path) -> None:
     best = [float(compute_optimal(SHAPED, c)[0]) for c in flops]
     rows = [(n * 2.0**k, c / 6 / (n * 2.0**k)) for c, n in zip(flops, best, strict=True) for k in (-1, -0.5, 0, 0.5, 1)]
     study = points(tmp_path, rows)
-    drawing = isoflop(study, SizeColours(study))
+    drawing = isoflop_figure(study, SizeColours(study))
     stars = [one.get_xdata()[0] for one in drawing.figure.axes[0].lines if one.get_marker() == "*"]
     assert stars == pytest.approx(best, rel=0.05)
     assert "whose compute is equal within 15%" in drawing.text
@@ -71,16 +71,16 @@ def test_isoflop_minima_are_where_the_law_has_them(tmp_path: Path) -> None:
 
 
 def test_isoflop_curves_between_token_budgets(study: ScalingResults, tmp_path: Path) -> None:
-    drawing = isoflop(study, SizeColours(study))
+    drawing = isoflop_figure(study, SizeColours(study))
     assert "read off between the budgets" in drawing.text
     grid = points(tmp_path, [(n, d) for n in (1e6, 1e7, 1e8) for d in (1e8, 1.1e8)])
     with pytest.raises(NoDataError, match="no compute budget has three sizes"):
-        isoflop(grid, SizeColours(grid))
+        isoflop_figure(grid, SizeColours(grid))
 
 
 def test_a_minimum_at_the_edge_is_not_marked(tmp_path: Path) -> None:
     study = points(tmp_path, [(n, 1e22 / 6 / n) for n in (1e6, 1e7, 1e8)])
-    drawing = isoflop(study, SizeColours(study))
+    drawing = isoflop_figure(study, SizeColours(study))
     assert [one for one in drawing.figure.axes[0].lines if one.get_marker() == "*"] == []
     assert "1 of 1 curves have none within the sizes trained" in drawing.text
 
@@ -101,7 +101,7 @@ def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Scal
 def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("n,d,u,loss\n1e6,1e8,1e8,4\n1e6,4e8,1e8,3.5\n1e6,8e8,1e8,3.4\n")
     figures.set_up()
-    study = read(tmp_path)
+    study = read_scaling_results(tmp_path)
     drawing = compute(study, SizeColours(study))
     assert {cell.cell for cell in drawing.cells} == {"row 2", "row 3"}
     assert "more than 4 epochs are left out" in drawing.text
@@ -164,7 +164,7 @@ def test_the_repeated_form_is_drawn_beside_its_points(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("n,d,loss,u\n" + rows)
     write_fit(tmp_path, fit)
     figures.set_up()
-    study = read(tmp_path)
+    study = read_scaling_results(tmp_path)
     curve = line(repetition(study, SizeColours(study)).figure.axes[0], "fit")
     assert curve.get_ydata()[0] == pytest.approx(0)  # type: ignore[attr-defined]
     assert curve.get_ydata()[-1] > 0  # type: ignore[attr-defined]
