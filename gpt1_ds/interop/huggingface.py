@@ -35,7 +35,6 @@ from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop import hf_task, sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
-from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
@@ -49,7 +48,7 @@ from gpt1_ds.interop.hf_task import (
     to_their_head,
 )
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
-from gpt1_ds.interop.imported import Imported, free_place
+from gpt1_ds.interop.imported import Imported, Parts, check_shapes, free_place, our_weights, present_parts
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.tasks.encoding import length_limit
 from gpt1_ds.tasks.text import most_written, text_limits
