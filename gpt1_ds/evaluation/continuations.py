@@ -3,7 +3,7 @@ of a model (interop/harness.py): how likely texts are.
 
 Tokens are those that the harness's own `hf` model scores on an export: a context and its continuation are encoded
 together and cut where the context alone ends, blanks at its end belonging to the continuation; a text without a context
-follows the end of a document (tasks/frame.py), and nothing else is put around a causal model's. A masked model's scores
+follows the end of a document (tasks/questions.py), and nothing else is put around a causal model's. A masked model's scores
 are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a sentinel,
 both as in the zero-shot probes.
 """
@@ -27,7 +27,7 @@ from gpt1_ds.evaluation.generate import answer, continued, encode_sentinels
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
-from gpt1_ds.tasks.frame import Int32s
+from gpt1_ds.tasks.questions import Int32s
 from gpt1_ds.tracking.entries import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 

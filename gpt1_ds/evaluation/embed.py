@@ -31,9 +31,9 @@ from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.encoding import ROLES, length_limit
-from gpt1_ds.tasks.frame import Frame
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.questions import Frame
 from gpt1_ds.tasks.reading import read_scored
 from gpt1_ds.tracking.entries import entry_key, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation

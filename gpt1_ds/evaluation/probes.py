@@ -20,9 +20,16 @@ from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame, sentinel_frame
 from gpt1_ds.tasks.probe_scores import score_probe, with_control
-from gpt1_ds.tasks.questions import Question, probe_questions, tokens_alone
+from gpt1_ds.tasks.questions import (
+    Frame,
+    Question,
+    causal_frame,
+    masked_frame,
+    probe_questions,
+    sentinel_frame,
+    tokens_alone,
+)
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
 SHOWN = 2048  # sequences after which a bar moves

@@ -9,9 +9,8 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import ProbeConfig
-from gpt1_ds.tasks.frame import causal_frame
 from gpt1_ds.tasks.probe_scores import score_probe
-from gpt1_ds.tasks.questions import questions
+from gpt1_ds.tasks.questions import causal_frame, questions
 from gpt1_ds.tasks.zeroshot import read_probe
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
