@@ -3,9 +3,9 @@ of a model (interop/harness.py): how likely texts are.
 
 Tokens are those that the harness's own `hf` model scores on an export: a context and its continuation are encoded
 together and cut where the context alone ends, blanks at its end belonging to the continuation; a text without a context
-follows the end of a document (tasks/questions.py), and nothing else is put around a causal model's. A masked model's scores
-are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a sentinel,
-both as in the zero-shot probes.
+follows the end of a document (tasks/questions.py), and nothing else is put around a causal model's. A masked model's
+scores are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a
+sentinel, both as in the zero-shot probes.
 """
 
 from __future__ import annotations
