@@ -58,7 +58,7 @@ GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "training": (plan.COMMAND, pretrain.COMMAND, finetune.COMMAND, finetune.STUDY),
     "trained models": (
         sample.COMMAND,
-        sample.COMMAND,
+        sample.FILL,
         embed.COMMAND,
         embed.SEARCH,
         evaluate.COMMAND,

@@ -1,5 +1,5 @@
-"""Weights from elsewhere as an ordinary checkpoint, which every layout starts from. Parameters of a file in transformers'
-form become ours; their shapes are compared before anything is read.
+"""Weights from elsewhere as an ordinary checkpoint, which every layout starts from. Parameters of a file in the form of
+transformers become ours; their shapes are compared before anything is read.
 
 The checkpoint holds masters but no moments, step 0 and no data hash, so `checkpoint.init_from` takes it and a resume
 does not.
