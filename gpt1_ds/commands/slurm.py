@@ -1,23 +1,274 @@
-"""`slurm`: runs as jobs of a cluster."""
+"""`slurm`: runs as jobs of a cluster; and its hidden commands, which the batch scripts of launch/ call in a job."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import options as shared
-from gpt1_ds.commands import slurm_job
 from gpt1_ds.commands.parser import Command, Group
-from gpt1_ds.common.errors import ConfigError, LaunchError
+from gpt1_ds.common.errors import ConfigError, DataError, LaunchError, UserError
 from gpt1_ds.common.files import naming
-from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.common.lock import RunLock
+from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.common.text import shown
 from gpt1_ds.diagnostics.report import conclude
+from gpt1_ds.slurm import status, tries
 from gpt1_ds.slurm import status as job_status
+from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
+
+if TYPE_CHECKING:
+    from gpt1_ds.config import Config
+
+
+def _chain_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--restart", default="0", help="times SLURM has requeued it")
+    parser.add_argument("--faults", type=int, default=0, help="jobs before it, in a row, that a fault ended")
+    parser.add_argument("--avoid", default="", help="nodes that they were on")
+    parser.add_argument("--pause", type=int, required=True, help="seconds before another try, after the first fault")
+    parser.add_argument("--max-tries", type=int, required=True)
+    poor = "jobs in a row that may cost more than they gain"
+    parser.add_argument("--poor-tries", type=int, required=True, help=poor)
+
+
+def _command_line(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+
+
+def _begin_options(parser: argparse.ArgumentParser) -> None:
+    _chain_options(parser)
+    parser.add_argument("--world", type=int, required=True)
+    _command_line(parser)
+
+
+def _begin(options: argparse.Namespace) -> int:
+    """Check what the job's ranks will be told, note the try, print the run folder; after a fault of the world, print
+    what follows instead.
+    """
+    try:
+        print(_prepare(options))
+    except (UserError, OSError) as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        return _conclude(options.job, tries.after_fault(fault, _chain(options)))
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> Path:
+    """The run folder of a job whose ranks may start."""
+    from gpt1_ds.launcher import accelerator
+    from gpt1_ds.training import claim
+    from gpt1_ds.training.checks import Start
+
+    command, *arguments = options.words
+    files, overrides = _split(arguments)
+    with contextlib.redirect_stdout(sys.stderr):
+        start = Start(job_config(command, files, overrides, options.world), options.world)
+        start.check()
+        accelerator.prepare(start.config)
+        start = start.with_corpus()
+        run_dir = start.run_dir
+        run_dir.create(start.config.run.share, job=True)
+        with RunLock(run_dir.lock, start.config.guard.lock_timeout):  # waited for here, before all ranks wait for it
+            claim.take(run_dir, start.resolved)
+            tries.begin(run_dir, options.job, options.restart)
+    return run_dir.path.resolve()
+
+
+def job_config(command: str, files: list[str], overrides: list[str], world: int | None = None) -> Config:
+    """The configuration of a job, which `world` ranks run; None before its submission. Raises ConfigError where its
+    ranks would.
+    """
+    from gpt1_ds.config import world_problems
+    from gpt1_ds.launcher import accelerator
+    from gpt1_ds.slurm import submit
+    from gpt1_ds.training.configuration import finetune_config, pretrain_config
+
+    if command not in submit.COMMANDS:
+        raise UserError(f"{command}: jobs are of {' or '.join(submit.COMMANDS)}")
+    config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
+    slurm = config.slurm
+    ranks = world or slurm.nodes * slurm.ranks
+    config = accelerator.with_fitted_micro_batch(config, ranks)
+    ConfigError.raise_all(world_problems(config, ranks))
+    if world is None:
+        ConfigError.raise_all(submit.layout_problems(config))
+    return config
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """(configuration files, key=value overrides) of a command that trains."""
+    parser = argparse.ArgumentParser("gpt1-ds", add_help=False)
+    shared.training(parser)
+    known, rest = parser.parse_known_args(arguments)
+    return known.config, [*known.overrides, *rest]
+
+
+def _end_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run")
+    _chain_options(parser)
+    parser.add_argument("--status", type=int, required=True, help="exit status of the ranks' launcher")
+
+
+def _end(options: argparse.Namespace) -> int:
+    """Print what follows; exit with what the run said."""
+    run_dir = RunDir(Path(options.run))
+    return _conclude(options.job, tries.end(run_dir, options.job, options.restart, options.status, _chain(options)))
+
+
+def _chain(options: argparse.Namespace) -> tries.Chain:
+    avoid = tuple(host for host in options.avoid.split(",") if host)
+    return tries.Chain(options.faults, avoid, options.pause, options.max_tries, options.poor_tries)
+
+
+def _conclude(job: str, verdict: tries.Verdict) -> int:
+    with contextlib.suppress(OSError):  # the job's output may lie on the very disk that is full
+        print(f"job {job}: {verdict.reason}; exit code {verdict.code}", file=sys.stderr)
+    print(verdict)
+    return verdict.code
+
+
+def _stage_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", required=True)
+    _command_line(parser)
+
+
+def _stage(options: argparse.Namespace) -> int:
+    """Copy the data to this node, if its disk has space; what cannot be copied is read where it is."""
+    from gpt1_ds.config import load
+    from gpt1_ds.data.staging import stage
+
+    if os.environ.get("SLURM_LOCALID", "0") != "0":  # one task of a node is enough
+        return 0
+    command, *arguments = options.words
+    if command != "pretrain":  # a task's files are read once
+        return 0
+    config = load(*_split(arguments))
+    try:
+        stage([source.path for source in config.data.path], Path(options.to))
+    except OSError as error:
+        print(f"{os.uname().nodename}: the data are read where they are: {error}", file=sys.stderr)
+    return 0
+
+
+def _node_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, required=True, help="ranks of this node")
+    _command_line(parser)
+
+
+def _node(options: argparse.Namespace) -> int:
+    """Become the ranks of this node: torchrun with its place among the nodes, or the one rank that this task is."""
+    from gpt1_ds.launcher.network import try_port
+
+    python = [sys.executable, "-P"]  # torchrun's own ranks have PYTHONSAFEPATH from cli.py
+    program = ["-m", "gpt1_ds", *options.words]
+    cores = len(os.sched_getaffinity(0)) // options.ranks
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores)))  # torchrun would say 1
+    if os.environ.get("SLURM_PROCID") == "0":
+        try_port()
+    nodes = os.environ["SLURM_NNODES"]
+    if int(os.environ.get("SLURM_NTASKS", nodes)) > int(nodes):
+        os.environ.setdefault("LOCAL_WORLD_SIZE", str(options.ranks))
+        os.execv(python[0], [*python, *program])
+    torchrun = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--node-rank={os.environ['SLURM_NODEID']}"]
+    torchrun += [f"--nproc-per-node={options.ranks}", f"--master-addr={os.environ['MASTER_ADDR']}"]
+    torchrun += [f"--master-port={os.environ['MASTER_PORT']}", "--shutdown-timeout=120"]
+    torchrun += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]  # USR1 would end its agent, not its ranks
+    os.execv(python[0], [*python, *torchrun, *program])
+
+
+def _line_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("manifest")
+    parser.add_argument("number", type=int)
+
+
+def _line(options: argparse.Namespace) -> int:
+    """The words of one line of a manifest, each ended by a NUL."""
+    try:
+        lines = Path(options.manifest).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{options.manifest}: cannot be read: {error}") from None
+    if not 0 <= options.number < len(lines):
+        raise DataError(f"{options.manifest}: has no line {options.number}, only 0 to {len(lines) - 1}")
+    try:
+        words = json.loads(lines[options.number])
+    except ValueError:
+        words = None
+    if (
+        not isinstance(words, list)
+        or not words
+        or not all(isinstance(word, str) and "\0" not in word for word in words)
+    ):
+        raise DataError(f'{options.manifest}: line {options.number} is no list of words like ["pretrain", "-c", "a"]')
+    sys.stdout.write("".join(f"{word}\0" for word in words))
+    return 0
+
+
+def _health_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder")
+
+
+def _health(options: argparse.Namespace) -> int:
+    from gpt1_ds.diagnostics.health import examine
+    from gpt1_ds.launcher import launch
+
+    launch.world(None)  # of a task of srun, too: which rank it is
+    return examine(Path(options.folder))
+
+
+def _prove_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--gpus-per-node", type=int, default=0)
+
+
+def _prove(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import launch
+
+    launch.world(None)
+    arguments = (Path(options.folder), options.gpus_per_node, options.overrides)
+    return launch.start("gpt1_ds.diagnostics.self_proof:prove_job", arguments, None)
+
+
+def _verdict_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder")
+    parser.add_argument("hosts", nargs="+")
+
+
+def _verdict(options: argparse.Namespace) -> int:
+    reports = status.read_reports(Path(options.folder))
+    well, lines = status.verdict(reports, options.hosts)
+    print("\n".join(lines))
+    bad = dict(status.bad_hosts(reports, options.hosts))
+    if bad and RUN_VARIABLE in os.environ:  # in a job of a run: what all nodes have is not a node's own fault
+        fault = Fault("; ".join(lines[:-1]), tuple(bad) if len(bad) < len(options.hosts) else ())
+        write_fault(RunDir(Path(os.environ[RUN_VARIABLE])), "check", fault)
+    return 0 if well else 1
+
+
+STEP = "a step of launch/env.sh"
+COMMANDS = (
+    Command("begin", STEP, _begin, _begin_options, hidden=True),
+    Command("stage", STEP, _stage, _stage_options, hidden=True),
+    Command("node", STEP, _node, _node_options, hidden=True),
+    Command("end", STEP, _end, _end_options, hidden=True),
+    Command("line", STEP, _line, _line_options, hidden=True),
+    Command("health", STEP, _health, _health_options, hidden=True),
+    Command("prove", "a step of launch/check.sh", _prove, _prove_options, hidden=True),
+    Command("verdict", STEP, _verdict, _verdict_options, hidden=True),
+)
+
 
 MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
@@ -31,7 +282,7 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
 def _submit(options: argparse.Namespace) -> int:
     from gpt1_ds.slurm import submit
 
-    config = slurm_job.job_config(options.what, options.config, options.overrides)
+    config = job_config(options.what, options.config, options.overrides)
     planned = submit.prepare(options.what, config)
     if options.dry_run:
         for name, text in planned.files.items():
@@ -98,6 +349,6 @@ COMMAND = Group(
         Command("submit", "a run folder, a script, a job", _submit, _submit_options),
         Command("status", "a run's jobs and what it says itself", _status, _status_options),
         Command("check", "a minute on every node, more with GPUs; names bad hosts", _check, _check_options),
-        *slurm_job.COMMANDS,
+        *COMMANDS,
     ),
 )
