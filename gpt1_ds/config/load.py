@@ -221,7 +221,7 @@ def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
     if not is_recorded:
-        ConfigError.raise_all(secrets.problems(config))  # alone: another line might show one
+        ConfigError.raise_all(secrets.secret_problems(config))  # alone: another line might show one
     ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 

@@ -34,7 +34,7 @@ _ISSUED = re.compile(  # tokens that say by their form what they are
 )
 
 
-def problems(config: Any) -> Iterator[str]:
+def secret_problems(config: Any) -> Iterator[str]:
     """One line per place of a configuration that seems to hold a secret, which the line does not repeat."""
     for key, text in _texts(config):
         if what := _secret_in(text, is_shell=key.startswith("slurm.")):
