@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
 from gpt1_ds.common.files import naming, shipped
-from gpt1_ds.config import secrets
+from gpt1_ds.config import validate
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS, Config
 from gpt1_ds.config.validate import problems
@@ -221,7 +221,7 @@ def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
     if not is_recorded:
-        ConfigError.raise_all(secrets.secret_problems(config))  # alone: another line might show one
+        ConfigError.raise_all(validate.secret_problems(config))  # alone: another line might show one
     ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 
