@@ -1,4 +1,4 @@
-"""`scaling`: how loss falls with depth and data; a law from points, and what it says about runs that are not trained."""
+"""`scaling`: how loss falls with depth and data; a law from points, and what it says about untrained runs."""
 
 from __future__ import annotations
 

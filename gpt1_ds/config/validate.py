@@ -1,7 +1,7 @@
 """What no single section can see: combinations that would fail late, or run and be wrong; and what looks like a secret.
 
-A configuration is copied into run folders, checkpoints, job scripts and trackers, so that nothing secret may be in it; a
-job reads secrets from a file of its user (`. ~/my-secrets.sh`).
+A configuration is copied into run folders, checkpoints, job scripts and trackers, so that nothing secret may be in it;
+a job reads secrets from a file of its user (`. ~/my-secrets.sh`).
 """
 
 from __future__ import annotations
