@@ -14,7 +14,7 @@ from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
 FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
 
 
-def learn(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
     """Roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control symbols.
 
     Raises DataError naming the sizes that work.

@@ -14,7 +14,7 @@ _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 _TOO_LARGE = re.compile(r"too high \(\d+\)\. Please set it to a value <= (\d+)")
 
 
-def learn(
+def learn_sentencepiece(
     lines: Sequence[str],
     vocab_size: int,
     masks: bool = False,

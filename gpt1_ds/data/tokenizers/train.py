@@ -66,10 +66,12 @@ def train_tokenizer(
 
 def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cased: bool, sentinels: int) -> Learned:
     if model == "gpt2-bpe":
-        return (GPT2, *byte_level_train.learn(lines, vocab_size, masks))
+        return (GPT2, *byte_level_train.learn_byte_level(lines, vocab_size, masks))
     if model == "wordpiece":
-        return (WORDPIECE, *wordpiece_train.learn(lines, vocab_size, cased))
-    files = {sentencepiece_bpe.MODEL: sentencepiece_train.learn(lines, vocab_size, masks, model, sentinels)}
+        return (WORDPIECE, *wordpiece_train.learn_wordpiece(lines, vocab_size, cased))
+    files = {
+        sentencepiece_bpe.MODEL: sentencepiece_train.learn_sentencepiece(lines, vocab_size, masks, model, sentinels)
+    }
     kind = UNIGRAM if model == "unigram" else SENTENCEPIECE
     return kind, sentencepiece_bpe.special_ids(masks, sentinels), files
 

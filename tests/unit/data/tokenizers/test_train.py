@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import wordpiece_train
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import learn
+from gpt1_ds.data.tokenizers.sentencepiece_train import learn_sentencepiece
 from gpt1_ds.data.tokenizers.train import Model, _cut_lines, reservoir, train_tokenizer
 from tests.unit.data.corpora import sentences
 
@@ -82,7 +82,7 @@ def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> No
 
 def test_corpora_that_spell_control_symbols() -> None:
     lines = [f"{line} <eod><start> <0x0A> <unk> \u2581 \u2047" for line in sentences(300)]
-    assert learn(lines, 400)
+    assert learn_sentencepiece(lines, 400)
 
 
 def test_the_terminal_stays_quiet(text: Path, tmp_path: Path) -> None:
