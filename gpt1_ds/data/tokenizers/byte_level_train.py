@@ -9,9 +9,8 @@ from typing import Any
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
 from gpt1_ds.data.tokenizers.gpt2_bpe import ENDOFTEXT, MASK_SYMBOLS, MERGES, TASK_SYMBOLS, VOCABULARY, byte_level_ids
-from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS
+from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, check_piece_count
 
-FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
 
 
 def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
@@ -45,9 +44,3 @@ def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False)
         MERGES: f"#version: 0.2\n{merges}".encode(),
     }
     return byte_level_ids(vocabulary), files
-
-
-def check_piece_count(wanted: int, most: int) -> None:
-    """Raises DataError when the library stopped at `most` pieces."""
-    if most < wanted:
-        raise DataError(f"--vocab-size={wanted} is more than this text supports; use at most {most}, or more text")

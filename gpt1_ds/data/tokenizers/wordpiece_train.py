@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers.base import SpecialIds
-from gpt1_ds.data.tokenizers.byte_level_train import FEWEST, check_piece_count
+from gpt1_ds.data.tokenizers.tokenizer_json import FEWEST, check_piece_count
 from gpt1_ds.data.tokenizers.wordpiece import (
     CONTINUES,
     SETTINGS,
