@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import wordpiece_train
+from gpt1_ds.data.tokenizers import wordpiece
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_train import learn_sentencepiece
@@ -161,5 +161,5 @@ def test_cased_is_of_wordpiece(text: Path, tmp_path: Path) -> None:
 
 
 def test_rare_characters_at_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordpiece_train, "MOST_LETTERS", 3)
-    assert wordpiece_train.alphabet(["aaa bb", "cdx aÁ"], cased=False) == ["a", "b"]
+    monkeypatch.setattr(wordpiece, "MOST_LETTERS", 3)
+    assert wordpiece.alphabet(["aaa bb", "cdx aÁ"], cased=False) == ["a", "b"]
