@@ -14,7 +14,7 @@ from gpt1_ds.common.progress import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit, say_left_out
 from gpt1_ds.data.segments import TEXT_KEY
-from gpt1_ds.data.tokenizers import gpt2_bpe, sentencepiece_bpe, sentencepiece_train, wordpiece
+from gpt1_ds.data.tokenizers import gpt2_bpe, sentencepiece_bpe, wordpiece
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import check_free, publish_tokenizer
 
@@ -69,9 +69,7 @@ def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cas
         return (GPT2, *gpt2_bpe.learn_byte_level(lines, vocab_size, masks))
     if model == "wordpiece":
         return (WORDPIECE, *wordpiece.learn_wordpiece(lines, vocab_size, cased))
-    files = {
-        sentencepiece_bpe.MODEL: sentencepiece_train.learn_sentencepiece(lines, vocab_size, masks, model, sentinels)
-    }
+    files = {sentencepiece_bpe.MODEL: sentencepiece_bpe.learn_sentencepiece(lines, vocab_size, masks, model, sentinels)}
     kind = UNIGRAM if model == "unigram" else SENTENCEPIECE
     return kind, sentencepiece_bpe.special_ids(masks, sentinels), files
 

@@ -13,7 +13,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.tokenizers import wordpiece
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import learn_sentencepiece
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import learn_sentencepiece
 from gpt1_ds.data.tokenizers.train import Model, _cut_lines, reservoir, train_tokenizer
 from tests.unit.data.corpora import sentences
 
