@@ -20,7 +20,6 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.data.tokenizers import (
     gpt2_bpe,
     hf_folder,
-    hub,
     roles,
     sentencepiece_model,
     t5_unigram,
@@ -110,7 +109,7 @@ def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = (
             raise DataError(
                 f"--hf={name}: not a folder; name the one that holds {tokenizer_json.FILE}, or a repository on the hub"
             )
-        folder = hub.download(name)
+        folder = hf_folder.download(name)
     wanted = roles.asked(role_words)
     contents, said = hf_folder.convert(folder)
     size, special_ids, line = tokenizer_json.learn_roles(folder / tokenizer_json.FILE, contents, wanted, said)
