@@ -30,7 +30,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import roles
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
+from gpt1_ds.data.tokenizers.sentencepiece_model import check_charsmap
 from gpt1_ds.data.tokenizers.word_cutting import words_of
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
