@@ -1,4 +1,4 @@
-"""Byte-level BPE as GPT-2 and RoBERTa have it: its files `vocab.json` and `merges.txt`, its `tokenizer.json`, its training.
+"""Byte-level BPE as GPT-2 and RoBERTa have it: `vocab.json` and `merges.txt`, its `tokenizer.json`, and its training.
 
 Text is bytes, each written as a visible character, so nothing is unknown and decode(encode(t)) == t for every text.
 `tokenizer train` writes the two files, as imports of earlier versions did. `vocab.json` may hold the control symbols or
