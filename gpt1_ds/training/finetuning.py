@@ -38,9 +38,8 @@ from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetuning_steps, task_tokenizer
 from gpt1_ds.training.frozen import fit_frozen
-from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.run import live
-from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.state import Outcome, TrainingState
 from gpt1_ds.training.workload import Record, Workload
 
 DEV = "dev"

@@ -26,8 +26,8 @@ from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tracking.entries import merge
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.outcome import DONE, Outcome
 from gpt1_ds.training.run_folder import locked_run_dir
+from gpt1_ds.training.state import DONE, Outcome
 
 
 def fit_frozen(config: Config) -> Outcome:

@@ -21,7 +21,7 @@ from gpt1_ds.launcher import accelerator, launch, libraries
 from gpt1_ds.tracking.wandb import as_trial
 from gpt1_ds.training.checks import Start
 from gpt1_ds.training.configuration import finetune_config, pretrain_config
-from gpt1_ds.training.outcome import DONE, Outcome
+from gpt1_ds.training.state import DONE, Outcome
 
 Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
 _RUNNING = threading.Lock()
