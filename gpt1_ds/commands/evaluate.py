@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         target = "gpt1_ds.evaluation.embed:evaluate_sts"
         return launch.start(target, (config, folders, out, pairs, options.pooling, options.every), options.nproc)
     if config.task is not None and not config.probes:
-        target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"
+        target = "gpt1_ds.evaluation.evaluate:evaluate_task"
         return launch.start(target, (config, folders, out, options.every), options.nproc)
     config, held_out = _with_held_out(config)
     _check_probes(config)

@@ -76,7 +76,7 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     assert (trained["task"], trained["split"]) == ("sts", "dev")
     own, pairs = folder / "own.json", folder / "pairs.json"
     config = load_carried(checkpoint / "config.yaml", [], [])
-    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [checkpoint], own), 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.evaluate:evaluate_task", (config, [checkpoint], own), 1) == 0
     arguments = (config, [checkpoint], pairs, config.task.sts, None)  # type: ignore[union-attr]
     assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 2) == 0
     for file in (own, pairs):
@@ -99,7 +99,7 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     own.write_text(json.dumps(entries))
     bare = folder / "bare"  # without its weights: what has its scores is not loaded
     shutil.copytree(checkpoint, bare, ignore=shutil.ignore_patterns("state"))
-    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [bare], own, True), 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.evaluate:evaluate_task", (config, [bare], own, True), 1) == 0
     assert of_models(json.loads(own.read_text()))[0]["metrics"]["spearman"] == 2.0, "what is there is left as it is"
 
 
