@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
 
     loaded = load_checkpoint(options.checkpoint)
     if options.input:
-        from gpt1_ds.evaluation.prompts import answers
+        from gpt1_ds.evaluation.generate import answers
 
         for lines in answers(loaded, Path(options.input), sampling):
             print("\n".join(lines), flush=True)
