@@ -12,8 +12,7 @@ from matplotlib.colors import to_rgba
 
 from gpt1_ds.cli import main
 from gpt1_ds.report.study_comparisons import TREND, StudyAnswers, comparisons, intervals, verdict
-from gpt1_ds.report.study_figures import forest, learning
-from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report.study_page import forest, learning, write_study
 from gpt1_ds.report.study_results import Column, Results, StudyScore, read_study_results
 
 ROOT = Path(__file__).parents[3]

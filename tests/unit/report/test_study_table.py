@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpt1_ds.report import paper
-from gpt1_ds.report.study_figures import curves, layer_transfer, rows
-from gpt1_ds.report.study_page import write_study
+from gpt1_ds.report.study_page import curves, layer_transfer, rows, write_study
 from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
 
