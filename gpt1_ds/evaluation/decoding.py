@@ -31,7 +31,7 @@ PROMPTS = 32  # of a batch
 
 
 @torch.no_grad()
-def write_ids(
+def write(
     model: DenseModel,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],

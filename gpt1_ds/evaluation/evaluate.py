@@ -1,6 +1,6 @@
 """`evaluate`: what checkpoints score, on any layout: the held-out loss over all of a dataset's validation split, and
-the zero-shot probes of the `probes` section; of a fine-tuned checkpoint its task's scores on every split with labels but
-train, and beside them those of controls that were never pre-trained (tasks/controls.py).
+the zero-shot probes of the `probes` section; of a fine-tuned checkpoint its task's scores on every split with labels
+but train, and beside them those of controls that were never pre-trained (tasks/controls.py).
 """
 
 from __future__ import annotations

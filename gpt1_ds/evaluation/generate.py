@@ -20,7 +20,7 @@ import torch
 
 from gpt1_ds.common.errors import ArgumentError, ConfigError, DataError
 from gpt1_ds.data.tokenizers.base import Tokenizer
-from gpt1_ds.evaluation.decoding import PROMPTS, write_ids
+from gpt1_ds.evaluation.decoding import PROMPTS, write
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.predict import windows
 from gpt1_ds.evaluation.probes import frame_of
@@ -60,7 +60,7 @@ def written(loaded: Loaded, texts: Sequence[str], sampling: Sampling, seeds: Seq
     tokenizer = loaded.tokenizer
     answers = loaded.config.model.kind == "encoder_decoder"
     ids = [source_ids(loaded, text) if answers else tokenizer.encode(text).tolist() for text in texts]
-    found = write_ids(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
+    found = write(loaded.model, tokenizer, ids, sampling, seeds=seeds, name=str(loaded.folder))
     return [decode_sentinels(tokenizer, one) if answers else tokenizer.decode(one) for one in found]
 
 
@@ -73,7 +73,7 @@ def continued(loaded: Loaded, prompt: Sequence[int], sampling: Sampling, stops: 
         return any(stop in text for stop in stops)
 
     ask, name = stopped if stops else None, str(loaded.folder)
-    return tokenizer.decode(write_ids(loaded.model, tokenizer, [prompt], sampling, stopped=ask, name=name)[0])
+    return tokenizer.decode(write(loaded.model, tokenizer, [prompt], sampling, stopped=ask, name=name)[0])
 
 
 _SENTINEL = re.compile(r"<extra_id_(\d{1,9})>")

@@ -1,4 +1,4 @@
-"""A task's scores: its examples, encoded for a model, and what the model's head says of them: of a sequence, or of every
+"""A task's scores: its examples, encoded for a model, and what the model's head says of them, of a sequence or of every
 token (spans and tags).
 
 Shapes: N examples of C sequences, E examples of a micro-batch, K classes or choices; R rows of N examples, T positions

@@ -19,7 +19,7 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.checkpoint.whole import of_engine
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.engine.base import Engine
-from gpt1_ds.evaluation.decoding import PROMPTS, write_ids
+from gpt1_ds.evaluation.decoding import PROMPTS, write
 from gpt1_ds.evaluation.sampling import Sampling, sampling_of
 from gpt1_ds.evaluation.task_scores import TaskScorer
 from gpt1_ds.model.build import DenseModel
@@ -123,4 +123,4 @@ def write_targets(
     model: DenseModel, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], sampling: Sampling, name: str = "model"
 ) -> list[str]:
     """The texts that a model writes of `sources`, token ids."""
-    return [tokenizer.decode(ids).strip() for ids in write_ids(model, tokenizer, sources, sampling, name=name)]
+    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name)]

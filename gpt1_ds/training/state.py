@@ -1,5 +1,5 @@
-"""Where a run stands: what its checkpoints record besides weights and optimizer, the same on every rank; and how a run ends,
-with the exit code that says so. Never imports torch.
+"""Where a run stands: what its checkpoints record besides weights and optimizer, the same on every rank; and how a run
+ends, with the exit code that says so. Never imports torch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from gpt1_ds.config import load
-from gpt1_ds.evaluation.decoding import write_ids
+from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop import huggingface
@@ -55,7 +55,7 @@ def sources(loaded: Loaded, count: int = 10) -> list[list[int]]:
 
 def exchange_end(loaded: Loaded, theirs: Any, prompts: list[list[int]]) -> None:
     """Gives the end token the row, in the head of both, of the token with which the most rows begin to end early."""
-    texts, end = write_ids(loaded.model, loaded.tokenizer, prompts, Sampling(TOKENS, 0)), loaded.tokenizer.eod_id
+    texts, end = write(loaded.model, loaded.tokenizer, prompts, Sampling(TOKENS, 0)), loaded.tokenizer.eod_id
     places = {one: {text.index(one) for text in texts if one in text} for text in texts for one in text}
     other = max(places, key=lambda one: len(places[one]))
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_every_token_is_theirs(name: str, together: bool, both: Both) -> None:
     }
     lengths = {}
     for way, (sampling, how) in ways.items():
-        found = write_ids(loaded.model, loaded.tokenizer, prompts, sampling)
+        found = write(loaded.model, loaded.tokenizer, prompts, sampling)
         assert found == theirs_of(loaded, theirs, prompts, together, **how), way
         lengths[way] = {len(row) for row in found}
     for way in ("greedy", "beams"):

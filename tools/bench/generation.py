@@ -11,7 +11,7 @@ import torch
 
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import Config, load
-from gpt1_ds.evaluation.decoding import write_ids
+from gpt1_ds.evaluation.decoding import write
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.interop.families.family import Facts
 from gpt1_ds.interop.families.gpt2 import FAMILY
@@ -86,7 +86,7 @@ def ours(config: Config) -> Callable[[Ids, int, int], Ids]:
     symbols: Any = Symbols(config.model.vocab_size or 0)
 
     def text(prompts: Ids, tokens: int, beams: int) -> Ids:
-        return write_ids(model, symbols, prompts, Sampling(tokens, 0, min_tokens=tokens, beams=beams))
+        return write(model, symbols, prompts, Sampling(tokens, 0, min_tokens=tokens, beams=beams))
 
     return text
 

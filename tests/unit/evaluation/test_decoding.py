@@ -16,7 +16,7 @@ from torch import Tensor
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import ModelConfig, load
 from gpt1_ds.evaluation import decoding
-from gpt1_ds.evaluation.decoding import control_symbols, write_ids
+from gpt1_ds.evaluation.decoding import control_symbols, write
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.sampling import Sampling
 from gpt1_ds.objectives.base import row_facts
@@ -72,9 +72,9 @@ def test_a_batch_is_as_each_row_alone(kind: str, sampling: Sampling, models: Mod
     """Also beyond the context, which rows fill at different times."""
     loaded, seeds = models(kind), range(7)
     given = prompts(loaded)
-    found = write_ids(loaded.model, loaded.tokenizer, given, sampling, seeds=seeds)
+    found = write(loaded.model, loaded.tokenizer, given, sampling, seeds=seeds)
     for prompt, seed, text in zip(given, seeds, found, strict=True):
-        assert write_ids(loaded.model, loaded.tokenizer, [prompt], sampling, seeds=[seed]) == [text]
+        assert write(loaded.model, loaded.tokenizer, [prompt], sampling, seeds=[seed]) == [text]
     if loaded.model.stacks == 1:
         assert max(len(a) + len(b) for a, b in zip(given, found, strict=True)) > loaded.model.context
     assert len({tuple(text) for text in found}) > 4
@@ -82,11 +82,11 @@ def test_a_batch_is_as_each_row_alone(kind: str, sampling: Sampling, models: Mod
 
 def test_more_prompts_than_a_batch_come_back_in_order(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = models("causal")
-    whole = write_ids(loaded.model, loaded.tokenizer, prompts(loaded), Sampling(4, 0))
+    whole = write(loaded.model, loaded.tokenizer, prompts(loaded), Sampling(4, 0))
     monkeypatch.setattr(decoding, "PROMPTS", 2)
-    assert write_ids(loaded.model, loaded.tokenizer, prompts(loaded), Sampling(4, 0)) == whole
-    assert write_ids(loaded.model, loaded.tokenizer, [], Sampling(4, 0)) == []
-    assert len(write_ids(loaded.model, loaded.tokenizer, [[]], Sampling(4, 0))[0]) == 4, "after the end of a document"
+    assert write(loaded.model, loaded.tokenizer, prompts(loaded), Sampling(4, 0)) == whole
+    assert write(loaded.model, loaded.tokenizer, [], Sampling(4, 0)) == []
+    assert len(write(loaded.model, loaded.tokenizer, [[]], Sampling(4, 0))[0]) == 4, "after the end of a document"
 
 
 @torch.no_grad()
@@ -138,7 +138,7 @@ def test_beams_find_what_whole_texts_give(kind: str, models: Models) -> None:
     loaded, lengths = models(kind), set()
     given = [prompt[:6] for prompt in prompts(loaded, 4)]
     weight, end = loaded.model.output.weight.data, loaded.tokenizer.eod_id
-    greedy = write_ids(loaded.model, loaded.tokenizer, given, Sampling(8, 0))
+    greedy = write(loaded.model, loaded.tokenizer, given, Sampling(8, 0))
     other, before = max(greedy[0][3:] + greedy[2][2:], key=[*greedy[0], *greedy[2]].count), weight.clone()
     weight[[end, other]] = weight[[other, end]]  # so that texts end early
     for sampling in (
@@ -146,7 +146,7 @@ def test_beams_find_what_whole_texts_give(kind: str, models: Models) -> None:
         Sampling(8, beams=4, length_penalty="gnmt", length_alpha=0.6),
         Sampling(8, beams=2, early_end=True, length_alpha=2.0),
     ):
-        found = write_ids(loaded.model, loaded.tokenizer, given, sampling)
+        found = write(loaded.model, loaded.tokenizer, given, sampling)
         assert found == [likeliest(loaded, prompt, sampling, 8) for prompt in given]
         lengths |= {len(text) for text in found}
     weight.copy_(before)
@@ -161,14 +161,14 @@ def test_length_penalties() -> None:
 
 def test_where_a_text_ends(models: Models) -> None:
     loaded, given = models("causal"), prompts(models("causal"))
-    whole = write_ids(loaded.model, loaded.tokenizer, given, Sampling(6, 0))
-    found = write_ids(loaded.model, loaded.tokenizer, given, Sampling(6, 0), stopped=lambda ids: ids == whole[2][:3])
+    whole = write(loaded.model, loaded.tokenizer, given, Sampling(6, 0))
+    found = write(loaded.model, loaded.tokenizer, given, Sampling(6, 0), stopped=lambda ids: ids == whole[2][:3])
     assert found == [*whole[:2], whole[2][:3], *whole[3:]]
     weight = loaded.model.output.weight.data
     before = weight.clone()
     weight[loaded.tokenizer.eod_id] = weight[whole[0][0]] * 2  # as likely as can be
-    ended = [len(text) for text in write_ids(loaded.model, loaded.tokenizer, given, Sampling(6, 0))]
-    least = [len(text) for text in write_ids(loaded.model, loaded.tokenizer, given, Sampling(6, 0, min_tokens=4))]
+    ended = [len(text) for text in write(loaded.model, loaded.tokenizer, given, Sampling(6, 0))]
+    least = [len(text) for text in write(loaded.model, loaded.tokenizer, given, Sampling(6, 0, min_tokens=4))]
     weight.copy_(before)
     assert min(ended) < 4 <= min(least)
 
@@ -176,14 +176,14 @@ def test_where_a_text_ends(models: Models) -> None:
 def test_what_is_refused(models: Models) -> None:
     loaded = models("causal")
     with pytest.raises(ConfigError, match="bidirectional has no caches"):
-        write_ids(models("bidirectional").model, loaded.tokenizer, [[5]], Sampling(2))
+        write(models("bidirectional").model, loaded.tokenizer, [[5]], Sampling(2))
     with pytest.raises(ArgumentError, match=r"^beams=5000 must be at most \d+, half of the tokens"):
-        write_ids(loaded.model, loaded.tokenizer, [[5]], Sampling(2, beams=5000))
+        write(loaded.model, loaded.tokenizer, [[5]], Sampling(2, beams=5000))
     with pytest.raises(ArgumentError, match=r"^prompts: one has 30 tokens, the encoder reads model\.context=24"):
-        write_ids(models("encoder_decoder").model, loaded.tokenizer, [[5], [5] * 30], Sampling(2))
+        write(models("encoder_decoder").model, loaded.tokenizer, [[5], [5] * 30], Sampling(2))
     weight = loaded.model.output.weight.data
     kept = float(weight[7, 0])
     weight[7, 0] = math.nan
     with pytest.raises(CheckpointError, match=r"^here: its weights give no finite numbers"):
-        write_ids(loaded.model, loaded.tokenizer, [[5]], Sampling(2), name="here")
+        write(loaded.model, loaded.tokenizer, [[5]], Sampling(2), name="here")
     weight[7, 0] = kept

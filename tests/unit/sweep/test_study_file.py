@@ -109,8 +109,8 @@ def test_models_of_the_study_are_rows_by_their_names(tmp_path: Path) -> None:
 def test_unknown_keys_get_a_suggestion(tmp_path: Path) -> None:
     problems = refused(tmp_path, MINIMAL + "seed: [1]\njob: 2\nlayer_transfer: {task: [x]}\n")
     assert [problem.partition(" not in ")[2] for problem in problems] == [
-        "'Study'. Did you mean: 'seeds'?",
-        "'Study'. Did you mean: 'jobs'?",
+        "'FinetuningStudy'. Did you mean: 'seeds'?",
+        "'FinetuningStudy'. Did you mean: 'jobs'?",
         "'LayerTransfer'. Did you mean: 'tasks'?",
     ]
 

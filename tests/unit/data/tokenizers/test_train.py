@@ -87,9 +87,9 @@ def test_corpora_that_spell_control_symbols() -> None:
 
 def test_the_terminal_stays_quiet(text: Path, tmp_path: Path) -> None:
     code = (
-        "from gpt1_ds.data.tokenizers.train import train; from gpt1_ds.common.errors import DataError\n"
-        f"t = train([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
-        f"try: train([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
+        "from gpt1_ds.data.tokenizers.train import train_tokenizer; from gpt1_ds.common.errors import DataError\n"
+        f"t = train_tokenizer([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
+        f"try: train_tokenizer([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
         "except DataError: pass\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -113,7 +113,10 @@ def test_a_reservoir_is_a_fair_sample() -> None:
 @pytest.mark.parametrize("model", ["gpt2-bpe", "wordpiece"])
 def test_the_same_text_gives_the_same_bytes_in_another_process(text: Path, tmp_path: Path, model: Model) -> None:
     here = train_tokenizer([text], tmp_path / "here", 360, model=model)
-    code = f"from gpt1_ds.data.tokenizers.train import train; train([{str(text)!r}], 'there', 360, model={model!r})"
+    code = (
+        "from gpt1_ds.data.tokenizers.train import train_tokenizer\n"
+        f"train_tokenizer([{str(text)!r}], 'there', 360, model={model!r})"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert load_tokenizer(tmp_path / "there").fingerprint == here.fingerprint
 
