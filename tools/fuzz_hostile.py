@@ -64,12 +64,12 @@ from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
 from gpt1_ds.report.page import write_report  # noqa: E402
 from gpt1_ds.slurm import status as job_status  # noqa: E402
-from gpt1_ds.tracking.entries import merge  # noqa: E402
 from gpt1_ds.tracking.record import (  # noqa: E402
     EvalRecord,
     MetricsFile,
     TaskRecord,
     TrainRecord,
+    merge,  # noqa: E402
     read_metrics,
 )
 from tools import hostile_inputs as hostile  # noqa: E402

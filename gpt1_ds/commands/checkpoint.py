@@ -69,7 +69,7 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.config import load_carried
     from gpt1_ds.interop import hub
-    from gpt1_ds.tracking.entries import read_entries
+    from gpt1_ds.tracking.record import read_entries
 
     facts, run = manifest.read(source), RunDir(source.parent.parent)
     is_run = run.config.exists() and source.parent == run.checkpoints

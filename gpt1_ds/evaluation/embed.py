@@ -35,7 +35,7 @@ from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
 from gpt1_ds.tasks.questions import Frame
 from gpt1_ds.tasks.reading import read_scored
-from gpt1_ds.tracking.entries import entry_key, merge, read_entries
+from gpt1_ds.tracking.record import entry_key, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 Float32s = NDArray[np.float32]

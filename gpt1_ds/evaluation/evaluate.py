@@ -37,7 +37,7 @@ from gpt1_ds.tasks.probe_scores import shown_score
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import class_names
 from gpt1_ds.tasks.zeroshot import Probe, read_probe
-from gpt1_ds.tracking.entries import CONTROL, Entry, entry_key, merge, read_entries, write_scores
+from gpt1_ds.tracking.record import CONTROL, Entry, entry_key, merge, read_entries, write_scores
 from gpt1_ds.tracking.wandb import show_evaluation
 
 HELD_OUT = "held-out"

@@ -42,7 +42,7 @@ from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.target_rows import TargetRows
 from gpt1_ds.tasks.text import encode_answers, text_limits
 from gpt1_ds.tasks.token_rows import TokenRows
-from gpt1_ds.tracking.entries import read_entries
+from gpt1_ds.tracking.record import read_entries
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass

@@ -14,7 +14,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.record import of_models, read_entries
 
 SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
     "dev": ("dev", "dev_mm"),

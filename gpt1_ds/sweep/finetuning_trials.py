@@ -29,7 +29,7 @@ from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.registry import first_metric
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.record import of_models, read_entries
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet

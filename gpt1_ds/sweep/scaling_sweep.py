@@ -26,7 +26,7 @@ from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
 from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
 from gpt1_ds.tasks.controls import MAJORITY
-from gpt1_ds.tracking.entries import CONTROL, Entry, of_models, read_entries
+from gpt1_ds.tracking.record import CONTROL, Entry, of_models, read_entries
 
 Rows = list[dict[str, Any]]
 

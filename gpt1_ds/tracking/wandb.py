@@ -19,7 +19,7 @@ from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.tracking import worker
-from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.record import Entry, read_entries
 from gpt1_ds.tracking.sinks import Ending, SegmentStart, Table, WandbLogger
 from gpt1_ds.tracking.worker import error_line
 

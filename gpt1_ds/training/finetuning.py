@@ -32,8 +32,7 @@ from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.metrics import FOLDER, write_submission
 from gpt1_ds.tasks.mixture import task_draws
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.entries import write_scores
-from gpt1_ds.tracking.record import TaskRecord
+from gpt1_ds.tracking.record import TaskRecord, write_scores
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetuning_steps, task_tokenizer

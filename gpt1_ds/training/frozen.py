@@ -24,7 +24,7 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.tasks.controls import Texts, fit_linear, text_rows
 from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.entries import merge
+from gpt1_ds.tracking.record import merge
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.state import DONE, Outcome

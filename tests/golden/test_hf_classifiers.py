@@ -19,7 +19,7 @@ from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import encoder_tokenizers, import_hf
 from tests.helpers.served import SENTENCE
 from tests.helpers.theirs import theirs_of

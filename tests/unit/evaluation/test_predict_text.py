@@ -17,7 +17,7 @@ from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers.served import fields, fine_tune, labels, rows
 
 T5 = ["model.kind=encoder_decoder", "model.norm=pre", "model.norm_kind=rms", "model.norm_eps=1e-6", "model.init=t5"]
