@@ -69,7 +69,7 @@ from gpt1_ds.tracking.record import (  # noqa: E402
     MetricsFile,
     TaskRecord,
     TrainRecord,
-    merge,  # noqa: E402
+    merge,
     read_metrics,
 )
 from tools import hostile_inputs as hostile  # noqa: E402
