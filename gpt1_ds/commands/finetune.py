@@ -80,9 +80,8 @@ def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
     from gpt1_ds.report.study_page import write_study
     from gpt1_ds.sweep import runner
-    from gpt1_ds.sweep.controls import write_controls
     from gpt1_ds.sweep.finetuning_study import load_study, rehearsed, smaller
-    from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
+    from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep, write_controls
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
     from gpt1_ds.sweep.study_file import jobs_at_a_time
     from gpt1_ds.training.configuration import finetune_config, pretrain_config

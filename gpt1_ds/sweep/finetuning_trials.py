@@ -1,19 +1,27 @@
 """From a fine-tuning study to its sweep: every trial with its whole configuration.
 
 A point of the layer-transfer curve whose configuration is that of a trial of the table is that trial, and runs once.
+
+controls.json of a fine-tuning study: of each of its tasks, the scores and answers of tasks/controls.py, and the
+right answers, which comparisons need.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import write_json
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import amount
+from gpt1_ds.common.text import amount, duration
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.sweep.finetuning_study import (
@@ -27,7 +35,9 @@ from gpt1_ds.sweep.finetuning_study import (
 )
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
-from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.base import ControlAnswers
+from gpt1_ds.tasks.metrics import control_scores
+from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import first_metric
 from gpt1_ds.tracking.record import of_models, read_entries
 
@@ -254,3 +264,49 @@ def _identity(config: Config) -> Config:
     assert task is not None, "a fine-tuning trial has a task"
     taken = layers if task.transfer_layers is None else task.transfer_layers
     return replace(config, run=RunConfig(), task=replace(task, transfer_layers=taken))
+
+
+FILE = "controls.json"
+FORMAT = 2  # an entry holds answers, too
+
+
+def write_controls(sweep: FinetuningSweep) -> None:
+    """Fit the controls of every task of the table whose examples are not those that the file knows.
+
+    Raises DataError when scikit-learn is not installed.
+    """
+    file = sweep.folder / FILE
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    sections = {trial.task: trial.section for trial in sweep.trials if trial.task in sweep.study.columns}
+    for name, section in sections.items():
+        data = read_task(section)
+        identity = _identity_of_controls(data)
+        if known.get(name, {}).get("examples") == identity:
+            continue
+        begun = time.monotonic()
+        try:
+            answers = list(data.task.controls(data.splits))
+        except ValueError as error:
+            say(f"{name}: without controls: {error}")
+            continue
+        scores = [asdict(score) for score in control_scores(data.task, answers)]
+        known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
+        write_json(file, known)
+        say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")
+
+
+def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
+    """Split -> {ids, gold, controls: name -> answers}, as lists."""
+    splits: dict[str, Any] = {}
+    for one in answers:
+        split = splits.setdefault(one.split, {"ids": one.ids, "gold": one.gold.tolist(), "controls": {}})
+        split["controls"][one.control] = one.found.tolist()
+    return splits
+
+
+def _identity_of_controls(data: TaskData) -> str:
+    """Hex sha256 of the task and all its examples, and of what an entry holds."""
+    digest = hashlib.sha256(repr((FORMAT, data.task)).encode())
+    for split, examples in sorted(data.splits.items()):
+        digest.update(repr((split, examples)).encode())
+    return digest.hexdigest()
