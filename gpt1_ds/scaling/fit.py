@@ -6,8 +6,8 @@ best, then a polish that does not stop early. All five should end in one place; 
 
 The polish makes many small fits side by side, the draws of a bootstrap, too: Levenberg-Marquardt on reweighted least
 squares. Huber's function is majorised at each residual r by a parabola of weight min(1, delta / |r|), so every accepted
-step lowers the true objective. Far from any optimum this is Gauss-Newton, which does not mind that exponent, scale and E
-are nearly collinear, where quasi-Newton stops early, as it did in published fits.
+step lowers the true objective. Far from any optimum this is Gauss-Newton, which does not mind that exponent, scale and
+E are nearly collinear, where quasi-Newton stops early, as it did in published fits.
 """
 
 from __future__ import annotations
