@@ -26,9 +26,8 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import sampling_of
-from gpt1_ds.evaluation.task_scores import refused
+from gpt1_ds.evaluation.task_scores import refused, write_targets
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
-from gpt1_ds.evaluation.written_scores import write_targets
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised

@@ -1,13 +1,17 @@
 """A task's scores: its examples, encoded for a model, and what the model's head says of them, of a sequence or of every
-token (spans and tags).
+token (spans and tags); or the texts that the model writes.
 
-Shapes: N examples of C sequences, E examples of a micro-batch, K classes or choices; R rows of N examples, T positions
-of a batch, O outputs of a token.
+Whatever layout the engine has, every rank gathers the whole model in fp32 and writes its part of the texts, so that all
+ranks work, a pipeline's, too, and the texts are those of one process.
+
+Shapes: N examples of C sequences, E examples of a micro-batch, K classes or choices; R rows of N examples, B rows and T
+positions of a batch, O outputs of a token.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +21,34 @@ import torch
 from numpy.typing import NDArray
 
 from gpt1_ds.architecture.count import flops_per_token
+from gpt1_ds.checkpoint.whole import of_engine
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
+from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.build import batch_shape
 from gpt1_ds.engine.process_groups import ProcessGroups
+from gpt1_ds.evaluation.decoding import PROMPTS, write
+from gpt1_ds.evaluation.sampling import Sampling, sampling_of
 from gpt1_ds.model import dropout
+from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import HostBatch
+from gpt1_ds.objectives.source_target import SourceToTarget, Texts
 from gpt1_ds.objectives.supervised import of_head
 from gpt1_ds.tasks.base import Task
 from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, batches_in_order
+from gpt1_ds.tasks.dev import capped
 from gpt1_ds.tasks.encoding import fitted, length_limit
-from gpt1_ds.tasks.metrics import TaskScores, score
+from gpt1_ds.tasks.metrics import TaskScores, score, score_examples
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sequences import encode_examples
-from gpt1_ds.tasks.token_metrics import parts
+from gpt1_ds.tasks.target_rows import TargetRows
+from gpt1_ds.tasks.text import text_limits
+from gpt1_ds.tasks.token_metrics import objects, parts
 from gpt1_ds.tasks.token_rows import Answered, TokenRows
+from gpt1_ds.tasks.written_text import signature
 from gpt1_ds.tracking.record import TaskRecord
 
 
@@ -263,3 +277,94 @@ def best_threshold(task: Task, rows: TokenRows, answered: Answered) -> float:
     best = int(value.argmax())
     gap = answered.null_gap[order[max(0, best - 1)]] - (best == 0)
     return float(gap) if np.isfinite(gap) else 0.0  # a context without a word has no answer at any threshold
+
+
+class WrittenScorer(TaskScorer):
+    """The loss is that of the targets, as in training; texts are written by task.decoding."""
+
+    def _prepare(self, limit: int) -> tuple[int, int]:
+        stacks = self.config.model.stacks
+        self.objective = SourceToTarget(stacks, self.tokenizer.pad_id, limit, self.multiple)
+        limits = text_limits(self.task, self.settings, self.tokenizer, limit, stacks)
+        self.sampling = sampling_of(self.settings, self.config.model, limits[1])
+        return limits
+
+    def measure(
+        self, engine: Engine, split: str, step: int, tokens: int, whole: bool = True
+    ) -> tuple[TaskRecord, NDArray[Any]]:
+        rows = self._rows(split)
+        examples = rows.examples if whole else capped(rows.examples, self.settings.decoded_examples)
+        number_of = {example.id: number for number, example in enumerate(rows.examples)}
+        found = self._written(engine, rows, [number_of[example.id] for example in examples])
+        scores = score_examples(self.task, examples, found)
+        record = self._record_of(split, scores, self._loss(engine, rows), step, tokens)
+        if "bleu" in self.task.metrics:
+            record = replace(record, signature=signature(len(one.targets) for one in examples if one.targets))
+        return record, found
+
+    def predict(self, engine: Engine, split: str) -> tuple[NDArray[Any], float]:
+        rows = self._rows(split)
+        return self._written(engine, rows, range(len(rows))), self._loss(engine, rows)
+
+    def flops_per_token(self) -> int:
+        rows = self._rows("train")
+        average = (round(float(part.mean())) for part in (rows.lengths, rows.target_lengths))
+        source, target = (max(1, one) for one in average)
+        lengths = (source, target) if self.objective.stacks == 2 else (source + target,)
+        return flops_per_token(self.config.model, self.vocab_size, target / sum(lengths), lengths=lengths)
+
+    def fed(self, batch: TaskBatch) -> int:
+        return int(batch.lengths.sum()) + batch.counted
+
+    def _rows(self, split: str) -> TargetRows:
+        rows = self.splits[split]
+        assert isinstance(rows, TargetRows), "such a task has no others"
+        return rows
+
+    def _loss(self, engine: Engine, rows: TargetRows) -> float:
+        """Nats per token of the targets; 0 where none is known."""
+        total, count = 0.0, 0
+        for batch in batches_in_order(rows, self.config.train.global_batch, True, self.multiple):
+            total += engine.evaluate(self.micro_batches(batch)) * batch.counted
+            count += batch.counted
+        return total / max(1, count)
+
+    def _written(self, engine: Engine, rows: TargetRows, numbers: Sequence[int]) -> NDArray[Any]:
+        """[N], the texts of these examples in this order, alike on all ranks."""
+        engine.progress("evaluation")
+        model = of_engine(engine, self.config)
+        order = sorted(range(len(numbers)), key=lambda place: -int(rows.lengths[numbers[place], 0]))
+        here = order[self.groups.rank :: self.groups.world]
+
+        def write_here() -> list[str]:
+            texts: list[str] = []
+            for start in range(0, len(here), PROMPTS):
+                engine.progress("evaluation")
+                sources = [rows.source_of(numbers[place]) for place in here[start : start + PROMPTS]]
+                texts += write_targets(model, self.tokenizer, sources, self.sampling)
+            return texts
+
+        texts = self.groups.agree(write_here)  # what is not finite for some examples is said on all ranks
+        found = [""] * len(numbers)
+        for places, theirs in self.groups.gather((here, texts)):
+            for place, text in zip(places, theirs, strict=True):
+                found[place] = text
+        return objects(found)
+
+    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
+        assert batch.target_lengths is not None, "rows of such a task have them"
+        assert one.target_lengths is not None, "as the whole batch has"
+        assert one.target_tokens is not None, "as the whole batch has"
+        positions = self.objective.positions(batch.lengths[:, 0], batch.target_lengths)
+        tokens_BS, target_BT = one.tokens[:, 0].astype(np.int64), one.target_tokens
+        texts = Texts(tokens_BS, one.lengths[:, 0], target_BT, one.target_lengths)
+        weight_B = (one.examples >= 0) * (parts / np.float32(max(1, batch.counted)))
+        made: HostBatch = self.objective.batch(texts, positions, weight_B)
+        return made
+
+
+def write_targets(
+    model: DenseModel, tokenizer: Tokenizer, sources: Sequence[Sequence[int]], sampling: Sampling, name: str = "model"
+) -> list[str]:
+    """The texts that a model writes of `sources`, token ids."""
+    return [tokenizer.decode(ids).strip() for ids in write(model, tokenizer, sources, sampling, name=name)]

@@ -21,8 +21,7 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.task_scores import TaskScorer, TokenScorer
-from gpt1_ds.evaluation.written_scores import WrittenScorer
+from gpt1_ds.evaluation.task_scores import TaskScorer, TokenScorer, WrittenScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.losses import TextLoss
 from gpt1_ds.objectives.base import HostBatch

@@ -85,7 +85,7 @@ def test_every_layout_equals_one_process(name: str, layout: str, run: Run) -> No
 def answer_of_rank(overrides: list[str]) -> str:
     """Runs on every rank: what is raised where rank 1 alone cannot write its texts."""
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
-    from gpt1_ds.evaluation import written_scores
+    from gpt1_ds.evaluation import task_scores
 
     connect(60)
     groups = ProcessGroups(load([], overrides))
@@ -95,12 +95,12 @@ def answer_of_rank(overrides: list[str]) -> str:
             raise CheckpointError("its scores are not finite")
         return ["text"]
 
-    written_scores.write_targets, written_scores.of_engine = write, lambda *_: None
+    task_scores.write_targets, task_scores.of_engine = write, lambda *_: None
     scorer: Any = SimpleNamespace(groups=groups, config=None, tokenizer=None, sampling=None)
     engine: Any = SimpleNamespace(progress=lambda _: None)
     rows: Any = SimpleNamespace(lengths=np.array([[3], [2]]), source_of=lambda number: [number])
     with pytest.raises(CheckpointError) as raised:
-        written_scores.WrittenScorer._written(scorer, engine, rows, [0, 1])
+        task_scores.WrittenScorer._written(scorer, engine, rows, [0, 1])
     return str(raised.value)
 
 
