@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpt1_ds.config import Config
-from gpt1_ds.plan.memory import LIVE_LIMIT, MuonUpdate
+from gpt1_ds.plan.memory import LIVE_LIMIT, MuonUpdate, WholeParametersUpdate
 from gpt1_ds.plan.stages import Stage
-from gpt1_ds.plan.whole_parameters import WholeParametersUpdate
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
 KEY = 24  # bytes of a sequence's facts: dropout key, length, second segment
