@@ -26,8 +26,8 @@ from gpt1_ds.tasks.mixture import epoch_examples
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import SPECS, find_spec
 from gpt1_ds.tasks.text import text_limits
-from gpt1_ds.training.beginning import model_of
 from gpt1_ds.training.claim import begins_anew, run_folder
+from gpt1_ds.training.resume import model_of
 
 
 def task_tokenizer(config: Config) -> Path:

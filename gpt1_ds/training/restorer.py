@@ -12,7 +12,7 @@ from gpt1_ds.checkpoint.restore import restore, restore_newest, verify_checkpoin
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import draw_weights
-from gpt1_ds.training.beginning import check_data, check_steps_left, check_tokenizer, named_checkpoint
+from gpt1_ds.training.resume import check_data, check_steps_left, check_tokenizer, named_checkpoint
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
