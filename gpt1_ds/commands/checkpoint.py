@@ -153,12 +153,12 @@ def verify(options: argparse.Namespace) -> int:
     from gpt1_ds.checkpoint import manifest
     from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.checkpoint.verify import verify_files
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
 
     folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
     done = itertools.count(1)
-    with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
+    with log.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
         verify_files(folder, facts, progress=lambda: show(next(done)))
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0

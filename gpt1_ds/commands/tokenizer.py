@@ -41,14 +41,14 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.common.text import count
     from gpt1_ds.data.tokenizers.train import train_tokenizer
 
     settings = {"model": options.model, "masks": options.masks, "cased": options.cased}
     settings |= {"sentinels": options.sentinels, "text_key": options.text_key}
     try:
-        with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
+        with log.bar(unit=lambda letters: f"{count(letters)} letters") as show:
             tokenizer = train_tokenizer(
                 options.input, options.out, options.vocab_size, options.unwrap, show=show, **settings
             )

@@ -24,8 +24,7 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, write_json
-from gpt1_ds.common.log import say
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file, write_json
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard

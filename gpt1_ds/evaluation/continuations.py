@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.checkpoint.restore import same_manifest
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.agreement import digest
@@ -139,7 +139,7 @@ def evaluate_harness(
             if all(done.get((harness.PREFIX + name, step)) == count for name, count in wanted.items()):
                 continue
             scorer = groups.agree(lambda path=checkpoint: Continuations(load_checkpoint(path), groups))  # type: ignore[misc]
-            with progress.bar(watched=groups.rank == 0) as show:
+            with log.bar(watched=groups.rank == 0) as show:
                 show(words=", ".join(tasks))
                 found = harness.run(scorer, asked, limit)
             for entry in found:

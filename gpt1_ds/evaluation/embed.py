@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import Pooling
 from gpt1_ds.checkpoint.restore import same_manifest
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.agreement import digest
@@ -120,7 +120,7 @@ def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGrou
     """Text -> its vector [D], the same on every rank; each takes its part of the different texts."""
     order = sorted(set(texts), key=lambda text: (len(text), text))
     groups.compare({"texts": digest(text.encode() for text in order)})
-    with progress.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
+    with log.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
         mine = embedder.vectors(order[groups.rank :: groups.world], show)
     vectors: dict[str, Float32s] = {}
     for rank, found in enumerate(groups.gather(mine)):

@@ -14,7 +14,7 @@ from gpt1_ds.checkpoint import manifest
 from gpt1_ds.checkpoint.restore import restore, same_manifest, verify_checkpoint
 from gpt1_ds.checkpoint.verify import check_memory
 from gpt1_ds.checkpoint.whole import head_of
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, DataError
 from gpt1_ds.config import Config
 from gpt1_ds.config.task import PREFIX
@@ -97,7 +97,7 @@ def _probe(
         return
     loaded = groups.agree(lambda: load_checkpoint(checkpoint))
     for probe in left:
-        with progress.bar(unit="{:.0f} sequences".format, watched=groups.rank == 0) as show:
+        with log.bar(unit="{:.0f} sequences".format, watched=groups.rank == 0) as show:
             show(words=probe.title)
             metrics = probe_metrics(probe, loaded, groups, show)
         if groups.rank == 0:
@@ -127,7 +127,7 @@ def _held_out(config: Config, groups: ProcessGroups, checkpoints: Sequence[Path]
         facts = restore(engine, config, checkpoint, weights_only=True)
         step = int(facts["step"])
         shape, tokens = batch_shape(config, groups), int(facts["tokens"])
-        with progress.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:
+        with log.bar(unit="{:.0f} batches".format, watched=groups.rank == 0) as show:
             record = held_out_loss(engine, data, objective, shape, step, tokens, limit=0, show=show)
             metrics, moved = record.metrics, ""
             if config.objective.kind == "masked":
@@ -170,7 +170,7 @@ def _score(
 ) -> None:
     """`splits` under the engine's weights, which are those of `checkpoint`."""
     for split in splits:
-        with progress.bar(watched=scorer.groups.rank == 0) as show:
+        with log.bar(watched=scorer.groups.rank == 0) as show:
             show(words=split)
             record, _ = scorer.measure(engine, split, int(facts["step"]), int(facts["tokens"]))
         if scorer.groups.rank == 0:
@@ -182,7 +182,7 @@ def _score(
 def _control(data: TaskData, out: Path | None) -> None:
     """Print the scores of the controls and merge them into `out`; a machine that lacks what they need goes without."""
     try:
-        with progress.bar() as show:
+        with log.bar() as show:
             show(words="controls")
             scores = control_scores(data.task, data.task.controls(data.splits))
             for (name, split), found in groupby(scores, lambda one: (one.control, one.split)):

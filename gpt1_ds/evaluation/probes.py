@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded

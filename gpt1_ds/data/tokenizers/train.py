@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit, say_left_out
 from gpt1_ds.data.segments import TEXT_KEY
