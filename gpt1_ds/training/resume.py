@@ -1,5 +1,5 @@
-"""What a run may continue from, and begin with: which keys it may change in its folder; which checkpoint it begins with,
-whose model's shape it takes, and what keeps its weights or its state from being taken over. Never imports torch.
+"""What a run may continue from, and begin with: which keys it may change in its folder; which checkpoint it begins
+with, whose model's shape it takes, and what keeps its weights or its state from being taken over. Never imports torch.
 """
 
 from __future__ import annotations
