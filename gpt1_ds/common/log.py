@@ -1,5 +1,5 @@
-"""What a run says: a few plain lines for people on rank 0, everything in one file per rank; and how far long work is, as
-one bar below all lines of a terminal, nothing in a pipe or a log file.
+"""What a run says: a few plain lines for people on rank 0, everything in one file per rank; and how far long work is,
+as one bar below all lines of a terminal, nothing in a pipe or a log file.
 """
 
 from __future__ import annotations
