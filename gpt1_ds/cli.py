@@ -20,7 +20,6 @@ from gpt1_ds.commands import (
     doctor,
     embed,
     evaluate,
-    fill,
     finetune,
     guide,
     plan,
@@ -59,7 +58,7 @@ GROUPS: dict[str, tuple[Command | Group, ...]] = {
     "training": (plan.COMMAND, pretrain.COMMAND, *finetune.COMMANDS),
     "trained models": (
         sample.COMMAND,
-        fill.COMMAND,
+        sample.FILL,
         embed.COMMAND,
         embed.SEARCH,
         evaluate.COMMAND,

@@ -162,11 +162,11 @@ def write_on(place: Path, overrides: list[str]) -> Path:
 
 def load_on(place: Path, overrides: list[str], folder: Path) -> tuple[float, float, float]:
     """Runs on fresh ranks: seconds of verifying and loading, peak GiB after that, and after a training step."""
-    from gpt1_ds.checkpoint.restore import restore, verify
+    from gpt1_ds.checkpoint.restore import restore, verify_checkpoint
     from gpt1_ds.tracking.throughput import peak_process_gib
 
     bench = Bench(overrides, place)
-    seconds = timed(lambda: (verify(bench.engine, folder), restore(bench.engine, bench.config, folder)))
+    seconds = timed(lambda: (verify_checkpoint(bench.engine, folder), restore(bench.engine, bench.config, folder)))
     loaded = peak_process_gib()
     bench.step()
     return seconds, loaded, peak_process_gib()

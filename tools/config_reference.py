@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpt1_ds.config import Config
 from gpt1_ds.config.sections import DataSource
 from gpt1_ds.scaling.tables import COLUMNS
-from gpt1_ds.sweep.finetuning_study import Study
+from gpt1_ds.sweep.finetuning_study import FinetuningStudy
 from gpt1_ds.sweep.scaling_study import Arm, ScalingStudy
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def page() -> str:
         parts += [f"\n## {section.name}{about}\n", inspect.getdoc(sys.modules[kind.__module__]) or "", ""]
         parts += _table(keys(kind, section.name + listed, section.name))
     parts += ["\n## A study's file (`gpt1-ds finetune study FILE`)\n"]
-    parts += _table(keys(Study, "", ""))
+    parts += _table(keys(FinetuningStudy, "", ""))
     parts += ["\n## A scaling study's file (`gpt1-ds scaling plan FILE`)\n", inspect.getdoc(Arm) or "", ""]
     parts += _table(keys(ScalingStudy, "", ""))
     parts += ["\n### Columns of its results.csv\n"]

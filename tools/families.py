@@ -94,7 +94,7 @@ def make_data(folder: Path, masks: bool = False, sentinels: int = 0) -> Path:
     """
     from gpt1_ds.data.build import build
     from gpt1_ds.data.corpus import documents
-    from gpt1_ds.data.tokenizers.train import Model, train
+    from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
 
     if not (folder / "data" / "dataset.json").exists():
         (folder / "text").mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def make_data(folder: Path, masks: bool = False, sentinels: int = 0) -> Path:
             (folder / "text" / f"{number:02d}.txt").write_text(document[:20000])
         kind: Model = "unigram" if sentinels else "bpe"
         size = 500 + sentinels
-        train([folder / "text"], folder / "tokenizer", size, model=kind, masks=masks, sentinels=sentinels)
+        train_tokenizer([folder / "text"], folder / "tokenizer", size, model=kind, masks=masks, sentinels=sentinels)
         build(
             [folder / "text"], folder / "tokenizer", folder / "data", workers=1, validation=0.1, split_sentences=masks
         )

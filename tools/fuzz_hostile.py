@@ -53,8 +53,8 @@ from gpt1_ds.data.sources import open_data  # noqa: E402
 from gpt1_ds.data.tables import PARQUET, read_table  # noqa: E402
 from gpt1_ds.data.tokenizers.imports import import_hf  # noqa: E402
 from gpt1_ds.data.tokenizers.registry import load_tokenizer  # noqa: E402
-from gpt1_ds.data.tokenizers.train import train  # noqa: E402
-from gpt1_ds.data.verify import verify as verify_data  # noqa: E402
+from gpt1_ds.data.tokenizers.train import train_tokenizer  # noqa: E402
+from gpt1_ds.data.verify import verify_dataset as verify_data  # noqa: E402
 from gpt1_ds.evaluation.generate import generate  # noqa: E402
 from gpt1_ds.evaluation.load import checkpoint_config, load_checkpoint, task_of  # noqa: E402
 from gpt1_ds.evaluation.sampling import Sampling  # noqa: E402
@@ -64,12 +64,12 @@ from gpt1_ds.objectives.pretraining import pretraining_objective  # noqa: E402
 from gpt1_ds.plan.report import describe  # noqa: E402
 from gpt1_ds.report.page import write_report  # noqa: E402
 from gpt1_ds.slurm import status as job_status  # noqa: E402
-from gpt1_ds.tracking.entries import merge  # noqa: E402
 from gpt1_ds.tracking.record import (  # noqa: E402
     EvalRecord,
     MetricsFile,
     TaskRecord,
     TrainRecord,
+    merge,
     read_metrics,
 )
 from tools import hostile_inputs as hostile  # noqa: E402
@@ -230,7 +230,7 @@ def make_honest(folder: Path) -> None:
     prose.mkdir()
     for number, document in zip(range(10), documents(), strict=False):
         (prose / f"{number}.txt").write_text(document[:3000])
-    train([prose], folder / "masks", 400, masks=True)
+    train_tokenizer([prose], folder / "masks", 400, masks=True)
     build([prose], folder / "masks", folder / "sentences", workers=1, validation=0.3, split_sentences=True)
     make_run(folder / "run")
     make_pattern(folder / "pattern")

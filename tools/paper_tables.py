@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.report import paper
-from gpt1_ds.scaling.tables import Row, read_table
+from gpt1_ds.scaling.tables import CsvRow, read_table
 from gpt1_ds.tasks.controls import ALL_CONTROLS
 
 COLUMNS = ("task", "variant", "seed", "split", "metric", "value")  # of the study's results.csv that count
@@ -46,7 +46,7 @@ PRINTED: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def points(rows: Sequence[Row], row: str, column: str) -> str:
+def points(rows: Sequence[CsvRow], row: str, column: str) -> str:
     """Mean over seeds, x 100; empty where there is no score."""
     task = TASKS.get(column, "")
     wanted = {"task": task, "variant": row, "metric": METRICS.get(task, "accuracy")}
@@ -61,12 +61,14 @@ def points(rows: Sequence[Row], row: str, column: str) -> str:
     return ""
 
 
-def _by_seed(rows: Sequence[Row], split: str) -> dict[str, float]:
+def _by_seed(rows: Sequence[CsvRow], split: str) -> dict[str, float]:
     values = {one.text("seed"): one.number("value") for one in rows if one.text("split") == split}
     return {seed: 100 * value for seed, value in values.items() if value is not None}
 
 
-def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str, float]], rows: Sequence[Row]) -> str:
+def table(
+    title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str, float]], rows: Sequence[CsvRow]
+) -> str:
     """One table: what the paper prints in italics, then the study's rows, then the controls."""
     names = list(dict.fromkeys(one.text("variant") for one in rows))
     names.sort(key=ALL_CONTROLS.__contains__)  # last
@@ -80,7 +82,7 @@ def table(title: str, columns: Sequence[str], printed: Mapping[str, Mapping[str,
     return "\n".join(lines) + "\n"
 
 
-def tables(rows: Sequence[Row]) -> str:
+def tables(rows: Sequence[CsvRow]) -> str:
     ablations = {
         f"the paper: {name}": {paper.TITLES[task]: numbers[task] for task in paper.TASKS if task != "mnli"}
         | {MNLI: numbers["mnli"]}

@@ -252,7 +252,7 @@ def check_choice(ranks: int, here: machine.Machine, rounds: int = 3) -> tuple[fl
 def main() -> None:
     options = arguments()
     everything = not (options.memory or options.time or options.choice)
-    here = machine.find(options.machine, "cpu")
+    here = machine.find_machine(options.machine, "cpu")
     rows: list[Row] = []
     for name, (ranks, words) in CASES.items():
         if options.only and options.only not in name:

@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.launcher import launch
 from gpt1_ds.scaling.tables import write_table
 from tools.families import add_family, configured, family_data, open_workload
@@ -51,7 +51,7 @@ def save_on(
     config = configured([*words, *extra])
     life = "finetuning:finetune" if config.task else "pretraining:pretrain"
     assert launch.launch(f"gpt1_ds.training.{life}", (config,), layout.ranks) == 0
-    return find(folder / name)
+    return find_checkpoint(folder / name)
 
 
 def resume_on(
@@ -77,7 +77,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     import torch
     import torch.distributed as dist
 
-    from gpt1_ds.checkpoint.restore import restore, verify
+    from gpt1_ds.checkpoint.restore import restore, verify_checkpoint
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
     from gpt1_ds.training import schedule
@@ -91,7 +91,7 @@ def resume_here(overrides: list[str], checkpoints: list[Path], saved: int, more:
     engine = build_engine(config, groups, objective=workload.objective)
     results = []
     for checkpoint in checkpoints:
-        verify(engine, checkpoint)
+        verify_checkpoint(engine, checkpoint)
         restore(engine, config, checkpoint)
         wrong = _not_restored(engine, config, checkpoint)
         losses = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, load
 from gpt1_ds.launcher import launch
@@ -92,7 +92,7 @@ def losses(run_dir: RunDir) -> dict[int, float]:
 
 def weights(run_dir: RunDir) -> dict[str, str]:
     """Hashes of all master weights in the newest checkpoint."""
-    return dict(manifest.read(find(run_dir.path))["parameters"])
+    return dict(manifest.read(find_checkpoint(run_dir.path))["parameters"])
 
 
 def last_step(run_dir: RunDir) -> int:

@@ -2,7 +2,10 @@
 
 tokens -> positions -> block 0 ... block L-1 -> head (mostly tied to tokens)         pre-training
 tokens -> positions -> block 0 ... block L-1 -> task head -> head (tied to tokens)   fine-tuning
+tokens -> positions -> encoder.0 ... encoder_norm -> decoder.0 ... decoder_norm -> head   two stacks
 tokens -> lstm -> ...                                                                the paper's ablation
+
+What lies between the tokens and the head is the body. A new kind of model is a body of its own, in BODIES.
 """
 
 from __future__ import annotations
@@ -12,17 +15,73 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from gpt1_ds.architecture import encoder_decoder, gpt, lstm
+from gpt1_ds.architecture.block import Sizes, block, final_norm, positions
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.architecture.layer import NORMAL, ZEROS, Elementwise, Initial, Layer, Parameter, linear, norm
+from gpt1_ds.architecture.layer import NORMAL, ZEROS, Elementwise, Initial, Layer, Matrices, Parameter, linear, norm
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.config.objective import RowLengths
 
 TOKENS = "tokens"
+
+
+def gpt_body(model: ModelConfig, lengths: tuple[int, ...]) -> Iterator[Layer]:
+    """Yields positions, then blocks with the norm after their sub-layers (GPT-1) or before them (GPT-2), where a final
+    norm ends the stack.
+    """
+    (length,) = lengths
+    yield positions(model)
+    for depth in range(model.layers):
+        yield block(model, f"blocks.{depth}", depth, Sizes(length, length, causal=model.mask == "causal"))
+    if model.norm == "pre":
+        yield final_norm(model, "final_norm")
+
+
+def encoder_decoder_body(model: ModelConfig, lengths: tuple[int, ...]) -> Iterator[Layer]:
+    """Yields two stacks: the encoder reads the source, the decoder the target and, by cross attention, the encoder's
+    last states (Vaswani et al. 2017; Raffel et al. 2020). The first layers embed both streams; the target's states
+    travel through the encoder, the source's through the decoder.
+    """
+    source, target = lengths
+    encoder, decoder = model.blocks
+    fed = source + target
+    yield positions(model)
+    for depth in range(encoder):
+        yield block(model, f"encoder.{depth}", depth, Sizes(source, fed, causal=False))
+    yield final_norm(model, "encoder_norm")
+    for depth in range(decoder):
+        sizes = Sizes(target, fed, causal=True, memory=source)
+        weights_of = f"encoder.{depth}" if model.shared else ""
+        yield block(model, f"decoder.{depth}", encoder + depth, sizes, stack=1, weights_of=weights_of)
+    yield final_norm(model, "decoder_norm", stack=1)
+
+
+def lstm_body(model: ModelConfig, _lengths: tuple[int, ...]) -> Iterator[Layer]:
+    """Yields the paper's LSTM (section 5): one recurrent layer in the place of all blocks, and a linear layer after it.
+    Matrices of the cell start as torch.nn.LSTM's; the forget gates' bias is 1 (Gers et al. 2000, Jozefowicz et al.
+    2015).
+    """
+    width, units = model.width, model.units
+    cell, gates = Initial("uniform", units**0.5), Matrices(4, units)
+    yield Layer(
+        "lstm",
+        "lstm",
+        (
+            Parameter("lstm.cell.weight_ih_l0", (4 * units, width), initial=cell, matrices=gates),
+            Parameter("lstm.cell.weight_hh_l0", (4 * units, units), initial=cell, matrices=gates),
+            Parameter("lstm.cell.bias_ih_l0", (4 * units,), initial=Initial("forget_gates", 1.0)),
+            Parameter("lstm.cell.bias_hh_l0", (4 * units,), initial=ZEROS),
+            Parameter("lstm.out.weight", (width, units), matrices=Matrices()),
+            Parameter("lstm.out.bias", (width,), initial=ZEROS),
+        ),
+        depth=0,
+        products=2.0 * (4 * units * (width + units) + units * width),
+    )
+
+
 BODIES: dict[str, Callable[[ModelConfig, tuple[int, ...]], Iterator[Layer]]] = {
-    "gpt": gpt.body,
-    "encoder_decoder": encoder_decoder.body,
-    "lstm": lstm.body,
+    "gpt": gpt_body,
+    "encoder_decoder": encoder_decoder_body,
+    "lstm": lstm_body,
 }
 
 

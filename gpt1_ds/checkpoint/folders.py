@@ -55,7 +55,7 @@ def _what_is_wrong(path: Path) -> str:
     )
 
 
-def find(path: Path, newest: bool = False) -> Path:
+def find_checkpoint(path: Path, newest: bool = False) -> Path:
     """The checkpoint folder that CKPT names: the folder itself, or of a run folder the best where the run keeps one
     (fine-tuning does), else the newest. With `newest` always that. Raises CheckpointError.
     """

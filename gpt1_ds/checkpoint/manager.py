@@ -22,7 +22,7 @@ from typing import Any
 
 from gpt1_ds.checkpoint import manifest, probe
 from gpt1_ds.checkpoint.folders import REPLACED
-from gpt1_ds.checkpoint.shard import INDEX, Shard, merged_index, total_hashes, write_shard
+from gpt1_ds.checkpoint.shard import INDEX, RankShard, merged_index, total_hashes, write_shard
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, UserError
 from gpt1_ds.common.files import sync_folder, write_atomic, write_json
@@ -50,7 +50,7 @@ class _Save:
 
     contents: Contents
     temporary: Path
-    shard: Future[Shard]
+    shard: Future[RankShard]
 
 
 class CheckpointManager:
@@ -89,7 +89,7 @@ class CheckpointManager:
             self._give_up(contents.step, temporary, failure)
             return
         file = f"state/rank-{self.rank:05d}.safetensors"
-        shard: Future[Shard] = Future()
+        shard: Future[RankShard] = Future()
         wanted: str = self.config.checkpoint.background if background else "off"
         if wanted == "auto":  # whether every rank of each machine can hold a copy of its `size` bytes twice over
             fits = available_bytes() > 2 * size * self._hosts.count(socket.gethostname())
@@ -123,7 +123,7 @@ class CheckpointManager:
             return None
         return final
 
-    def _commit(self, save: _Save, final: Path, shards: list[Shard]) -> None:
+    def _commit(self, save: _Save, final: Path, shards: list[RankShard]) -> None:
         complete(save.temporary, save.contents, shards)
         manifest.read(save.temporary)
         commit(save.temporary, final, self.run_dir.latest)
@@ -149,7 +149,7 @@ def _yield_to_training() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def complete(temporary: Path, contents: Contents, shards: list[Shard]) -> None:
+def complete(temporary: Path, contents: Contents, shards: list[RankShard]) -> None:
     """Add to a folder with every rank's file what makes it a checkpoint, and flush it to disk."""
     written = [shard for shard in shards if shard.file]
     for shard in written:

@@ -4,11 +4,16 @@ tuning run. All ranks call every function together.
 As in the authors' code (`--n_transfer`): the embeddings and the first k blocks are taken over, the rest is drawn anew,
 and all of it is trained. Rows of the special tokens are fresh too, unless the checkpoint has learned to use them. A
 task's head is always fresh, but for the pooler of a model that was trained with one.
+
+Where the context is longer than the checkpoint's, its learned positions come first; those after them are drawn as at
+the start of a run, or are the checkpoint's again from its first one on. A run with the longer context would have drawn
+the same rows at its start, on every layout (model/names.py). The moments of new rows are 0, like those of rows that no
+text has reached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +24,6 @@ from torch import Tensor
 
 from gpt1_ds.architecture.layer import Layer
 from gpt1_ds.checkpoint import folders, manifest, probe
-from gpt1_ds.checkpoint.positions import as_stored, read_grown
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import hashes_of, total_hashes
 from gpt1_ds.checkpoint.verify import verify_files
@@ -30,8 +34,51 @@ from gpt1_ds.config import Config, ModelConfig, load_carried
 from gpt1_ds.config.sections import NewPositions
 from gpt1_ds.engine import master_weights, shared_disk
 from gpt1_ds.engine.base import Engine
+from gpt1_ds.engine.master_weights import Fragment
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.model.names import ParameterInfo, initial_value
+
+POSITIONS = "positions.weight"
+
+
+def stored_info(reader: StateReader, info: ParameterInfo, positions: NewPositions) -> ParameterInfo | None:
+    """The positions as the checkpoint has them; None of another parameter, and where none is to be added."""
+    if info.name != POSITIONS or positions == "refuse" or info.name not in reader.index:
+        return None
+    rows, *width = reader.index[info.name].shape
+    return replace(info, shape=(rows, *width)) if rows < info.shape[0] and (*width,) == info.shape[1:] else None
+
+
+def read_grown(
+    reader: StateReader, kind: str, info: ParameterInfo, offset: int, count: int, positions: NewPositions, seed: int
+) -> Tensor:
+    """1-D fp32 [count]: what StateReader.read gives, and of positions that the checkpoint lacks the new ones. Raises
+    CheckpointError.
+    """
+    stored = stored_info(reader, info, positions)
+    if stored is None:
+        return reader.read(kind, info, offset, count)
+    known = stored.shape[0] * stored.shape[1]
+    if kind == "master" and positions == "repeat":
+        return reader.whole(kind, stored).reshape(-1)[torch.arange(offset, offset + count) % known]
+    if kind == "master":
+        values = initial_value(info, seed).reshape(-1)[offset : offset + count].clone()
+    else:
+        values = torch.zeros(count)
+    kept = max(0, min(count, known - offset))
+    if kept:
+        values[:kept] = reader.read(kind, stored, offset, kept)
+    return values
+
+
+def as_stored(reader: StateReader, fragments: Iterable[Fragment], positions: NewPositions) -> Iterator[Fragment]:
+    """The fragments without positions that the checkpoint lacks, so that their hashes are comparable with its own."""
+    for fragment in fragments:
+        stored = stored_info(reader, fragment.info, positions)
+        if stored is None:
+            yield fragment
+        elif (kept := stored.shape[0] * stored.shape[1] - fragment.offset) > 0:
+            yield Fragment(stored, fragment.offset, fragment.master[:kept])
 
 
 def restore(engine: Engine, config: Config, folder: Path, weights_only: bool = False) -> dict[str, Any]:
@@ -76,7 +123,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     bad: list[tuple[Path, str]] = []
     for folder in reversed(found):
         try:
-            verify(engine, folder, run_dir.path)
+            verify_checkpoint(engine, folder, run_dir.path)
             facts = restore(engine, config, folder)
         except manifest.NewerFormatError:
             raise
@@ -95,7 +142,7 @@ def restore_newest(engine: Engine, config: Config, run_dir: RunDir) -> tuple[Pat
     return None
 
 
-def verify(engine: Engine, folder: Path, shared: Path | None = None) -> None:
+def verify_checkpoint(engine: Engine, folder: Path, shared: Path | None = None) -> None:
     """Raise CheckpointError for a checkpoint whose files are not as they were written. The ranks share the reading, of
     all hosts where the files are on the same disk as the folder `shared` (engine/shared_disk.py).
     """

@@ -141,7 +141,7 @@ Index = dict[str, StoredParameter]
 
 
 @dataclass(frozen=True)
-class Shard:
+class RankShard:
     """What one rank has written: a file of `bytes` and `sha256` (empty name: it has nothing to write), its part of the
     index, whose slices name no file yet, and of every parameter's hash.
     """
@@ -153,19 +153,19 @@ class Shard:
     hashes: dict[str, int] = field(default_factory=dict)
 
 
-def write_shard(folder: Path, file: str, fragments: list[Fragment]) -> Shard:
+def write_shard(folder: Path, file: str, fragments: list[Fragment]) -> RankShard:
     """Write fragments into a checkpoint folder, as its file `file`. Raises NodeError where it reads back otherwise."""
     tensors, index = tensors_of(fragments)
     if not tensors:
-        return Shard()
+        return RankShard()
     size, digest = write_tensors(folder / file, tensors)
     if file_facts(folder / file) != {"bytes": size, "sha256": digest}:
         problem = "reads back otherwise than it was written: the disk or the way to it is in trouble"
         raise NodeError(this_node(), f"{folder / file}: {problem} (on {this_node()})")
-    return Shard(file, size, digest, index, hashes_of(fragments))
+    return RankShard(file, size, digest, index, hashes_of(fragments))
 
 
-def merged_index(shards: Iterable[Shard]) -> dict[str, Any]:
+def merged_index(shards: Iterable[RankShard]) -> dict[str, Any]:
     """The shards' parts of the index as one JSON object, each slice with the name of its file."""
     merged: Index = {}
     for shard in shards:

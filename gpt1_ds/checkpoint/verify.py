@@ -58,7 +58,7 @@ def _verify_size(folder: Path, name: str, facts: dict[str, Any]) -> None:
             raise DamagedError(f"{path}: damaged: {size} bytes, the manifest says {facts['bytes']}")
 
 
-def check_size(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
+def check_memory(folder: Path, manifest: dict[str, Any], model: ModelConfig, head: HeadSpec | None = None) -> None:
     """Raise CheckpointError for a configuration that asks for more memory than the checkpoint's files can fill."""
     if model.vocab_size is None:
         raise DamagedError(f"{folder}/config.yaml: damaged: model.vocab_size is missing")

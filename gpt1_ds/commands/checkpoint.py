@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.common.files import naming
@@ -69,7 +69,7 @@ def complete_card(source: Path, folder: Path, options: argparse.Namespace) -> No
     from gpt1_ds.common.rundir import RunDir
     from gpt1_ds.config import load_carried
     from gpt1_ds.interop import hub
-    from gpt1_ds.tracking.entries import read_entries
+    from gpt1_ds.tracking.record import read_entries
 
     facts, run = manifest.read(source), RunDir(source.parent.parent)
     is_run = run.config.exists() and source.parent == run.checkpoints
@@ -124,10 +124,10 @@ def _asked(question: str) -> str:
 def inspect(options: argparse.Namespace) -> int:
     """Print what a checkpoint holds and where it came from; without torch, as `verify`."""
     from gpt1_ds.checkpoint import manifest
-    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.common.text import byte_size, count
 
-    folder = find(Path(options.checkpoint))
+    folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
     size = sum(file["bytes"] for file in facts["files"].values())
     layout = facts["layout"]
@@ -151,14 +151,14 @@ def inspect(options: argparse.Namespace) -> int:
 def verify(options: argparse.Namespace) -> int:
     """Compare every file with the manifest; raises CheckpointError naming the first difference."""
     from gpt1_ds.checkpoint import manifest
-    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.checkpoint.verify import verify_files
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
 
-    folder = find(Path(options.checkpoint))
+    folder = find_checkpoint(Path(options.checkpoint))
     facts = manifest.read(folder)
     done = itertools.count(1)
-    with progress.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
+    with log.bar(len(facts["files"]), unit="{:.0f} files".format) as show:
         verify_files(folder, facts, progress=lambda: show(next(done)))
     print(f"{folder}: {len(facts['files'])} files as written")
     return 0
@@ -174,11 +174,11 @@ def _average(options: argparse.Namespace) -> int:
     from gpt1_ds.launcher import libraries
 
     libraries.load()
-    from gpt1_ds.evaluation.average import average
+    from gpt1_ds.evaluation.average import average_checkpoints
     from gpt1_ds.interop import imported
 
     out = imported.free_place(Path(options.out))
-    folders = average(Path(options.run), options.last, out)
+    folders = average_checkpoints(Path(options.run), options.last, out)
     print(f"{options.out}: the mean of {', '.join(folder.name for folder in folders)}; weights only, to evaluate")
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.text import amount, byte_size
@@ -30,13 +30,13 @@ def _build_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.data.build import build
 
     more = {"split_sentences": options.sentences, "text_key": options.text_key}
     arguments = (options.input, options.tokenizer, options.out, options.workers, options.validation, options.unwrap)
     try:
-        with progress.bar(unit=byte_size) as show:
+        with log.bar(unit=byte_size) as show:
             dataset = build(*arguments, show, **more)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished parts are kept; run the same command again") from None
@@ -62,10 +62,10 @@ def _adopt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.data.adopt import adopt
 
-    with progress.bar(unit="{:.0f} pairs".format) as show:
+    with log.bar(unit="{:.0f} pairs".format) as show:
         dataset = adopt(options.input, options.tokenizer, options.out, options.validation, options.copy, show)
     for name in dataset.splits:
         split = dataset.split(name)
@@ -95,12 +95,12 @@ def _dataset(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.common.text import shown
-    from gpt1_ds.data.verify import verify
+    from gpt1_ds.data.verify import verify_dataset
 
-    with progress.bar(unit="{:.0f} shards".format) as show:
-        dataset = verify(options.folder, show)
+    with log.bar(unit="{:.0f} shards".format) as show:
+        dataset = verify_dataset(options.folder, show)
     for name in dataset.splits:
         split = dataset.split(name)
         print(
@@ -117,9 +117,9 @@ def _ngrams_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _ngrams(options: argparse.Namespace) -> int:
-    from gpt1_ds.data.verify import write_scores
+    from gpt1_ds.data.verify import write_ngram_scores
 
-    for score in write_scores(options.folder, options.orders):
+    for score in write_ngram_scores(options.folder, options.orders):
         print(
             f"{score.order}-gram: held-out loss {score.loss:.4f} nats per token, perplexity {score.perplexity:.2f}, "
             f"{score.bits_per_byte:.4f} bits per byte"
@@ -135,7 +135,7 @@ def _fetch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.tasks.fetch import fetch, find_set
 
     if options.list == bool(options.names):
@@ -148,7 +148,7 @@ def _fetch(options: argparse.Namespace) -> int:
     for name in options.names:
         find_set(name)  # before the first one is fetched
     for name in options.names:
-        with progress.bar(unit="{:.0f} rows".format) as show:
+        with log.bar(unit="{:.0f} rows".format) as show:
             done = fetch(name, options.out, show)
         files = [f"{file} {count} rows" for file, count in done.rows.items()]
         if len(files) > MOST_FILES:

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import EXIT_USAGE, ConfigError, LaunchError, TrainingError
 from gpt1_ds.common.files import this_node
-from gpt1_ds.diagnostics.report import Ledger, Record, Report, file_name, read, verdict
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report, report_name, verdict
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
@@ -109,11 +109,11 @@ def prove(config: Config, ranks: int, out: Path | None, limit: float = SECONDS) 
     from gpt1_ds.diagnostics.self_proof import DETERMINISTIC, today
 
     host, until = this_node(), time.time() + limit
-    path = (out or Path(file_name(host, today()))).absolute()
+    path = (out or Path(report_name(host, today()))).absolute()
     Ledger(path, shown=None).write(Report(host, today(), ranks, {}, {}, [], ["all checks"]))
     ledger = Ledger(path, until - LAST * limit, [DETERMINISTIC])
     _, problem = _ranks("prove", (config, 0, ledger), ranks, until)
-    found = read(path)
+    found = read_report(path)
     done = Ledger(path, shown=len(found.records) + bool(found.toolchain))
     if problem:
         found = found.with_records([Record("the ranks of the self-proof", False, note=problem)])

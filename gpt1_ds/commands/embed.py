@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import naming
@@ -103,10 +103,10 @@ def _embedder(options: argparse.Namespace) -> Embedder:
 
 
 def _vectors(embedder: Embedder, texts: list[str]) -> Float32s:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
 
     before = embedder.cut
-    with progress.bar(len(texts), unit="{:,.0f} texts".format) as show:
+    with log.bar(len(texts), unit="{:,.0f} texts".format) as show:
         vectors = embedder.vectors(texts, show)
     if embedder.cut > before:
         most = embedder.frame.most

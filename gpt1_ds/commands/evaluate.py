@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.common.log import say
@@ -36,11 +36,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from gpt1_ds.checkpoint.folders import find
+    from gpt1_ds.checkpoint.folders import find_checkpoint
     from gpt1_ds.config import load_carried, world_problems
     from gpt1_ds.launcher import accelerator, launch
 
-    folder = find(Path(options.checkpoint))
+    folder = find_checkpoint(Path(options.checkpoint))
     ConfigError.raise_all(shared.unusable("--out", options.out))
     if options.points is not None and not options.every:
         raise ConfigError(f"--points={options.points}: thins what --every takes; add --every")
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     overrides = [*layout, "parallel.assembly=auto", "train.recompute=none", *options.overrides]
     config = load_carried(folder / "config.yaml", options.config, overrides)
     world = launch.world(options.nproc)
-    config = _with_fitting_micro_batch(accelerator.fitted(config, world), world)
+    config = _with_fitting_micro_batch(accelerator.with_fitted_micro_batch(config, world), world)
     ConfigError.raise_all(world_problems(config, world))
     accelerator.prepare(config, options.nproc)
     run = folder.parent.parent
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
         target = "gpt1_ds.evaluation.embed:evaluate_sts"
         return launch.start(target, (config, folders, out, pairs, options.pooling, options.every), options.nproc)
     if config.task is not None and not config.probes:
-        target = "gpt1_ds.evaluation.evaluate_task:evaluate_task"
+        target = "gpt1_ds.evaluation.evaluate:evaluate_task"
         return launch.start(target, (config, folders, out, options.every), options.nproc)
     config, held_out = _with_held_out(config)
     _check_probes(config)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import key_sweep
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.log import say
@@ -36,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     config = as_trial(finetune_config(options.config, options.overrides))
     world = launch.world(options.nproc)
-    config = accelerator.fitted(config, world)
+    config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
     if options.dry_run:
@@ -82,7 +82,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     """
     from gpt1_ds.config import load
     from gpt1_ds.data.sources import with_embedded_corpus
-    from gpt1_ds.launcher.accelerator import fitted
+    from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
     from gpt1_ds.sweep.finetuning_study import load_study, rehearsed, smaller
     from gpt1_ds.sweep.finetuning_trials import check_tasks, make_sweep
     from gpt1_ds.sweep.pretraining_trials import make_pretraining
@@ -92,7 +92,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
     study = study if parts is None else rehearsed(study, parts)
 
     def sized(config: Config) -> Config:
-        return fitted(config if parts is None else smaller(config, parts), study.nproc)
+        return with_fitted_micro_batch(config if parts is None else smaller(config, parts), study.nproc)
 
     def configure(files: Sequence[str], overrides: Sequence[str]) -> Config:
         return sized(finetune_config(files, overrides))
@@ -114,7 +114,7 @@ def next_sweep(options: argparse.Namespace, make: bool) -> FinetuningSweep | Pre
 def _run_study(options: argparse.Namespace) -> int:
     from gpt1_ds.report.study_page import write_study
     from gpt1_ds.sweep import runner
-    from gpt1_ds.sweep.controls import write_controls
+    from gpt1_ds.sweep.finetuning_trials import write_controls
     from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
     from gpt1_ds.sweep.study_file import jobs_at_a_time
 

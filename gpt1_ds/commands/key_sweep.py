@@ -63,6 +63,6 @@ def _fitted(config: Config, world: int) -> Config:
     from gpt1_ds.launcher import accelerator
     from gpt1_ds.tracking.sinks import library_problems
 
-    config = accelerator.fitted(config, world)
+    config = accelerator.with_fitted_micro_batch(config, world)
     ConfigError.raise_all([*world_problems(config, world), *library_problems(config)])
     return config

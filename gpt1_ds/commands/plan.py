@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common.errors import ConfigError
 
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         _calibrate(options.machine)
         if not options.config and not options.overrides and not options.search and options.world is None:
             return 0
-    found = machine.find(options.machine, _device(config, options.world))
+    found = machine.find_machine(options.machine, _device(config, options.world))
     vocab_size, data_tokens = found_data(config)
     default = found.ranks_per_node if options.search else config.parallel.tensor * config.parallel.pipeline
     world = options.world or default

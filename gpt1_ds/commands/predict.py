@@ -10,9 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
-from gpt1_ds.common import progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.common.log import say
 
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.output:
             output = stack.enter_context(open(options.output, "wb"))
         watched = not options.text and not output.isatty()
-        show = stack.enter_context(progress.bar(unit="{:,.0f} lines".format, watched=watched))
+        show = stack.enter_context(log.bar(unit="{:,.0f} lines".format, watched=watched))
         written = 0
         for lines in found:
             write_lines(lines, output)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpt1_ds.commands import key_sweep
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     world = launch.world(options.nproc)
-    config = accelerator.fitted(config, world)
+    config = accelerator.with_fitted_micro_batch(config, world)
     start = Start(config, world)
     start.check()
     if options.dry_run:

@@ -1,4 +1,4 @@
-"""`sample`: text from a checkpoint."""
+"""`sample`: text from a checkpoint; `fill`: what a masked model puts in the place of <mask>."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import UserError
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
 
     loaded = load_checkpoint(options.checkpoint)
     if options.input:
-        from gpt1_ds.evaluation.prompts import answers
+        from gpt1_ds.evaluation.generate import answers
 
         for lines in answers(loaded, Path(options.input), sampling):
             print("\n".join(lines), flush=True)
@@ -88,3 +88,27 @@ def _keep(loaded: Loaded, prompt: str, text: str) -> None:
 
 
 COMMAND = Command("sample", "text from a checkpoint", _run, _add_options)
+
+
+def _fill_options(parser: argparse.ArgumentParser) -> None:
+    shared.checkpoint(parser)
+    missing = "with <mask> where a token is missing"
+    parser.add_argument("--text", dest="passage", required=True, metavar="TEXT", help=missing)
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="tokens for each mask (default: %(default)s)")
+
+
+def _fill(options: argparse.Namespace) -> int:
+    from gpt1_ds.launcher import libraries
+
+    if options.top < 1:
+        raise UserError(f"--top {options.top} must be at least 1")
+    libraries.load()
+    from gpt1_ds.evaluation.generate import fill
+    from gpt1_ds.evaluation.load import load_checkpoint
+
+    for found in fill(load_checkpoint(options.checkpoint), options.passage, options.top):
+        print(f"{found.probability:.4f}  {shown(found.token.strip()):16} {shown(found.text)}")
+    return 0
+
+
+FILL = Command("fill", "what a masked model puts in the place of <mask>", _fill, _fill_options)

@@ -7,18 +7,24 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
-from gpt1_ds.commands import slurm_job, slurm_sweep
-from gpt1_ds.commands.parser import Command, Group, Parser
+from gpt1_ds.commands import finetune, key_sweep, pretrain, slurm_job
+from gpt1_ds.commands import parser as shared
+from gpt1_ds.commands.parser import Command, Group, Members, Parser, joined, parse_words
 from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import shown
+from gpt1_ds.common.text import amount, shown
 from gpt1_ds.diagnostics.report import conclude
 from gpt1_ds.slurm import status as job_status
 
+if TYPE_CHECKING:
+    from gpt1_ds.sweep.trial import Sweep
+
+STUDY = "finetune study"
 MINUTES = {False: 5, True: 15}  # of a check's allocation, without and with GPUs
 
 
@@ -44,9 +50,9 @@ def _submit(options: argparse.Namespace) -> int:
     own, words = parser.parse_known_args(options.parser.given)
     words.remove(options.what)
     words.insert(0, options.what)
-    sweep, last = slurm_sweep.sweep_of(options.program, words, own)
+    sweep, last = _sweep_of(options.program, words, own)
     if sweep is not None:
-        return slurm_sweep.submit(sweep, last, own)
+        return _submit_cells(sweep, last, own)
     planned, config = slurm_job.planned(options.program, words, own.after)
     if own.dry_run:
         for name, text in planned.files.items():
@@ -63,6 +69,66 @@ def _submit(options: argparse.Namespace) -> int:
     if options.what in submit.TRAINING:
         print(f"save and end:              touch {run}/STOP")
         print(f"save and continue in a next:  scancel --batch --signal=USR1 {job}")
+    return 0
+
+
+def _sweep_of(members: Members, words: Sequence[str], own: argparse.Namespace) -> tuple[Sweep | None, list[str]]:
+    """(the sweep of a command line of the program, the words that collect it); None for one that is no sweep."""
+    from gpt1_ds.sweep.scaling_sweep import read_sweep
+    from gpt1_ds.training.configuration import check_task, finetune_config
+
+    told = [f"slurm.after=[{','.join(own.after)}]"] if own.after else []
+    if list(words[:2]) == ["scaling", "run"]:
+        asked = parse_words(members, words)
+        sweep = read_sweep(asked.study, [*asked.overrides, *told], prepare=not own.dry_run)
+        return sweep, ["scaling", "collect", asked.study, *asked.overrides]
+    command = joined(members, words)[0]
+    if command not in ("pretrain", "finetune", STUDY):
+        return None, []
+    asked = parse_words(members, words)
+    asked.overrides = [*asked.overrides, *told]
+    if command == STUDY:
+        return _of_study(asked, list(words), own)
+    if not key_sweep.is_asked(asked):
+        return None, []
+    parts = (finetune_config, check_task) if command == "finetune" else pretrain.swept(own.dry_run)
+    return key_sweep.make(asked, *parts), list(words)
+
+
+def _of_study(asked: argparse.Namespace, words: list[str], own: argparse.Namespace) -> tuple[Sweep, list[str]]:
+    """The models of a study, whose last job submits the cells; their last job writes the page."""
+    from gpt1_ds.sweep.pretraining_trials import PretrainingSweep
+
+    sweep = finetune.next_sweep(asked, make=not own.dry_run)
+    if not isinstance(sweep, PretrainingSweep):
+        return sweep, words
+    if own.stage > 1:
+        left = ", ".join(map(str, sweep.left))
+        raise LaunchError(f"{sweep.folder}: were not trained: {left}; their jobs' output says why; submit it again")
+    return sweep, ["slurm", "submit", *words, "--stage", "2"]
+
+
+def _submit_cells(sweep: Sweep, last: Sequence[str], own: argparse.Namespace) -> int:
+    """Submit the cells that are not done and the job that collects them, or show what would be. The exit code."""
+    from gpt1_ds.sweep import arrays
+
+    jobs = sweep.trials[0].config.slurm.jobs
+    submission = arrays.prepare(sweep, jobs, last)
+    if not submission.arrays:
+        print(f"{sweep.folder}: all cells are done")
+        return 0
+    if own.dry_run:
+        print(*submission.lines(), sep="\n")
+        return 0
+    sweep.check()
+    *numbers, collecting = arrays.submit(sweep, submission)
+    if own.parsable:
+        print(collecting)
+        return 0
+    for number, array in zip(numbers, submission.arrays, strict=True):
+        many = f", {jobs} at a time" if jobs else ""
+        print(f"job {number}: {amount(len(array.trials), 'cell')}{many}: {array.manifest}")
+    print(f"job {collecting}, then: gpt1-ds {shlex.join(last)}")
     return 0
 
 

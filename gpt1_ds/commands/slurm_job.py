@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Members, joined, parse_words
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError, UserError
 from gpt1_ds.common.lock import RunLock
 from gpt1_ds.common.rundir import RUN_VARIABLE, RunDir
 from gpt1_ds.slurm import status, tries
-from gpt1_ds.slurm.tries import Fault, fault_of
-from gpt1_ds.slurm.tries import write as write_fault
+from gpt1_ds.slurm.tries import Fault, fault_of, write_fault
 
 if TYPE_CHECKING:
     from gpt1_ds.config import Config
-    from gpt1_ds.slurm.submit import Submission
+    from gpt1_ds.slurm.submit import JobSubmission
 
 
 def _chain_options(parser: argparse.ArgumentParser) -> None:
@@ -95,14 +94,14 @@ def job_config(command: str, files: list[str], overrides: list[str], world: int 
     config = (finetune_config if command == "finetune" else pretrain_config)(files, overrides)
     slurm = config.slurm
     ranks = world or slurm.nodes * slurm.ranks
-    config = accelerator.fitted(config, ranks)
+    config = accelerator.with_fitted_micro_batch(config, ranks)
     ConfigError.raise_all(world_problems(config, ranks))
     if world is None:
         ConfigError.raise_all(submit.layout_problems(config))
     return config
 
 
-def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tuple[Submission, Config]:
+def planned(members: Members, words: Sequence[str], after: Sequence[str]) -> tuple[JobSubmission, Config]:
     """What to submit for a command line of the program, and the configuration of its job. Raises UserError for what the
     command itself would refuse at once.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from gpt1_ds.commands import options as shared
+from gpt1_ds.commands import parser as shared
 from gpt1_ds.commands.parser import Command, Group
 from gpt1_ds.common.errors import UserError
 
@@ -41,15 +41,17 @@ def _train_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from gpt1_ds.common import progress
+    from gpt1_ds.common import log
     from gpt1_ds.common.text import count
-    from gpt1_ds.data.tokenizers.train import train
+    from gpt1_ds.data.tokenizers.train import train_tokenizer
 
     settings = {"model": options.model, "masks": options.masks, "cased": options.cased}
     settings |= {"sentinels": options.sentinels, "text_key": options.text_key}
     try:
-        with progress.bar(unit=lambda letters: f"{count(letters)} letters") as show:
-            tokenizer = train(options.input, options.out, options.vocab_size, options.unwrap, show=show, **settings)
+        with log.bar(unit=lambda letters: f"{count(letters)} letters") as show:
+            tokenizer = train_tokenizer(
+                options.input, options.out, options.vocab_size, options.unwrap, show=show, **settings
+            )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("nothing was written; the same command begins anew") from None
     print(f"{options.out}: {tokenizer.vocab_size} pieces")

@@ -1,4 +1,6 @@
-"""What a run says: a few plain lines for people on rank 0, everything in one file per rank."""
+"""What a run says: a few plain lines for people on rank 0, everything in one file per rank; and how far long work is,
+as one bar below all lines of a terminal, nothing in a pipe or a log file.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ import contextlib
 import errno
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, Protocol, TypeVar, cast
 
 from gpt1_ds.common.text import shown
 
@@ -157,3 +160,55 @@ def is_terminal() -> bool:
 
 def _watched(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") != "dumb" and "NO_COLOR" not in os.environ
+
+
+class Show(Protocol):
+    """Says how much is done, in a few `words`, and of how much; what is left out stays as it is."""
+
+    def __call__(self, done: float | None = None, words: str | None = None, total: float | None = None) -> None: ...
+
+
+def show_nothing(done: float | None = None, words: str | None = None, total: float | None = None) -> None:
+    """Shows nothing, where nobody watches."""
+
+
+@contextlib.contextmanager
+def bar(
+    total: float | None = None, done: float = 0, unit: Callable[[float], str] = "{:.0f}".format, watched: bool = True
+) -> Iterator[Show]:
+    """Draw a bar while the block runs, where somebody watches, and yield what moves it.
+
+    It is drawn again several times a second by a thread, so that its clock also moves while the work does not. What
+    the program says meanwhile appears above it. `unit` writes an amount; without a `total` nobody knows the end.
+    `watched=False` is for work whose output on the terminal shows how far it is.
+    """
+    if not (watched and is_terminal()):
+        yield show_nothing
+        return
+    from gpt1_ds.common.terminal import Bar  # loads rich
+
+    with contextlib.ExitStack() as stack:
+        drawn = stack.enter_context(Bar(terminal(), total, done, unit))
+        stack.enter_context(above(drawn.print))
+        stack.enter_context(_removed_at_termination(drawn.stop))
+        yield drawn.show
+
+
+@contextlib.contextmanager
+def _removed_at_termination(remove: Callable[[], None]) -> Iterator[None]:
+    """Where SIGTERM would end this process at once, it calls `remove` before."""
+
+    def end(number: int, _: Any) -> None:
+        remove()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

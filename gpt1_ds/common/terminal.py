@@ -1,4 +1,4 @@
-"""What rich draws on a terminal: a progress bar (gpt1_ds/common/progress.py is what the program uses), and Markdown."""
+"""What rich draws on a terminal: a progress bar (gpt1_ds/common/log.py is what the program uses), and Markdown."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROUNDING = 1e-9  # of a step: positions are fractions
 
 
-class Batch(NamedTuple):
+class NumberedBatch(NamedTuple):
     """The batch of a step (1 is the first): sequences of all batches before it, and its own."""
 
     step: int
@@ -27,25 +27,25 @@ class Batch(NamedTuple):
 class BatchSizes:
     """The sizes of batches 1, 2, 3, ...: `changes` are the first batches of every size, in ascending order."""
 
-    changes: tuple[Batch, ...]
+    changes: tuple[NumberedBatch, ...]
 
     @classmethod
     def constant(cls, size: int) -> BatchSizes:
-        return cls((Batch(1, 0, size),))
+        return cls((NumberedBatch(1, 0, size),))
 
     @classmethod
     def growing(cls, first: int, full: int, tokens: int, row: int) -> BatchSizes:
         """From `first` sequences of `row` tokens to `full`, a multiple of it, after `tokens`. After c tokens a batch
         has first x (1 + floor(c x (full / first - 1) / tokens)) sequences.
         """
-        increments, found = full // first - 1, [Batch(1, 0, first)]
+        increments, found = full // first - 1, [NumberedBatch(1, 0, first)]
         while (here := found[-1]).size < full:
             reached = here.size // first
             until = -(-tokens * reached // (row * increments))  # sequences after which the next ones are larger
             steps = -(-(until - here.before) // here.size)
             before = here.before + steps * here.size
             size = min(full, first * (1 + before * row * increments // tokens))
-            found.append(Batch(here.step + steps, before, size))
+            found.append(NumberedBatch(here.step + steps, before, size))
         return cls(tuple(found))
 
     @property
@@ -73,6 +73,6 @@ class BatchSizes:
         first, before, size = self.changes[max(0, at - 1)]
         return first - 1 + math.ceil((sequences - before) / size - ROUNDING)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> NumberedBatch:
         first, before, size = self.changes[bisect_right(self.changes, step, key=lambda batch: batch.step) - 1]
-        return Batch(step, before + (step - first) * size, size)
+        return NumberedBatch(step, before + (step - first) * size, size)

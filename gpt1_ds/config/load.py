@@ -1,8 +1,8 @@
-"""From YAML files and `key=value` words to one frozen Config.
+"""From YAML files and `key=value` words to one frozen Config, and how it is written.
 
-Every scalar is read as the letters it is written in and only then turned into its field's type, so `20:00:00`, `no` and
-`012` stay what they are (YAML 1.1 would make them 72000, False and 10). All problems are collected, then raised at
-once.
+A file is read within a second whatever it holds. Every scalar is read as the letters it is written in and only then
+turned into its field's type, so `20:00:00`, `no` and `012` stay what they are (YAML 1.1 would make them 72000, False
+and 10). All problems are collected, then raised at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError
-from gpt1_ds.common.files import shipped
-from gpt1_ds.config import secrets
+from gpt1_ds.common.files import naming, shipped
+from gpt1_ds.config import validate
 from gpt1_ds.config.carried import carried, lies_in_a_run, refuse_interpolations
 from gpt1_ds.config.sections import LENGTH_KEYS, WARMUP_KEYS, Config
 from gpt1_ds.config.validate import problems
@@ -40,7 +40,95 @@ from gpt1_ds.config.values import (
     section_names,
     with_word,
 )
-from gpt1_ds.config.yaml_file import LiteralLoader, read_mapping, written
+
+MAX_FILE_BYTES = 1 << 16  # a resolved configuration has 5,000
+MAX_NODES = 2000  # keys and values, of which it has 300; a slow core needs half a second for them
+MAX_DEPTH = 32
+MAX_KEY_LENGTH = 256
+
+
+def read_mapping(path: Path) -> dict[Any, Any]:
+    """The mapping that a YAML file holds, its scalars as strings. Raises ConfigError for what is not one."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
+    try:
+        with naming(path):
+            text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=LiteralLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if values in (None, ""):
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections like `model:` with keys below them, found {values!r:.60}")
+    return values
+
+
+def as_yaml(values: Any) -> str:
+    """Mappings, lists, texts and numbers as YAML, the keys in their order, every byte as OmegaConf.to_yaml writes it:
+    a run's configuration is known by the hash of its text. OmegaConf makes typed nodes of all values first, which takes
+    more than twenty times as long.
+    """
+    return yaml.dump(values, default_flow_style=False, allow_unicode=True, sort_keys=False, Dumper=_Dumper)
+
+
+class _Dumper(getattr(yaml, "CDumper", yaml.Dumper)):  # type: ignore[misc]
+    """Puts texts in quotes that other programs would read as numbers, true or false."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = "'" if text in _BOOLEANS or _is_number(text) else None
+        node: yaml.ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+        return node
+
+    def ignore_aliases(self, _: Any) -> bool:
+        """Two equal parts are written twice."""
+        return True
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_BOOLEANS = frozenset(
+    case(word)
+    for word in ("y", "yes", "n", "no", "true", "false", "on", "off")
+    for case in (str.lower, str.capitalize, str.upper)
+)
+
+
+def _is_number(text: str) -> bool:
+    for kind in (int, float):
+        try:
+            kind(text)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+class LiteralLoader(yaml.BaseLoader):
+    """Scalars stay strings; a key written twice is an error; aliases are off (they can grow a file without bound)."""
+
+    nodes = depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or self.depth > MAX_DEPTH:
+            raise yaml.YAMLError(f"more than {MAX_NODES} keys and values, or {MAX_DEPTH} levels")
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not supported")
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (str(key.value) for key, _ in node.value):
+            if key in seen or len(key) > MAX_KEY_LENGTH:
+                raise yaml.YAMLError(f"key {key!r:.80} is {'written twice' if key in seen else 'too long'}")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
 
 SHIPPED = shipped("configs")
 EXCLUSIVE = (("train", LENGTH_KEYS), ("schedule", WARMUP_KEYS))
@@ -52,7 +140,7 @@ _KEY = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigLayer:
     """One file or all command-line words: nested mappings whose leaves are strings or lists."""
 
     origin: str
@@ -71,7 +159,7 @@ def load(files: Sequence[str] = (), overrides: Sequence[str] = (), model_of: Pat
     layers = [read_file(name) for name in files]
     if model_of is not None:
         whole = _carried_layer(_read_yaml(model_of))
-        layers.insert(0, Layer(whole.origin, {"model": whole.values.get("model", {})}))
+        layers.insert(0, ConfigLayer(whole.origin, {"model": whole.values.get("model", {})}))
     for layer in layers:
         if layer.left_out:
             keys = ", ".join(layer.left_out)
@@ -112,7 +200,7 @@ def load_recorded(path: Path) -> Config:
     return _resolved([layer], (), default_name([str(path)]), is_recorded=True)
 
 
-def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
+def _resolved(layers: Sequence[ConfigLayer], overrides: Sequence[str], name: str, is_recorded: bool = False) -> Config:
     """The layers and words as one Config, called `name` unless they name it. One that was recorded may hold secrets,
     which earlier versions did not notice: it is not saved again.
     """
@@ -134,7 +222,7 @@ def _resolved(layers: Sequence[Layer], overrides: Sequence[str], name: str, is_r
     if not config.run.name:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
     if not is_recorded:
-        ConfigError.raise_all(secrets.problems(config))  # alone: another line might show one
+        ConfigError.raise_all(validate.secret_problems(config))  # alone: another line might show one
     ConfigError.raise_all([*found, *problems(config)])  # where a value was wrong, its default is looked at
     return config
 
@@ -159,7 +247,7 @@ def default_name(files: Sequence[str]) -> str:
     return re.sub(r"[^\w.-]", "-", "-".join(stems))
 
 
-def _completes_a_task(layer: Layer) -> bool:
+def _completes_a_task(layer: ConfigLayer) -> bool:
     task = layer.values.get("task")
     return isinstance(task, Mapping) and "name" not in task
 
@@ -191,10 +279,10 @@ def names_task(files: Sequence[str], overrides: Sequence[str]) -> bool:
     return any(layer.values.get("task") for layer in [*map(read_file, files), _read_words(overrides, [])])
 
 
-def _carried_layer(layer: Layer) -> Layer:
+def _carried_layer(layer: ConfigLayer) -> ConfigLayer:
     refuse_interpolations(layer.values, layer.origin)
     values, left_out = carried(layer.values, _default_texts())
-    return Layer(layer.origin, values, tuple(left_out))
+    return ConfigLayer(layer.origin, values, tuple(left_out))
 
 
 @cache
@@ -206,12 +294,12 @@ def _default_texts() -> Mapping[str, Any]:
 
 def to_carried_yaml(config: Config) -> str:
     """`to_yaml` of what a checkpoint carries."""
-    return written(carried(_values(config), {})[0])
+    return as_yaml(carried(_values(config), {})[0])
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that `load` reads back to an equal Config; no empty `task` or `probes`."""
-    return written(_values(config))
+    return as_yaml(_values(config))
 
 
 def _values(config: Config) -> dict[Any, Any]:
@@ -255,7 +343,7 @@ def _presets_in(folder: str, shipped: Sequence[str]) -> str:
     return f"{own}/ has {', '.join(names)}; others are in {others}"
 
 
-def read_file(name: str) -> Layer:
+def read_file(name: str) -> ConfigLayer:
     """The mapping in the file or shipped preset `name`; of a run's or a checkpoint's own, what it carries. Raises
     ConfigError for what cannot be read as one.
     """
@@ -264,11 +352,11 @@ def read_file(name: str) -> Layer:
     return _carried_layer(layer) if lies_in_a_run(path) else layer
 
 
-def _read_yaml(path: Path) -> Layer:
-    return Layer(str(path), read_mapping(path))
+def _read_yaml(path: Path) -> ConfigLayer:
+    return ConfigLayer(str(path), read_mapping(path))
 
 
-def _read_words(words: Sequence[str], found: list[str]) -> Layer:
+def _read_words(words: Sequence[str], found: list[str]) -> ConfigLayer:
     values: dict[str, Any] = {}
     skip = False
     for word, following in pairwise([*words, ""]):
@@ -302,10 +390,10 @@ def _read_words(words: Sequence[str], found: list[str]) -> Layer:
                 break
         else:
             node[last] = value
-    return Layer("command line", values)
+    return ConfigLayer("command line", values)
 
 
-def _merge(config: DictConfig, layer: Layer, found: list[str]) -> DictConfig:
+def _merge(config: DictConfig, layer: ConfigLayer, found: list[str]) -> DictConfig:
     """`config` with `layer` on top. Adds problems to `found` and leaves out what is wrong."""
     for section, keys in EXCLUSIVE:
         given = layer.values.get(section)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import is_taken, published_folder, sha256_file, write_json
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard

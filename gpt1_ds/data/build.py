@@ -24,18 +24,26 @@ import numpy as np
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import published_folder, write_json
-from gpt1_ds.common.log import say
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, say, show_nothing
 from gpt1_ds.common.text import count
 from gpt1_ds.data import pool
 from gpt1_ds.data.corpus import UNIT_BYTES, find_inputs, plan_units
 from gpt1_ds.data.dataset import DESCRIPTION, FORMAT, SENTENCE_COUNTS, TOKENIZER, Dataset, TokenStream, hash_data
-from gpt1_ds.data.parts import PartSummary, PartTask, finished_part, part_folder
 from gpt1_ds.data.reading import say_left_out
 from gpt1_ds.data.segments import TEXT_KEY, Input, Unit
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import token_dtype
-from gpt1_ds.data.split import TRAIN, VALIDATION, SplitRule, Splits, SplitWriter
+from gpt1_ds.data.split import (
+    TRAIN,
+    VALIDATION,
+    PartSummary,
+    PartTask,
+    SplitRule,
+    Splits,
+    SplitWriter,
+    finished_part,
+    part_folder,
+)
 from gpt1_ds.data.splitter import SPLITTER, SPLITTER_VERSION
 from gpt1_ds.data.tokenizers.base import Tokenizer, copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer

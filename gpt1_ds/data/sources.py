@@ -209,10 +209,10 @@ def make_embedded_corpus(folder: Path = EMBEDDED_FOLDER, vocab_size: int = EMBED
     with one_at_a_time(folder.parent):
         if (folder / DESCRIPTION).exists():  # another run has made it meanwhile
             return
-        from gpt1_ds.data.tokenizers.train import train
+        from gpt1_ds.data.tokenizers.train import train_tokenizer
 
         say(f"{folder}: building the embedded corpus, once")
         tokenizer = folder.with_name(f"{folder.name}-tokenizer")
         if not tokenizer.exists():
-            train([EMBEDDED], tokenizer, vocab_size)
+            train_tokenizer([EMBEDDED], tokenizer, vocab_size)
         build([EMBEDDED], tokenizer, folder, validation=0.05)

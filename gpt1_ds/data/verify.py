@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import sha256_file, write_json
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.dataset import Dataset, TokenStream, hash_data
 from gpt1_ds.data.sentences import count_sentences
 from gpt1_ds.data.shards import Shard
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Score:
+class NgramScore:
     """Cross-entropy of the held-out tokens under an n-gram model."""
 
     order: int
@@ -41,7 +41,7 @@ class Score:
     bits_per_byte: float
 
 
-def scores(folder: Path | str, orders: int = 3) -> list[Score]:
+def scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """Baselines of orders 1 .. `orders` (at most 3). Raises DataError when a split is missing or too small."""
     dataset = Dataset(folder)
     train, held_out = _tokens(dataset.split("train")), _tokens(dataset.split("validation"))
@@ -55,11 +55,11 @@ def scores(folder: Path | str, orders: int = 3) -> list[Score]:
             probability = _interpolated(train, held_out, order, dataset.vocab_size, probability)
         nats = -float(np.log(probability).sum())
         loss = nats / len(held_out)
-        result.append(Score(order, loss, math.exp(loss), nats / max(1, text_bytes) / math.log(2)))
+        result.append(NgramScore(order, loss, math.exp(loss), nats / max(1, text_bytes) / math.log(2)))
     return result
 
 
-def write_scores(folder: Path | str, orders: int = 3) -> list[Score]:
+def write_ngram_scores(folder: Path | str, orders: int = 3) -> list[NgramScore]:
     """`scores`, kept as ngrams.json beside the dataset, where reports of runs on it find them."""
     result = scores(folder, orders)
     path = Path(folder) / "ngrams.json"
@@ -118,7 +118,7 @@ BLOCK_TOKENS = 1 << 22
 _AGAIN = "build the dataset again in another folder"
 
 
-def verify(folder: Path | str, show: Show = show_nothing) -> Dataset:
+def verify_dataset(folder: Path | str, show: Show = show_nothing) -> Dataset:
     """Re-read every token of a dataset; the dataset.
 
     Checks sizes, sha256, counts, that every id is in the vocabulary, that each document ends with `<eod>`, and the

@@ -60,7 +60,7 @@ class Report:
 
     @property
     def file_name(self) -> str:
-        return file_name(self.host, self.date)
+        return report_name(self.host, self.date)
 
     def value(self, name: str) -> float | None:
         """Returns the value of the first record whose name begins so."""
@@ -70,7 +70,7 @@ class Report:
         return replace(self, records=[*self.records, *more])
 
 
-def file_name(host: str, date: str) -> str:
+def report_name(host: str, date: str) -> str:
     """Where a report of this host and day goes, if nobody says where."""
     return f"{NAME}-{re.sub('[^A-Za-z0-9.-]', '_', host)}-{date}.json"
 
@@ -136,7 +136,7 @@ def write(report: Report, path: Path) -> None:
     write_json(path, {"format": FORMAT, **asdict(report)})
 
 
-def read(path: Path) -> Report:
+def read_report(path: Path) -> Report:
     """Raises DataError for a file that no self-proof wrote."""
     try:
         with path.open("rb") as file:

@@ -51,7 +51,7 @@ def configuration(world: int, overrides: Sequence[str] = ()) -> Config:
     """
     rows = max(1, load([MODEL]).train.global_batch // world) * world
     words = [f"train.global_batch={rows}", "train.cuda_graphs=on", *overrides]
-    return accelerator.fitted(load([MODEL], words), world)
+    return accelerator.with_fitted_micro_batch(load([MODEL], words), world)
 
 
 def prove(config: Config, gpus_per_node: int = 0, ledger: Ledger | None = None) -> Report:

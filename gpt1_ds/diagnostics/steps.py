@@ -24,7 +24,7 @@ from gpt1_ds.model import proof
 from gpt1_ds.objectives.causal import Causal
 from gpt1_ds.plan import memory
 from gpt1_ds.plan.cost import cost
-from gpt1_ds.plan.machine import PRESETS, Machine, find
+from gpt1_ds.plan.machine import PRESETS, Machine, find_machine
 
 WARM_UP, TIMED = graphs.WARM_UP + 2, 5  # steps; those that make and prove CUDA graphs are not timed
 PART_OF_PLAN = 0.5  # fewer of the planned tokens per second are a problem
@@ -155,7 +155,7 @@ def judged(name: str, rate: float, planned: float, seconds: float, machine: Mach
 def known_machine(device_name: str | None) -> Machine | None:
     """What the plan knows of this GPU (None: this CPU): measured here, else assumed by its name; None for neither."""
     kind = "cpu" if device_name is None else "cuda"
-    found = find(None, kind)
+    found = find_machine(None, kind)
     if found.measured and found.device == kind and device_name in (None, found.name):
         return found
     words = re.findall(r"\w+", (device_name or "").lower())

@@ -64,7 +64,7 @@ class Sender:
         return arrival
 
 
-def keep(tensors: Sequence[Tensor]) -> Arrival:
+def keep_on_host(tensors: Sequence[Tensor]) -> Arrival:
     """Begin to copy tensors of one device into a buffer of the host, as they are now: what is computed from here on may
     write over them. Any thread may wait.
 
@@ -85,7 +85,7 @@ def keep(tensors: Sequence[Tensor]) -> Arrival:
     return arrival
 
 
-def read(*scalars: Tensor | float) -> list[float]:
+def read_scalars(*scalars: Tensor | float) -> list[float]:
     """Numbers on the host, with at most one wait for the device."""
     on_device = [scalar for scalar in scalars if isinstance(scalar, Tensor) and scalar.is_cuda]
     values = iter(torch.stack([scalar.detach().float() for scalar in on_device]).tolist() if on_device else ())

@@ -37,7 +37,7 @@ KEPT = ("tokens", "updates", "seed", "head", "task", whole.KEY)  # of the newest
 SHARD = "state/rank-00000.safetensors"
 
 
-def average(run: Path, last: int, out: Path) -> list[Path]:
+def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
     """Write the mean of the `last` checkpoints of a run folder as the checkpoint `out`, which has no moments; the
     checkpoints. Raises CheckpointError.
     """

@@ -3,9 +3,9 @@ of a model (interop/harness.py): how likely texts are.
 
 Tokens are those that the harness's own `hf` model scores on an export: a context and its continuation are encoded
 together and cut where the context alone ends, blanks at its end belonging to the continuation; a text without a context
-follows the end of a document (tasks/frame.py), and nothing else is put around a causal model's. A masked model's scores
-are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a sentinel,
-both as in the zero-shot probes.
+follows the end of a document (tasks/questions.py), and nothing else is put around a causal model's. A masked model's
+scores are pseudo-log-likelihoods, an encoder-decoder reads the context and writes the continuation in the place of a
+sentinel, both as in the zero-shot probes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt1_ds.checkpoint.restore import same_manifest
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.agreement import digest
@@ -27,8 +27,8 @@ from gpt1_ds.evaluation.generate import answer, continued, encode_sentinels
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, shared_scores
 from gpt1_ds.evaluation.sampling import TOKENS, Sampling
-from gpt1_ds.tasks.frame import Int32s
-from gpt1_ds.tracking.entries import Entry, merge, read_entries
+from gpt1_ds.tasks.questions import Int32s
+from gpt1_ds.tracking.record import Entry, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 SENTINEL = "<extra_id_0>"
@@ -140,7 +140,7 @@ def evaluate_harness(
             if all(done.get((harness.PREFIX + name, step)) == count for name, count in wanted.items()):
                 continue
             scorer = groups.agree(lambda path=checkpoint: Continuations(load_checkpoint(path), groups))  # type: ignore[misc]
-            with progress.bar(watched=groups.rank == 0) as show:
+            with log.bar(watched=groups.rank == 0) as show:
                 show(words=", ".join(tasks))
                 found = harness.run(scorer, asked, limit)
             for entry in found:

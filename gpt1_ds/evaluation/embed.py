@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpt1_ds.architecture.head import Pooling
 from gpt1_ds.checkpoint.restore import same_manifest
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, ConfigError
 from gpt1_ds.config import Config
 from gpt1_ds.engine.agreement import digest
@@ -31,11 +31,11 @@ from gpt1_ds.model.heads import pooled
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.tasks.base import Examples
 from gpt1_ds.tasks.encoding import ROLES, length_limit
-from gpt1_ds.tasks.frame import Frame
 from gpt1_ds.tasks.kinds.sentences import STS, Sentences
 from gpt1_ds.tasks.metrics import measure
+from gpt1_ds.tasks.questions import Frame
 from gpt1_ds.tasks.reading import read_scored
-from gpt1_ds.tracking.entries import key_of, merge, read_entries
+from gpt1_ds.tracking.record import entry_key, merge, read_entries
 from gpt1_ds.tracking.wandb import show_evaluation
 
 Float32s = NDArray[np.float32]
@@ -120,7 +120,7 @@ def shared_vectors(embedder: Embedder, texts: Iterable[str], groups: ProcessGrou
     """Text -> its vector [D], the same on every rank; each takes its part of the different texts."""
     order = sorted(set(texts), key=lambda text: (len(text), text))
     groups.compare({"texts": digest(text.encode() for text in order)})
-    with progress.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
+    with log.bar(len(order) // groups.world, unit="{:,.0f} texts".format, watched=groups.rank == 0) as show:
         mine = embedder.vectors(order[groups.rank :: groups.world], show)
     vectors: dict[str, Float32s] = {}
     for rank, found in enumerate(groups.gather(mine)):
@@ -183,7 +183,7 @@ def evaluate_sts(
     with distributed_session(config, command="evaluate --sts", **arguments) as groups:
         splits = groups.agree(lambda: read_scored(pairs))
         there = groups.on_rank_0(lambda: read_entries(out))
-        done = {key_of(entry) for entry in there} if missing else set()
+        done = {entry_key(entry) for entry in there} if missing else set()
         for checkpoint in checkpoints:
             same_manifest(groups, checkpoint)
             embedder = groups.agree(lambda path=checkpoint: Embedder(load_checkpoint(path), pooling))  # type: ignore[misc]

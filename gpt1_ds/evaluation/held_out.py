@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.loader import BatchShape, Rows
 from gpt1_ds.data.sources import Data
 from gpt1_ds.engine.base import Engine

@@ -18,7 +18,7 @@ from gpt1_ds.evaluation.generate import Filling, fill, written
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.predict import Prediction, Predictor
 from gpt1_ds.evaluation.probes import frame_of, log_likelihoods
-from gpt1_ds.evaluation.sampling import Choice, Sampling
+from gpt1_ds.evaluation.sampling import Sampling, SamplingArguments
 from gpt1_ds.tasks.lines import LineReader
 from gpt1_ds.tasks.rows import BadRowError
 
@@ -59,10 +59,12 @@ class LanguageModel(Loaded):
         return self
 
     @overload
-    def generate(self, text: str, tokens: int | None = ..., **choice: Unpack[Choice]) -> str: ...
+    def generate(self, text: str, tokens: int | None = ..., **choice: Unpack[SamplingArguments]) -> str: ...
     @overload
-    def generate(self, text: Texts, tokens: int | None = ..., **choice: Unpack[Choice]) -> list[str]: ...
-    def generate(self, text: str | Texts, tokens: int | None = None, **choice: Unpack[Choice]) -> str | list[str]:
+    def generate(self, text: Texts, tokens: int | None = ..., **choice: Unpack[SamplingArguments]) -> list[str]: ...
+    def generate(
+        self, text: str | Texts, tokens: int | None = None, **choice: Unpack[SamplingArguments]
+    ) -> str | list[str]:
         """What follows `text` (which is not repeated), at most `tokens` tokens (100); of an encoder-decoder its answer.
         Of a list, a list, from batches: each text as if it came alone.
 

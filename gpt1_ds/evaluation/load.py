@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from gpt1_ds.checkpoint import manifest, whole
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
-from gpt1_ds.checkpoint.verify import check_size, verify_files
+from gpt1_ds.checkpoint.verify import check_memory, verify_files
 from gpt1_ds.checkpoint.whole import head_of, whole_model
 from gpt1_ds.common.errors import CheckpointError, DamagedError
 from gpt1_ds.config import Config, load_carried
@@ -41,14 +41,14 @@ def load_checkpoint(path: Path | str, device: str | None = None) -> Loaded:
     """The model of CKPT (a checkpoint folder; or of a run folder, its best or newest), verified; one that was
     fine-tuned comes with its head and its task. Raises CheckpointError.
     """
-    folder = find(Path(path))
+    folder = find_checkpoint(Path(path))
     facts = manifest.read(folder)
     verify_files(folder, facts)
     config = checkpoint_config(folder)
     tokenizer = load_tokenizer(folder / "tokenizer")
     reader = StateReader(folder)
     head = head_of(folder, facts)
-    check_size(folder, facts, config.model, head)
+    check_memory(folder, facts, config.model, head)
     if (config.model.vocab_size or 0) < tokenizer.vocab_size:
         raise CheckpointError(f"{folder}: its tokenizer has {tokenizer.vocab_size} ids, its model fewer")
     model = whole_model(config, lambda info: reader.whole("master", info), head)

@@ -26,9 +26,8 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.sampling import sampling_of
+from gpt1_ds.evaluation.task_scores import refused, write_targets
 from gpt1_ds.evaluation.text_scores import pair_batch, row_scores
-from gpt1_ds.evaluation.token_scores import refused
-from gpt1_ds.evaluation.written_scores import written
 from gpt1_ds.objectives.base import row_facts
 from gpt1_ds.objectives.source_target import TextToText
 from gpt1_ds.objectives.supervised import Supervised
@@ -42,7 +41,7 @@ from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.target_rows import TargetRows
 from gpt1_ds.tasks.text import encode_answers, text_limits
 from gpt1_ds.tasks.token_rows import TokenRows
-from gpt1_ds.tracking.entries import read_entries
+from gpt1_ds.tracking.record import read_entries
 
 WINDOW = 256  # lines that are sorted and written together
 TOKENS = 8192  # of a batch, padding included; bounds the memory of a forward pass
@@ -197,7 +196,7 @@ class Predictor:
         rows = self._encoded(examples)
         assert isinstance(rows, TargetRows), "such a task has no others"
         sources = [rows.source_of(number) for number in range(len(rows))]
-        texts = written(self._model, self._tokenizer, sources, self._sampling, name=str(self._folder))
+        texts = write_targets(self._model, self._tokenizer, sources, self._sampling, name=str(self._folder))
         return [Prediction(probabilities={}, text=text) for text in texts]
 
     @cached_property

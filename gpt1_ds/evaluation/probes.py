@@ -13,16 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.engine.agreement import digest
 from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.load import Loaded
 from gpt1_ds.evaluation.text_scores import BATCH_TOKENS, neighbours, target_log_likelihoods
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts
-from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame, sentinel_frame
-from gpt1_ds.tasks.probe_scores import score, with_control
-from gpt1_ds.tasks.questions import Question, probe_questions, tokens_alone
+from gpt1_ds.tasks.probe_scores import score_probe, with_control
+from gpt1_ds.tasks.questions import (
+    Frame,
+    Question,
+    causal_frame,
+    masked_frame,
+    probe_questions,
+    sentinel_frame,
+    tokens_alone,
+)
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
 SHOWN = 2048  # sequences after which a bar moves
@@ -39,16 +46,16 @@ def probe_metrics(probe: Probe, loaded: Loaded, groups: ProcessGroups, show: Sho
         return shared_scores(loaded, sequences, [n for question in of for n in question.scored], frame, groups, show)
 
     scores_N2 = scores([*asked, *fitted])
-    found = score(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
+    found = score_probe(probe, asked, scores_N2[:, 0], fitted, scores_N2[:, 1])
     show(words=f"{probe.title}, control")
     if probe.sums_tokens:
         rows, row_N, sequence_N = tokens_alone([*asked, *fitted], frame)
         each = shared_scores(loaded, rows, [1] * len(rows), frame, groups, show)[:, 0]
         sums = np.bincount(sequence_N, each[row_N], len(scores_N2)).astype(np.float64)
-        return with_control(found, score(probe, asked, sums, fitted))
+        return with_control(found, score_probe(probe, asked, sums, fitted))
     alone = [question.alone(frame) for question in asked]
     scores_N2 = scores(alone)
-    return with_control(found, score(probe, alone, scores_N2[:, 0], likeliest=scores_N2[:, 1]))
+    return with_control(found, score_probe(probe, alone, scores_N2[:, 0], likeliest=scores_N2[:, 1]))
 
 
 def shared_scores(

@@ -15,7 +15,7 @@ TOKENS = 100
 LengthPenalty = Literal["plain", "gnmt"]
 
 
-class Choice(TypedDict, total=False):
+class SamplingArguments(TypedDict, total=False):
     """Arguments of Sampling by name."""
 
     temperature: float

@@ -21,14 +21,12 @@ from gpt1_ds.architecture.count import flops_per_token
 from gpt1_ds.config import Config
 from gpt1_ds.engine.base import Engine, MicroBatch
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.evaluation.task_scores import TaskScorer
-from gpt1_ds.evaluation.token_scores import TokenScorer
-from gpt1_ds.evaluation.written_scores import WrittenScorer
+from gpt1_ds.evaluation.task_scores import TaskScorer, TokenScorer, WrittenScorer
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.model.losses import TextLoss
 from gpt1_ds.objectives.base import HostBatch
 from gpt1_ds.objectives.source_target import Texts, TextToText
-from gpt1_ds.tasks.batches import PADDING_ROW, Batch, build_batch
+from gpt1_ds.tasks.batches import PADDING_ROW, TaskBatch, build_batch
 from gpt1_ds.tasks.encoding import Encoded
 from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.text import encode_answers, text_limits
@@ -126,7 +124,7 @@ class TextScorer(TaskScorer):
         lengths, target = self.objective.positions(average), float(self.objective.length_K.mean())
         return flops_per_token(self.config.model, self.vocab_size, target / sum(lengths), lengths=lengths)
 
-    def fed(self, batch: Batch) -> int:
+    def fed(self, batch: TaskBatch) -> int:
         return int(batch.lengths.sum() + self.objective.length_K[batch.labels].sum())
 
     def _loss(self, split: str, scores_NK: NDArray[np.float32]) -> float:
@@ -149,7 +147,7 @@ class TextScorer(TaskScorer):
         scores_NK2 = self._gathered(found, len(pairs)).reshape(-1, K, 2)
         return scores_NK2[..., 0], scores_NK2[..., 1]
 
-    def _host_batch(self, batch: Batch, one: Batch, parts: np.float32) -> HostBatch:
+    def _host_batch(self, batch: TaskBatch, one: TaskBatch, parts: np.float32) -> HostBatch:
         counted = int(self.objective.length_K[batch.labels[batch.weights > 0]].sum())
         weight_B = (one.weights > 0) * (parts / max(1, counted))
         made: HostBatch = self.objective.batch(one.tokens[:, 0], one.lengths[:, 0], one.labels, weight_B)
@@ -162,7 +160,7 @@ def pairs_by_length(encoded: Encoded, answers: int) -> NDArray[np.int64]:
     return (order[:, None] * answers + np.arange(answers)).reshape(-1)
 
 
-def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multiple: int) -> Batch:
+def pair_batch(encoded: Encoded, pair_B: NDArray[np.int64], answers: int, multiple: int) -> TaskBatch:
     """The batch of these pairs; a negative number only fills up. Labels are the answers, right or wrong."""
     real = pair_B >= 0
     batch = build_batch(encoded, np.where(real, pair_B // answers, PADDING_ROW), multiple)

@@ -19,10 +19,10 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint import external, manifest, whole
 from gpt1_ds.checkpoint.external import TensorFacts
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.shard import write_tensors
-from gpt1_ds.checkpoint.verify import check_size, verify_files
+from gpt1_ds.checkpoint.verify import check_memory, verify_files
 from gpt1_ds.checkpoint.whole import head_of
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError
@@ -35,7 +35,6 @@ from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 from gpt1_ds.interop import hf_task, sentence_folder
 from gpt1_ds.interop.cards import model_card, task_card
-from gpt1_ds.interop.conversion import Parts, check_shapes, our_weights, present_parts
 from gpt1_ds.interop.families import openai_gpt
 from gpt1_ds.interop.families.family import Facts, Family, Settings
 from gpt1_ds.interop.families.registry import family_of_model, read_config
@@ -49,7 +48,7 @@ from gpt1_ds.interop.hf_task import (
     to_their_head,
 )
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
-from gpt1_ds.interop.imported import Imported, free_place
+from gpt1_ds.interop.imported import Imported, Parts, check_shapes, free_place, our_weights, present_parts
 from gpt1_ds.model.names import ParameterInfo
 from gpt1_ds.tasks.encoding import length_limit
 from gpt1_ds.tasks.text import most_written, text_limits
@@ -68,7 +67,7 @@ def export(checkpoint: Path, out: Path) -> Path:
 
     Raises CheckpointError for a damaged checkpoint, for a model that no family can express, and when `out` is taken.
     """
-    source = find(checkpoint)
+    source = find_checkpoint(checkpoint)
     facts = manifest.read(source)
     verify_files(source, facts)
     out = free_place(out)
@@ -76,7 +75,7 @@ def export(checkpoint: Path, out: Path) -> Path:
     model, tokenizer = config.model, load_tokenizer(source / "tokenizer")
     family = family_of_model(source, model)
     head, tuned = head_of(source, facts), FineTuned.of(source, facts, config, family)
-    check_size(source, facts, model, head)
+    check_memory(source, facts, model, head)
     family = family if tuned is None else tuned.family
     vector = whole.read(source, facts, model.width) if tuned is None else None
     if tuned is not None and tuned.head.loss is not None:

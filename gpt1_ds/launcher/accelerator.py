@@ -124,7 +124,7 @@ def promised(device: str, gpus_per_node: int, environment: Mapping[str, str]) ->
     return f"{sign} (an NVIDIA driver)" if sign else None
 
 
-def fitted(config: Config, world: int) -> Config:
+def with_fitted_micro_batch(config: Config, world: int) -> Config:
     """`config` for `world` ranks: with train.micro_batch=auto, as many sequences as fit into the memory of this host's
     GPUs (at a login node: those that the planner assumes), or of this host.
     """

@@ -27,7 +27,7 @@ from gpt1_ds.model.states import States
 INPUT_SITE, OUTPUT_SITE = 0, 1  # dropout sites
 
 
-class Cell(nn.LSTM):
+class LstmCell(nn.LSTM):
     """x [S, B, D] -> (states [S, B, U], (state, cell) after the last position)."""
 
     def forward(self, x_SBD, state=None):  # type: ignore[no-untyped-def]
@@ -46,7 +46,7 @@ class Lstm(nn.Module):
     def __init__(self, layer: Layer, model: ModelConfig, tensor: TensorParallel) -> None:
         super().__init__()
         assert tensor.size == 1, "validation refuses tensor parallelism"
-        self.cell = Cell(model.width, model.units)
+        self.cell = LstmCell(model.width, model.units)
         self.out = Linear(model.units, model.width)
         self.probabilities = (model.embedding_dropout, model.residual_dropout)
         names.label(self, layer, tensor)

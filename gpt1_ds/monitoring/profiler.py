@@ -34,7 +34,7 @@ from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.device import held_bytes
 from gpt1_ds.monitoring.watchdog import SAVE, HangWatchdog
 from gpt1_ds.tracking import phases
-from gpt1_ds.tracking.phases import Operator, Recording, Span, counted
+from gpt1_ds.tracking.phases import Operator, Recording, TimeSpan, counted
 
 OUTSIDE = "(outside of operators: Python, waiting)"
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
@@ -67,7 +67,7 @@ def read(
     found_phases = [span for span in said if span.name not in steps]
     kernels = [event for event in events if event.on_device and event.name not in ours]  # torch repeats ranges there
     return Recording(
-        steps=[Span(span.name.removeprefix("step "), span.begin, span.end) for span in said if span.name in steps],
+        steps=[TimeSpan(span.name.removeprefix("step "), span.begin, span.end) for span in said if span.name in steps],
         phases=found_phases,
         memory=memory,
         operators=operators([event for event in events if not event.on_device], kernels),
@@ -103,8 +103,8 @@ def _shapes(shapes: Iterable[Sequence[int]]) -> str:
     return "  ".join("x".join(map(str, shape)) for shape in shapes if shape)
 
 
-def _span(event: Event, origin_ns: int) -> Span:
-    return Span(event.name, (event.begin - origin_ns) / 1e9, (event.end - origin_ns) / 1e9)
+def _span(event: Event, origin_ns: int) -> TimeSpan:
+    return TimeSpan(event.name, (event.begin - origin_ns) / 1e9, (event.end - origin_ns) / 1e9)
 
 
 def operators(events: Sequence[Event], kernels: Iterable[Event]) -> list[Operator]:
@@ -140,7 +140,9 @@ def _own_times(events: Sequence[Event]) -> list[int]:
     return own
 
 
-def launched(events: Iterable[Event], kernels: Iterable[Event], phases: Sequence[Span], origin_ns: int) -> list[Span]:
+def launched(
+    events: Iterable[Event], kernels: Iterable[Event], phases: Sequence[TimeSpan], origin_ns: int
+) -> list[TimeSpan]:
     """The kernels, named by the phase in which they were launched; those that wait for other ranks are left out."""
     begins = {event.id: (event.begin - origin_ns) / 1e9 for event in events if not event.on_device and not event.by}
     counts, phase_begins = counted(phases), [phase.begin for phase in phases]
@@ -149,7 +151,7 @@ def launched(events: Iterable[Event], kernels: Iterable[Event], phases: Sequence
         place = bisect.bisect_right(phase_begins, begins.get(kernel.by, 0.0)) - 1  # phases have no gaps
         if place >= 0 and _COMMUNICATION not in kernel.name.lower():
             span = _span(kernel, origin_ns)
-            found.append(Span(counts[place].name, span.begin, span.end))
+            found.append(TimeSpan(counts[place].name, span.begin, span.end))
     return found
 
 

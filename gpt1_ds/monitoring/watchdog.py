@@ -167,7 +167,7 @@ COLLECTIVES = ("reduction", "sending", "receiving")  # first words of the phases
 MOST = 64  # steps that a host runs ahead of its device
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """The part of torch.cuda.Event that this file uses."""
 
     def record(self) -> None: ...
@@ -178,9 +178,9 @@ class Event(Protocol):
 class DeviceProgress:
     """`begin` is for the main thread, `reached` for the watching one, which calls `enter` before."""
 
-    def __init__(self, new_event: Callable[[], Event], enter: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, new_event: Callable[[], DeviceEvent], enter: Callable[[], None] = lambda: None) -> None:
         self._new_event, self.enter = new_event, enter
-        self._pending: deque[tuple[int, Event]] = deque(maxlen=MOST)
+        self._pending: deque[tuple[int, DeviceEvent]] = deque(maxlen=MOST)
         self._recorded = self._reached = 0
 
     def begin(self, phase: str, step: int) -> None:

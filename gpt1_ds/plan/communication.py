@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.config import Config
-from gpt1_ds.plan.memory import LIVE_LIMIT, Muon
+from gpt1_ds.plan.memory import LIVE_LIMIT, MuonUpdate, WholeParametersUpdate
 from gpt1_ds.plan.stages import Stage
-from gpt1_ds.plan.whole_parameters import WholeParameters
 
 LOSS_NUMBERS = 3  # fp32, of each token: its largest logit, the sum of exponentials, the label's logit
 NUMBER = 8  # bytes of one of a sequence's facts
@@ -64,7 +63,7 @@ class Communication:
         """By a rank of `stage`."""
         ring = 2 * (self.tensor - 1) / self.tensor
         tensor = sum(count * size for way in self.reductions(stage) for count, size in way)
-        rules = Muon(self.config, self.world, stage), WholeParameters(self.config, self.world, stage)
+        rules = MuonUpdate(self.config, self.world, stage), WholeParametersUpdate(self.config, self.world, stage)
         data = self._to_data_ranks(stage) + sum(rule.sent for rule in rules)
         return Sent(self.micro_batches * ring * tensor, self._to_other_stages(stage), data)
 

@@ -29,9 +29,8 @@ from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.plan import cuda
 from gpt1_ds.plan.communication import Communication, Reductions, overlaps
 from gpt1_ds.plan.machine import Link, Machine
-from gpt1_ds.plan.memory import Muon
+from gpt1_ds.plan.memory import MuonUpdate, WholeParametersUpdate
 from gpt1_ds.plan.stages import PERSISTENT, Stage, stages
-from gpt1_ds.plan.whole_parameters import WholeParameters
 
 # What the host starts: on a CPU in a block, forward and backward, and at both ends (on CUDA: plan/cuda.py); for each
 # parameter tensor and micro-batch, to add up gradients, and in ZeRO 2's and 3's hooks
@@ -287,7 +286,7 @@ class _Step:
         if zero == 3:  # what is not freed after a pass, one parameter at a time
             small = [size for size in self.parts[0].sizes if size <= PERSISTENT]
             gathering = sum(gather(self.type * size, self.data, self.data_link) for size in small)
-        passes = WholeParameters(self.config, self.world, stage).passes
+        passes = WholeParametersUpdate(self.config, self.world, stage).passes
         return passes * own / self.speeds.update + flat + gathering + self._orthogonalising()
 
     def _orthogonalising(self) -> float:
@@ -297,4 +296,4 @@ class _Step:
         precision = "fp32" if "fp32" in self.machine.speeds else self.config.train.precision
         speeds = self.machine.speeds_with(precision, self.speeds.ranks)
         parts = {stage.shape: stage for stage in self.parts}.values()
-        return max(Muon(self.config, self.world, stage).seconds(speeds, self.stage_ranks) for stage in parts)
+        return max(MuonUpdate(self.config, self.world, stage).seconds(speeds, self.stage_ranks) for stage in parts)

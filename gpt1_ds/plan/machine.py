@@ -125,11 +125,11 @@ def default_path() -> Path:
 
 def expected(device: str) -> Machine:
     """What a run on "cuda" or "cpu" is planned for: the machine that find() gives, if it is of that kind."""
-    found = find(None, device)
+    found = find_machine(None, device)
     return found if found.device == device else PRESETS["h100" if device == "cuda" else "cpu"]
 
 
-def find(name: str | None = None, device: str = "cuda") -> Machine:
+def find_machine(name: str | None = None, device: str = "cuda") -> Machine:
     """Returns the machine of this name or file, else of $GPT1_DS_MACHINE, else the one measured here, else what is
     assumed of one with this device.
     """

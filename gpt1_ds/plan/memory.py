@@ -10,7 +10,21 @@ data):
     ZeRO 2                 4 or 2      4/d       8/d      4/d, and a bucket
     ZeRO 3             4/d or 2/d      4/d       8/d      4/d, a bucket, and the gathered weights of a pass
 
-Muon has one moment of the blocks' matrices, and a workspace; plan/whole_parameters.py has LAMB and Adafactor.
+Muon has one moment of the blocks' matrices, and a workspace. LAMB and Adafactor take sums over the ranks of a stage,
+other moments, and more passes over memory.
+
+Gradients need buckets to be reduced over data-parallel ranks, by DeepSpeed 0.19.8 and engine/deepspeed/overlap.py. On
+CUDA:
+
+                          buckets of a backward pass              while one is reduced
+    ZeRO 0                -                                       a copy, which stays as the gradients
+    ZeRO 1, bf16          slices of the fp32 gradients            -
+    ZeRO 1, fp32, fp16    two in fp32, until a step is reduced    a copy, and one in the type that is sent
+    ZeRO 2                two in the model's type                 the same
+    ZeRO 3                one, held all the time, and its copy    gradients that its stream has yet to read
+
+Two of them take turns: one is filled while the other is reduced. A single rank has one. On a CPU nothing overlaps, and
+what is not written takes no memory.
 
 What a layer saves for its backward pass stands in architecture/ (in the model's type; a dropout mask has the type of
 what it multiplies). With sequence parallelism all of it is cut over the tensor-parallel ranks, with recomputation only
@@ -36,15 +50,87 @@ from gpt1_ds.architecture.layer import Layer, Parameter
 from gpt1_ds.config import Config, policy
 from gpt1_ds.config.parallel import BUCKET_ELEMENTS
 from gpt1_ds.config.sections import NEWTON_SCHULZ_STEPS
-from gpt1_ds.plan.buckets import buckets
 from gpt1_ds.plan.machine import Link, Speeds
 from gpt1_ds.plan.stages import Stage, stages
-from gpt1_ds.plan.whole_parameters import WholeParameters
+
+PASSES = {"lamb": 6.0, "adafactor": 5.0}  # bytes that an update reads and writes, by AdamW's 28 an element: counted
+COPIES = 4  # of the largest part of a weight, while its update is computed
+
+
+class WholeParametersUpdate:
+    """The update of one rank of a stage; for another optimizer nothing is different from AdamW."""
+
+    def __init__(self, config: Config, world: int, stage: Stage) -> None:
+        self.name, self.zero, tensor = config.optimizer.name, config.parallel.zero, config.parallel.tensor
+        self.ranks = world // config.parallel.pipeline  # that hold the stage
+        self.data = self.ranks // tensor
+        self.parameters = stage.parameters
+        self.vectors = sum(one.local_size(tensor) for one in stage.held if len(one.shape) == 1)
+        self.largest = max((one.local_size(tensor) for one in stage.held), default=0)
+        count = {one.name: one.matrices.count if one.matrices else 1 for one in stage.held}
+        self.factors = [
+            math.prod(one.shape[:-1]) + count[one.name] * one.shape[-1] for one in stage.held if len(one.shape) > 1
+        ]
+        self.numbers = sum(count.values())
+
+    @property
+    def spared(self) -> float:
+        """Bytes of AdamW's two moments that this optimizer does not keep."""
+        if self.name != "adafactor":
+            return 0.0
+        cut = self.data if self.zero else 1
+        held = float(sum(self.factors))
+        if self.zero in (1, 2) and self.data > 1:  # a rank has a run of whole parameters, and a part of the last
+            held = min(held, held / self.data + max(self.factors, default=0))
+        return 4 * ((2 * self.parameters - self.vectors) / cut - held)
+
+    @property
+    def workspace(self) -> float:
+        """Bytes while the update runs."""
+        return 4.0 * COPIES * self.largest if self.name in PASSES else 0.0
+
+    @property
+    def sent(self) -> float:
+        """Bytes of a step: sums of squares, to all ranks of the stage."""
+        if self.name not in PASSES:
+            return 0.0
+        numbers = 2 * self.numbers + (sum(self.factors) if self.name == "adafactor" else 0)
+        return 4 * numbers * 2 * (self.ranks - 1) / self.ranks
+
+    @property
+    def passes(self) -> float:
+        """How often AdamW's time an update takes."""
+        return PASSES.get(self.name, 1.0)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Bytes."""
+
+    held: int  # from step to step
+    filled: int  # by a backward pass, from its first gradient on
+    copied: int  # of each element that is reduced
+
+
+def buckets(config: Config, data: int, parameters: int, device: str) -> Buckets:
+    """Returns what a rank with `parameters` elements needs, one of `data` that share data, on `cuda` or `cpu`."""
+    zero, precision = config.parallel.zero, config.train.precision
+    sent = 2 if precision == "fp16" else 4
+    if device == "cpu":
+        return Buckets(held=4 * min(BUCKET_ELEMENTS, parameters) * (zero == 3), filled=0, copied=8 * (zero >= 2))
+    if zero == 0 or (zero == 1 and precision == "bf16"):
+        return Buckets(held=0, filled=0, copied=4 * (zero == 0 and data > 1))
+    if zero == 3:
+        return Buckets(held=sent * BUCKET_ELEMENTS, filled=sent * BUCKET_ELEMENTS, copied=4)
+    element = 4 if zero == 1 or precision == "fp32" else 2
+    turns = 2 if data > 1 else 1
+    return Buckets(held=0, filled=turns * element * BUCKET_ELEMENTS, copied=element + sent * (sent != element))
+
 
 SCRATCH = 6  # copies of a weight while it is orthogonalised
 
 
-class Muon:
+class MuonUpdate:
     """The update of one rank of a stage; for another optimizer everything is 0."""
 
     def __init__(self, config: Config, world: int, stage: Stage) -> None:
@@ -152,7 +238,7 @@ class _Rank:
         predicted = config.row.predicted
         self.logits = stage.head * row * chunk_tokens(train.micro_batch * predicted, max(1, row), device)
         self.in_flight = min(parallel.pipeline - stage.number, self.micro_batches)
-        self.muon, self.whole = Muon(config, world, stage), WholeParameters(config, world, stage)
+        self.muon, self.whole = MuonUpdate(config, world, stage), WholeParametersUpdate(config, world, stage)
         self.buckets = buckets(config, self.data, self.parameters, device)
         self.graphs = device == "cuda" and policy.has_graphs(config)
 

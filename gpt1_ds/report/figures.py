@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpt1_ds.common.errors import UserError
 from gpt1_ds.common.files import naming
 from gpt1_ds.common.text import count
-from gpt1_ds.report.scaling_results import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, ScalingResults
 from gpt1_ds.scaling.points import groups
 
 if TYPE_CHECKING:
@@ -162,10 +162,10 @@ def means(cells: Iterable[Cell], key: Callable[[Cell], float]) -> tuple[list[flo
     return [at for at, _ in found], [fmean(cell.final_loss for cell in some) for _, some in found]
 
 
-class Sizes:
+class SizeColours:
     """A colour per N, the same in every figure of a study: dark is small."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: ScalingResults) -> None:
         self._sizes = [n for n, _ in alike(study.cells, lambda cell: cell.n)]
 
     def __call__(self, n: float) -> Any:

@@ -13,8 +13,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, check_types, read_jsonl
 from gpt1_ds.config import Config, load_recorded
 from gpt1_ds.config.task import PREFIX, SCALES
-from gpt1_ds.tracking.entries import read_entries
-from gpt1_ds.tracking.record import read_records
+from gpt1_ds.tracking.record import read_entries, read_records
 
 Records = list[dict[str, Any]]
 

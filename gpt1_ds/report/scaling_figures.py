@@ -13,8 +13,8 @@ import numpy as np
 
 from gpt1_ds.common.text import count
 from gpt1_ds.report import figures
-from gpt1_ds.report.figures import LINES, Drawing, NoDataError, Sizes
-from gpt1_ds.report.scaling_results import Cell, Score, Study
+from gpt1_ds.report.figures import LINES, Drawing, NoDataError, SizeColours
+from gpt1_ds.report.scaling_results import Cell, DownstreamScore, ScalingResults
 from gpt1_ds.scaling.isoflop import WIDTH, parabola
 from gpt1_ds.scaling.laws import exponents, frontier, has_frontier, predicted_loss
 from gpt1_ds.scaling.points import FRESH_EPOCHS, KINDS, groups
@@ -32,7 +32,7 @@ BESIDE = 1.07  # where a prediction is drawn, in parts of its C, so that both ca
 LEVELS = 6  # curves of one figure at most, where the cells give no shared values
 
 
-def once(study: Study) -> list[Cell]:
+def once(study: ScalingResults) -> list[Cell]:
     """Finished cells that measure L(N, D): at the best learning rate, and of each (N, D) those with most unique
     tokens. Aspect ratios and repetition have figures of their own.
     """
@@ -45,7 +45,7 @@ def once(study: Study) -> list[Cell]:
     return [cell for cell in usable if cell.u == unique[cell.n, cell.d]]
 
 
-def chosen(study: Study, cells: list[Cell]) -> str:
+def chosen(study: ScalingResults, cells: list[Cell]) -> str:
     """What `once` left out, for a caption."""
     if len(cells) == len(study.done):
         return ""
@@ -54,7 +54,7 @@ def chosen(study: Study, cells: list[Cell]) -> str:
     return text + (f"; more than {FRESH_EPOCHS:g} epochs are left out." if repeated else ".")
 
 
-def isoflop(study: Study, sizes: Sizes) -> Drawing:
+def isoflop_figure(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss against N at equal compute; a parabola in log N and its lowest point."""
     cells = once(study)
     curves = _measured(cells)
@@ -114,7 +114,7 @@ def _interpolated(cells: list[Cell]) -> dict[float, Curve]:
     return {flops: curves[flops] for flops in figures.spread(list(curves), 5)}
 
 
-def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
+def fit_and_points(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss vs D per N and loss vs N per D, with the fitted curves."""
     law, cells = study.law, once(study)
     if law is None:
@@ -142,7 +142,7 @@ def fit_and_points(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, text + chosen(study, cells), cells)
 
 
-def compute(study: Study, sizes: Sizes) -> Drawing:
+def compute(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss vs compute, the frontier of the fit with its interval, and the held-out points with theirs."""
     cells = once(study)
     figure, (axes,) = figures.subplots(1, width=7.6, height=4.6)
@@ -165,7 +165,7 @@ def compute(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, text, cells)
 
 
-def _held_out(axes: Axes, study: Study, cells: list[Cell], sizes: Sizes) -> str:
+def _held_out(axes: Axes, study: ScalingResults, cells: list[Cell], sizes: SizeColours) -> str:
     for cell in (cell for cell in cells if cell.held_out):
         figures.point(axes, cell.flops, cell.final_loss, sizes(cell.n), held_out=True, zorder=5, label="held out")
     flops = {cell.cell: cell.flops for cell in study.cells}
@@ -200,7 +200,7 @@ def _frontier(axes: Axes, law: Fit, cells: list[Cell]) -> str:
 SAME_SIZE = 1.15  # largest ratio of sizes that are on one iso-N curve
 
 
-def depth(study: Study, sizes: Sizes) -> Drawing:
+def depth(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss against layers: a ladder at equal data or compute, and iso-N curves where the width is free."""
     ladder = [cell for cell in once(study) if cell.layers and cell.kind in KINDS]
     shaped = [cell for cell in study.done if cell.best_rate and cell.layers and cell.kind not in KINDS]
@@ -233,7 +233,7 @@ def _ladder(axes: Axes, cells: list[Cell]) -> str:
     return f" Ladder: a line per {'token' if shared else 'compute'} budget, the width growing with depth."
 
 
-def _iso_n(axes: Axes, cells: list[Cell], sizes: Sizes) -> str:
+def _iso_n(axes: Axes, cells: list[Cell], sizes: SizeColours) -> str:
     """Cells of one token budget and about one size joined; those of one width dashed."""
     budgets = [d for d, _ in figures.alike(cells, lambda cell: cell.d)]
     for number, d in enumerate(budgets):
@@ -257,7 +257,7 @@ def _iso_n(axes: Axes, cells: list[Cell], sizes: Sizes) -> str:
     )
 
 
-def repetition(study: Study, sizes: Sizes) -> Drawing:
+def repetition(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss above that with the most unique tokens, at equal N and D, against epochs."""
     families = _families((x for x in study.done if x.best_rate), lambda x: (x.n, x.d), lambda x: x.u)
     if not families:
@@ -286,7 +286,7 @@ def repetition(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, text, [cell for cells in families.values() for cell in cells])
 
 
-def learning_rates(study: Study, sizes: Sizes) -> Drawing:
+def learning_rates(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Loss against learning rate per size and budget; the best marked, diverged ones at the top edge."""
     tried = (cell for cell in study.cells if cell.learning_rate and (cell.done or cell.outcome == DIVERGED))
     families = _families(tried, lambda cell: (cell.n, cell.d, cell.u, cell.layers, cell.width), _rate)
@@ -332,7 +332,7 @@ POINTS = 60_000  # of all training curves together, so that the page stays small
 MOST_PANELS = 8
 
 
-def training_curves(study: Study, sizes: Sizes) -> Drawing:
+def training_curves(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Held-out loss against tokens of every cell that has a run folder, diverged ones in red."""
     curves = {cell: curve for cell in study.cells if (curve := list(_curve(study, cell)))}
     drawn = {cell: curve for cell, curve in curves.items() if len(curve) > 1 or cell.outcome == DIVERGED}
@@ -361,7 +361,7 @@ def training_curves(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, text, drawn)
 
 
-def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
+def _curve(study: ScalingResults, cell: Cell) -> Iterator[tuple[float, float]]:
     """(tokens, held-out loss), the finite ones; the batches' losses of a run that diverged before two evaluations."""
     run = study.run_dir(cell)
     lines = read_records(run.metrics) if run else []
@@ -376,9 +376,9 @@ def _curve(study: Study, cell: Cell) -> Iterator[tuple[float, float]]:
             return
 
 
-def downstream(study: Study, sizes: Sizes) -> Drawing:
+def downstream(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """Score against pre-training compute, a panel per task and metric."""
-    panels: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    panels: dict[tuple[str, str], list[DownstreamScore]] = defaultdict(list)
     for score in study.downstream:
         panels[score.task, score.metric].append(score)
     if not panels:
@@ -408,7 +408,7 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value > 0
 
 
-def residuals(study: Study, sizes: Sizes) -> Drawing:
+def residuals(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """(predicted - loss) / loss per cell in percent, by compute, with the band of what seeds differ by."""
     cells = sorted((cell for cell in study.done if cell.cell in study.predictions), key=lambda cell: cell.flops)
     if not cells:
@@ -443,7 +443,7 @@ def residuals(study: Study, sizes: Sizes) -> Drawing:
     return Drawing(figure, text, cells)
 
 
-def bootstrap(study: Study, sizes: Sizes) -> Drawing:
+def bootstrap(study: ScalingResults, sizes: SizeColours) -> Drawing:
     """The cloud of alpha and beta, and histograms of E and of a, which says how N_opt grows with compute."""
     fit = study.fit
     if not fit:

@@ -8,25 +8,25 @@ from pathlib import Path
 
 from gpt1_ds.common.files import write_atomic
 from gpt1_ds.report import figures, scaling_tables
-from gpt1_ds.report.figures import Drawing, NoDataError, Sizes
+from gpt1_ds.report.figures import Drawing, NoDataError, SizeColours
 from gpt1_ds.report.scaling_figures import (
     bootstrap,
     compute,
     depth,
     downstream,
     fit_and_points,
-    isoflop,
+    isoflop_figure,
     learning_rates,
     repetition,
     residuals,
     training_curves,
 )
-from gpt1_ds.report.scaling_results import Study, read
+from gpt1_ds.report.scaling_results import ScalingResults, read_scaling_results
 from gpt1_ds.report.template import render
 
-FIGURES: Mapping[str, tuple[str, Callable[[Study, Sizes], Drawing]]] = {
+FIGURES: Mapping[str, tuple[str, Callable[[ScalingResults, SizeColours], Drawing]]] = {
     "compute": ("Loss against compute", compute),
-    "isoflop": ("IsoFLOP curves", isoflop),
+    "isoflop": ("IsoFLOP curves", isoflop_figure),
     "fit": ("The fit and its points", fit_and_points),
     "residuals": ("Residuals", residuals),
     "bootstrap": ("Bootstrap", bootstrap),
@@ -44,7 +44,7 @@ def write_scaling_report(folder: Path) -> Path:
     Needs results.csv; what fit.json, predictions.csv, downstream.csv and run folders would add is named as not done.
     Raises DataError where results.csv cannot be used, UserError where matplotlib or jinja2 is not installed.
     """
-    study = read(folder)
+    study = read_scaling_results(folder)
     drawn, missing = _draw(study, folder / "figures")
     told = {"study": study, "tables": scaling_tables, "not_done": _not_done(study)}
     page = render("scaling.html", "scaling", figures=drawn, missing=missing, **told)
@@ -52,13 +52,13 @@ def write_scaling_report(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _draw(study: Study, folder: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
+def _draw(study: ScalingResults, folder: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
     """The figures that the study has data for, written into `folder`, and of each other one its title and what is
     missing. Old figures that the study has no data for are removed: they would mislead.
     """
     figures.set_up("scaling")
     folder.mkdir(exist_ok=True)
-    sizes = Sizes(study)
+    sizes = SizeColours(study)
     drawn: list[dict[str, str]] = []
     missing: dict[str, str] = {}
     for name, (title, make) in FIGURES.items():
@@ -74,7 +74,7 @@ def _draw(study: Study, folder: Path) -> tuple[list[dict[str, str]], dict[str, s
     return drawn, missing
 
 
-def _note(study: Study, drawing: Drawing) -> str:
+def _note(study: ScalingResults, drawing: Drawing) -> str:
     """N's convention, the schedule, how many cells a figure shows, and which it does not."""
     shown = {cell.cell for cell in drawing.cells}
     others = [cell for cell in study.cells if cell.cell not in shown]
@@ -88,7 +88,7 @@ def _note(study: Study, drawing: Drawing) -> str:
     return text + (f"; not shown: {', '.join(left)}." if left else ", all there are.")
 
 
-def _not_done(study: Study) -> list[str]:
+def _not_done(study: ScalingResults) -> list[str]:
     """Steps of the study that have not been taken, apart from single cells."""
     steps = []
     if not study.fit:

@@ -21,7 +21,7 @@ from gpt1_ds.scaling.tables import (
     OUTCOMES,
     TEXTS,
     WAITING,
-    Row,
+    CsvRow,
     check_names,
     convention,
     each,
@@ -76,7 +76,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Score:
+class DownstreamScore:
     """A row of downstream.csv."""
 
     cell: str
@@ -89,14 +89,14 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Study:
+class ScalingResults:
     """A study as far as it has come."""
 
     folder: Path
     cells: tuple[Cell, ...]
     law: Fit | None
     predictions: Mapping[str, float]  # cell -> loss, of predictions.csv
-    downstream: tuple[Score, ...]
+    downstream: tuple[DownstreamScore, ...]
     convention: str  # what N counts, in words
     schedule: str
     flops_given: bool  # false: some are 6 N D
@@ -131,7 +131,7 @@ class Study:
         return next((RunDir(place) for place in places if (place / "metrics.jsonl").is_file()), None)
 
 
-def read(folder: Path) -> Study:
+def read_scaling_results(folder: Path) -> ScalingResults:
     """Raises DataError, each problem a line: no results.csv, one that cannot be read, or none of its cells done."""
     path = folder / "results.csv"
     if not path.is_file():
@@ -146,7 +146,7 @@ def read(folder: Path) -> Study:
     predicted = each(_rows(folder / "predictions.csv", "cell", "predicted"), lambda x: (x.name, x.number("predicted")))
     scores = each(_rows(folder / "downstream.csv", "cell", "flops", "task", "metric", "value"), _score)
     counts = (law.record.get("convention") if law else None) or convention(rows) or UNKNOWN
-    return Study(
+    return ScalingResults(
         folder=folder,
         cells=cells,
         law=law,
@@ -159,7 +159,7 @@ def read(folder: Path) -> Study:
     )
 
 
-def _cell(row: Row) -> Cell:
+def _cell(row: CsvRow) -> Cell:
     n, d = row.positive("n"), row.positive("d")
     told: dict[str, Any] = {
         **{"cell": row.name, "n": n, "d": d, "u": min(row.positive("u", d), d)},
@@ -186,16 +186,16 @@ def _outcomes(cells: Iterable[Cell]) -> Counter[str]:
     return Counter({outcome: counted[outcome] for outcome in OUTCOMES if counted[outcome]})
 
 
-def _rows(path: Path, *needed: str) -> list[Row]:
+def _rows(path: Path, *needed: str) -> list[CsvRow]:
     return read_table(path, needed) if path.is_file() else []
 
 
-def _score(row: Row) -> Score | None:
+def _score(row: CsvRow) -> DownstreamScore | None:
     flops, value = row.number("flops"), row.number("value")
     if value is None or not flops or flops <= 0:
         return None
     beside = row.number("control"), row.number("chance")
-    return Score(row.name, row.text("task"), row.text("metric"), flops, value, *beside)
+    return DownstreamScore(row.name, row.text("task"), row.text("metric"), flops, value, *beside)
 
 
 def _is_stale(fit: Mapping[str, Any], results: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpt1_ds.common.text import count, duration
 from gpt1_ds.report.figures import power
-from gpt1_ds.report.scaling_results import Cell, Study
+from gpt1_ds.report.scaling_results import Cell, ScalingResults
 from gpt1_ds.scaling.tables import DONE
 
 Rows = list[tuple[str, str]]
@@ -27,7 +27,7 @@ MEANINGS = {
 }
 
 
-def overview(study: Study) -> Rows:
+def overview(study: ScalingResults) -> Rows:
     """(what, value) rows about what was run."""
     done = study.done
     rows = [
@@ -46,7 +46,7 @@ def overview(study: Study) -> Rows:
     return rows
 
 
-def parameters(study: Study) -> list[tuple[str, str, str, str]]:
+def parameters(study: ScalingResults) -> list[tuple[str, str, str, str]]:
     """(name, value, 95 % interval, meaning) of the fit, E and the exponents first."""
     fit = study.fit
     intervals = {name: _interval(ends) for name, ends in (fit.get("intervals") or {}).items()}
@@ -59,7 +59,7 @@ def parameters(study: Study) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def quality(study: Study) -> Rows:
+def quality(study: ScalingResults) -> Rows:
     """(what, value) rows about how the fit was found."""
     fit = study.fit
     starts = fit.get("starts") or {}
@@ -76,7 +76,7 @@ def quality(study: Study) -> Rows:
     return [*rows, ("noise between seeds", noise(study))]
 
 
-def noise(study: Study) -> str:
+def noise(study: ScalingResults) -> str:
     """The floor below which no error means anything."""
     told = study.fit.get("noise")
     if not told:
@@ -84,7 +84,7 @@ def noise(study: Study) -> str:
     return f"{100 * told['relative_std']:.2f} % (standard deviation; {told['runs']} runs in {told['groups']} groups)"
 
 
-def held_out(study: Study) -> list[list[str]]:
+def held_out(study: ScalingResults) -> list[list[str]]:
     """cell, N, D, measured, predicted, interval, error, error in units of the noise, whether inside the interval."""
     fit = study.fit
     floor = 100 * (fit.get("noise") or {}).get("relative_std", 0)
@@ -102,7 +102,7 @@ def held_out(study: Study) -> list[list[str]]:
     return rows
 
 
-def warnings(study: Study) -> list[str]:
+def warnings(study: ScalingResults) -> list[str]:
     """What a reader must know before a number of the fit."""
     found = [str(warning) for warning in study.fit.get("warnings") or []]
     if irreducible_bound(study) is not None:
@@ -112,7 +112,7 @@ def warnings(study: Study) -> list[str]:
     return found
 
 
-def irreducible_bound(study: Study) -> float | None:
+def irreducible_bound(study: ScalingResults) -> float | None:
     """Returns what E is below with 95 % confidence, one-sided, in nats per token, where the runs do not fix it: its
     interval is wider than half of it. None where they do, or where there are no draws.
     """
@@ -124,7 +124,7 @@ def irreducible_bound(study: Study) -> float | None:
     return float(np.quantile(drawn, 0.95))
 
 
-def limits(study: Study) -> list[str]:
+def limits(study: ScalingResults) -> list[str]:
     """What no number of the fit says, in plain words."""
     found = []
     if (bound := irreducible_bound(study)) is not None:
@@ -136,7 +136,7 @@ def limits(study: Study) -> list[str]:
     return found
 
 
-COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
+COLUMNS: Mapping[str, Callable[[ScalingResults, Cell], str]] = {
     "cell": lambda study, cell: cell.cell,
     "outcome": lambda study, cell: cell.outcome,
     "arm": lambda study, cell: cell.arm,
@@ -161,7 +161,7 @@ COLUMNS: Mapping[str, Callable[[Study, Cell], str]] = {
 }
 
 
-def cells(study: Study) -> tuple[list[str], list[list[str]]]:
+def cells(study: ScalingResults) -> tuple[list[str], list[list[str]]]:
     """The head and a row per cell; columns in which every cell is empty are left out."""
     rows = [[say(study, cell) for say in COLUMNS.values()] for cell in study.cells]
     kept = [place for place in range(len(COLUMNS)) if any(row[place] for row in rows)]
@@ -169,7 +169,7 @@ def cells(study: Study) -> tuple[list[str], list[list[str]]]:
     return [head[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
-def unfinished(study: Study) -> list[tuple[str, str, str]]:
+def unfinished(study: ScalingResults) -> list[tuple[str, str, str]]:
     """(outcome, cell, why) of every cell without a final loss, by outcome."""
     order = list(study.outcomes)
     left = sorted((cell for cell in study.cells if not cell.done), key=lambda cell: order.index(cell.outcome))

@@ -15,9 +15,9 @@ from gpt1_ds.report.study_results import Column, Results
 from gpt1_ds.report.study_table import Intervals
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.tasks.base import Numbers
-from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
+from gpt1_ds.tasks.comparison import Estimate, combine, estimate, mean_estimate, slope_weights
 from gpt1_ds.tasks.kinds.sentences import STS
-from gpt1_ds.tasks.metrics import file_name, read_submission
+from gpt1_ds.tasks.metrics import read_submission, submission_name
 from gpt1_ds.tasks.token_metrics import objects
 
 AVERAGE, TREND = "average", "per doubling"
@@ -58,7 +58,7 @@ class StudyAnswers:
             return None
         parts = [self._of_split(column, split, first, second, seeds) for split in self.results.splits[column.name]]
         there = [part for part in parts if part is not None]
-        return average(there) if there and len(there) == len(parts) else None
+        return mean_estimate(there) if there and len(there) == len(parts) else None
 
     def seeds(self, column: Column, *names: str) -> list[int]:
         """Returns the seeds for which every row has answers; for controls alone, which have no seeds, the study's
@@ -88,7 +88,7 @@ class StudyAnswers:
             return as_answers(known["controls"][name])
         place = self.results.cells.get((column.name, name, seed))
         # Sentence vectors are judged by scored pairs, whatever task they are trained on
-        named = (file_name(task, split, ending) for task in (column.task, STS) for ending in ("tsv", "json"))
+        named = (submission_name(task, split, ending) for task in (column.task, STS) for ending in ("tsv", "json"))
         file = next((file for one in named if place and (file := place / "predictions" / one).is_file()), None)
         if file is None:
             return None
@@ -132,7 +132,7 @@ def comparisons(answers: StudyAnswers) -> Iterator[Compared]:
         found = {c.name: answers.estimate(c, one["first"], one["second"], seeds) for c in columns}
         there = {name: value for name, value in found.items() if value is not None}
         if seeds and len(there) == len(columns) > 1:
-            whole = _trend(columns, there) if one["trend"] else (AVERAGE, average([*there.values()]))
+            whole = _trend(columns, there) if one["trend"] else (AVERAGE, mean_estimate([*there.values()]))
             there = dict([whole]) | there
         for number, (task, value) in enumerate(there.items()):
             difference, low, high = (100 * x for x in (value.mean, *value.interval()))

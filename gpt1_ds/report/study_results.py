@@ -14,7 +14,7 @@ from gpt1_ds.common.files import read_json
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.report import paper
 from gpt1_ds.scaling.tables import write_table
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.record import of_models, read_entries
 
 SPLITS = {  # MNLI has two, and the paper's Table 5 their mean
     "dev": ("dev", "dev_mm"),
@@ -25,7 +25,7 @@ Key = tuple[str, str, int | None]  # task, variant or control, seed; controls ha
 
 
 @dataclass(frozen=True)
-class Score:
+class StudyScore:
     """A line of results.csv: one metric of one split, by the best epoch's checkpoint."""
 
     task: str  # its name in the study
@@ -67,7 +67,7 @@ class Results:
     seeds: tuple[int, ...]
     cells: Mapping[Key, Path]  # its run folder; of several trials the one that dev chose, once all are done
     curve: tuple[tuple[int, Key], ...]  # (layers taken, cell) of the layer-transfer figure
-    scores: tuple[Score, ...]
+    scores: tuple[StudyScore, ...]
     failed: dict[str, str]  # cell's folder -> why it failed the last time
     split: str = "dev"  # that the table shows
     compare: tuple[dict[str, Any], ...] = ()  # as the study's file has it
@@ -119,7 +119,7 @@ class Results:
         return {(score.task, score.variant, score.seed): score.seconds or 0.0 for score in self.scores}
 
 
-def read_study(folder: Path) -> Results:
+def read_study_results(folder: Path) -> Results:
     """The study in `folder`, which holds study.json."""
     told = read_json(folder / "study.json")
     trials: dict[Key, dict[Path, str]] = {}
@@ -167,10 +167,10 @@ def _is_done(cell: RunDir) -> bool:
 
 def write_csv(results: Results, path: Path) -> None:
     """One line per cell, split and metric, under the names of Score's fields."""
-    write_table(path, [field.name for field in fields(Score)], map(asdict, results.scores))
+    write_table(path, [field.name for field in fields(StudyScore)], map(asdict, results.scores))
 
 
-def _scores(key: Key, place: Path, choice: str) -> Iterator[Score]:
+def _scores(key: Key, place: Path, choice: str) -> Iterator[StudyScore]:
     cell = RunDir(place)
     if not _is_done(cell):
         return
@@ -178,13 +178,13 @@ def _scores(key: Key, place: Path, choice: str) -> Iterator[Score]:
     seconds = round(sum(event["seconds"] for event in stops), 3)
     for entry in of_models(read_entries(cell.evaluation)):
         for metric, value in entry["metrics"].items():
-            yield Score(*key, entry["split"], metric, value, seconds, entry["step"], choice)
+            yield StudyScore(*key, entry["split"], metric, value, seconds, entry["step"], choice)
 
 
-def _controls(folder: Path) -> Iterator[Score]:
+def _controls(folder: Path) -> Iterator[StudyScore]:
     for task, entry in read_json(folder / "controls.json", missing={}).items():
         for score in entry["scores"]:
-            yield Score(task, score["control"], None, score["split"], score["metric"], score["value"], None, None)
+            yield StudyScore(task, score["control"], None, score["split"], score["metric"], score["value"], None, None)
 
 
 def _failed(study: RunDir) -> dict[str, str]:

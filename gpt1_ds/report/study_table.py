@@ -31,7 +31,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Table:
+class StudyTable:
     """Rows of text. `wide` has the paper's shape; `long` has a row per task and variant."""
 
     head: list[str]
@@ -87,7 +87,7 @@ def average(results: Results, variant: str) -> Mean | None:
     return mean([fmean(results.points[name, variant, seed] for name in names) for seed in whole])
 
 
-def make_table(results: Results, intervals: Intervals | None = None) -> Table:
+def make_table(results: Results, intervals: Intervals | None = None) -> StudyTable:
     tasks, known = [column.task for column in averaged(results)], intervals or {}
     count = f" of {len(tasks)}" if len(tasks) < len(results.columns) else ""
     head = ["", f"avg{count}", *(column.title for column in results.columns)]
@@ -99,11 +99,11 @@ def make_table(results: Results, intervals: Intervals | None = None) -> Table:
         ]
         wide.append([variant, _text(average(results, variant)), *cells])
         if variant in paper.TABLE_5:
-            numbers = [paper.score(variant, column.task) for column in results.columns]
-            wide.append([f"the paper's {variant}", *map(_text, (paper.average(variant, tasks), *numbers))])
+            numbers = [paper.printed_score(variant, column.task) for column in results.columns]
+            wide.append([f"the paper's {variant}", *map(_text, (paper.printed_average(variant, tasks), *numbers))])
     rows = (*results.variants, *results.controls)
     long = [_entry(results, column, variant, known) for column in results.columns for variant in rows]
-    return Table(head, wide, long, _notes(results))
+    return StudyTable(head, wide, long, _notes(results))
 
 
 def _entry(results: Results, column: Column, variant: str, intervals: Intervals) -> list[str]:
@@ -115,11 +115,11 @@ def _entry(results: Results, column: Column, variant: str, intervals: Intervals)
         f"{one.error:.1f}" if one and one.error is not None else MISSING,
         duration(one.seconds) if one else MISSING,
     ]
-    printed = _text(paper.score(variant, column.task))
+    printed = _text(paper.printed_score(variant, column.task))
     return [column.title, variant, paper.METRICS[column.metric], *told, printed]
 
 
-def as_markdown(results: Results, table: Table, differences: Sequence[Sequence[str]] = ()) -> str:
+def as_markdown(results: Results, table: StudyTable, differences: Sequence[Sequence[str]] = ()) -> str:
     """`differences`: a head and rows."""
     lines = [f"# {results.name}", "", progress(results), ""]
     lines += [*_markdown(table.head, table.wide), "", *_markdown(LONG_HEAD, table.long), ""]

@@ -26,8 +26,7 @@ import math
 
 import numpy as np
 
-from gpt1_ds.scaling.descent import descend
-from gpt1_ds.scaling.fit import Optimum, scipy_part
+from gpt1_ds.scaling.fit import Optimum, descend, scipy_part
 from gpt1_ds.scaling.forms import Problem
 from gpt1_ds.scaling.points import Floats
 

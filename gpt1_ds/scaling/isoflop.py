@@ -90,7 +90,7 @@ FLAT = 0.01  # of the objective
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile:
+class ProfileInterval:
     """Where the objective stays within FLAT of its best while the other of R_D and R_N is the best for it."""
 
     best: float
@@ -145,7 +145,7 @@ def fit_returns(base: dict[str, Floats], runs: Runs, weights: Floats) -> tuple[F
     return np.concatenate(found), np.concatenate(reached)
 
 
-def profile(base: dict[str, float], runs: Runs) -> Profile:
+def profile(base: dict[str, float], runs: Runs) -> ProfileInterval:
     """How flat the objective is in R_D and in R_N at fixed A, B, E, alpha, beta."""
     one = {name: np.array([base[name]]) for name in BASE}
     axis = np.log(np.geomspace(*BOUNDS, 161))[None]
@@ -157,7 +157,7 @@ def profile(base: dict[str, float], runs: Runs) -> Profile:
         ranges.append((float(near[0]), float(near[-1])))
     row, column = np.unravel_index(grid.argmin(), grid.shape)
     at = (float(np.exp(axis[0, row])), float(np.exp(axis[0, column])))
-    return Profile(best, ranges[0], ranges[1], at)
+    return ProfileInterval(best, ranges[0], ranges[1], at)
 
 
 def _close_in(base: dict[str, Floats], runs: Runs, weights: Floats) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.scaling.tables import DONE, Row, check_names, convention, each, read_table, schedules
+from gpt1_ds.scaling.tables import DONE, CsvRow, check_names, convention, each, read_table, schedules
 
 Floats = NDArray[np.float64]
 T = TypeVar("T")
@@ -116,7 +116,7 @@ def read_points(file: Path) -> Points:
     Left out and counted: rows whose outcome is not `done`, kinds other than ladder and data, and best_rate=0.
     Raises DataError naming file, row, column, value and the way out.
     """
-    kept: list[Row] = []
+    kept: list[CsvRow] = []
     left_out: dict[str, int] = {}
     for row in read_table(file, NEEDED):
         if reason := _reason_to_leave_out(row):
@@ -131,7 +131,7 @@ def read_points(file: Path) -> Points:
     return Points(file, tuple(points), left_out, convention(kept), schedules(kept))
 
 
-def _reason_to_leave_out(row: Row) -> str:
+def _reason_to_leave_out(row: CsvRow) -> str:
     outcome, kind = row.text("outcome") or DONE, row.text("kind")
     if outcome != DONE:
         return outcome
@@ -140,7 +140,7 @@ def _reason_to_leave_out(row: Row) -> str:
     return "" if row.flag("best_rate", missing=True) else "with a worse learning rate"
 
 
-def _point(row: Row) -> Point:
+def _point(row: CsvRow) -> Point:
     n, d = row.positive("n"), row.positive("d")
     return Point(
         cell=row.name,

@@ -31,7 +31,7 @@ class Fit:
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class Query:
     """What is asked: parameters, tokens, unique tokens, FLOPs, a loss in nats per token; None where not given."""
 
     n: float | None = None
@@ -56,7 +56,7 @@ def read_fit(file: Path) -> Fit:
         raise DataError(f"{file}: is no fit.json of scaling fit ({error!r}); make it again") from None
 
 
-def answer(fit: Fit, question: Question) -> dict[str, Any]:
+def predict_with(fit: Fit, question: Query) -> dict[str, Any]:
     """Everything the question's figures allow: `loss`, `epoch`, `optimal`, `tokens_for_target`, and `warnings`.
 
     Figures are {"value": .., "interval": [low, high] or None}, from the draws of the bootstrap: of the law, without
@@ -92,7 +92,7 @@ def answer(fit: Fit, question: Question) -> dict[str, Any]:
     return result
 
 
-def _check(fit: Fit, question: Question) -> None:
+def _check(fit: Fit, question: Query) -> None:
     given = {name: getattr(question, name) for name in ("n", "d", "u", "flops", "target")}
     options = {"n": "--params", "d": "--tokens", "u": "--unique", "flops": "--flops", "target": "--target-loss"}
     problems = [f"{options[k]}={v}: give a positive number" for k, v in given.items() if v is not None and not v > 0]

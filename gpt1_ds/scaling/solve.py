@@ -13,7 +13,7 @@ from gpt1_ds.scaling import bootstrap
 from gpt1_ds.scaling.fit import Optimum, fit
 from gpt1_ds.scaling.forms import FORMS, Problem, problem
 from gpt1_ds.scaling.identification import identification, outliers, widened
-from gpt1_ds.scaling.isoflop import BASE, BOUNDS, RETURNS, Profile, Runs, fit_returns, objective, profile
+from gpt1_ds.scaling.isoflop import BASE, BOUNDS, RETURNS, ProfileInterval, Runs, fit_returns, objective, profile
 from gpt1_ds.scaling.points import Floats, Point, column, distinct
 
 UNKNOWN = 0.1  # of its value: what an unidentified parameter may be off by, at least
@@ -34,7 +34,7 @@ class Solution:
     agreeing: int = 0
     at_bounds: tuple[str, ...] = ()
     dropped_E: Floats | None = None
-    profile: Profile | None = None
+    profile: ProfileInterval | None = None
     condition: float | None = None
     unknown: tuple[str, ...] = ()  # parameters that the points do not tell
     outliers: tuple[int, ...] = ()  # numbers of points (of `repeated`, among those that repeat nothing)

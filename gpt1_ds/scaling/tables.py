@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CsvRow:
     """One row of a CSV; a column that is not there is empty."""
 
     file: Path
@@ -106,7 +106,7 @@ class Row:
         return DataError(f"{self.at(name)}: {what}; correct it or remove the row{failed}")
 
 
-def read_table(file: Path, needed: Sequence[str]) -> list[Row]:
+def read_table(file: Path, needed: Sequence[str]) -> list[CsvRow]:
     """The rows of a CSV with at least the columns `needed`; column names in small letters, values stripped.
 
     Raises DataError for a file that is missing or no CSV, for missing columns and torn rows.
@@ -129,10 +129,10 @@ def read_table(file: Path, needed: Sequence[str]) -> list[Row]:
         found = ", ".join(names) or "nothing"
         raise DataError(f"{file}: no column {', '.join(missing)} among {found}; name them so in the first line")
 
-    def row(line: int, values: Mapping[str | Any, str | Any]) -> Row:
+    def row(line: int, values: Mapping[str | Any, str | Any]) -> CsvRow:
         if None in values or None in values.values():
             raise DataError(f"{file}: row {line} has not {len(names)} values; correct the row")
-        return Row(file, line, {name: value.strip() for name, value in values.items()})
+        return CsvRow(file, line, {name: value.strip() for name, value in values.items()})
 
     return each(lines, lambda numbered: row(*numbered))
 
@@ -153,11 +153,11 @@ def each(rows: Iterable[Any], make: Callable[[Any], T]) -> list[T]:
     return made
 
 
-def check_names(rows: Iterable[Row]) -> None:
+def check_names(rows: Iterable[CsvRow]) -> None:
     """Raise DataError where two rows are called the same."""
-    first: dict[str, Row] = {}
+    first: dict[str, CsvRow] = {}
 
-    def check(row: Row) -> None:
+    def check(row: CsvRow) -> None:
         other = first.setdefault(row.name, row)
         if other is not row:
             both = f"rows {other.line} and {row.line}, column cell"
@@ -166,7 +166,7 @@ def check_names(rows: Iterable[Row]) -> None:
     each(rows, check)
 
 
-def convention(rows: Collection[Row]) -> str | None:
+def convention(rows: Collection[CsvRow]) -> str | None:
     """Which count of parameters `n` is, by name, where the file has the three of them."""
     for name in CONVENTIONS:
         if rows and all(row.text(f"n_{name}") and row.text(f"n_{name}") == row.text("n") for row in rows):
@@ -174,7 +174,7 @@ def convention(rows: Collection[Row]) -> str | None:
     return None
 
 
-def schedules(rows: Iterable[Row]) -> str | None:
+def schedules(rows: Iterable[CsvRow]) -> str | None:
     """Returns the schedules of the rows, joined by +."""
     return "+".join(sorted({row.text("schedule") for row in rows} - {""})) or None
 

@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import ConfigError, LaunchError
 from gpt1_ds.common.files import append
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.common.text import amount, decimals
-from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read
+from gpt1_ds.diagnostics.report import OF_A_JOB, Report, read_report
 from gpt1_ds.slurm.tries import newest_step, read_note
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_proof(folder: Path, gpus_per_node: int, code: int) -> Report | None:
     """
     path = folder / OF_A_JOB
     if path.exists():
-        return read(path)
+        return read_report(path)
     if gpus_per_node and code == 0:
         raise LaunchError(f"slurm.gpus_per_node={gpus_per_node}, but the nodes had no GPU for the self-proof")
     return None

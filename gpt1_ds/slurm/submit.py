@@ -125,7 +125,7 @@ COMMAND_SCRIPT = "command.sbatch"
 
 
 @dataclass(frozen=True)
-class Submission:
+class JobSubmission:
     """Files to write into `place`, a folder of its own, so that jobs that wait already keep theirs."""
 
     run_dir: RunDir
@@ -146,7 +146,7 @@ class Submission:
             yield from (f"--dependency={own}afterok:{':'.join(self.after)}", "--kill-on-invalid-dep=yes")
 
 
-def prepare(command: str, config: Config, written: Written | None = None) -> Submission:
+def prepare(command: str, config: Config, written: Written | None = None) -> JobSubmission:
     """What `submit` will do for a run; touches nothing. The job reads the resolved `config`; where something it begins
     with is still to be made by an earlier job, it reads what was `written`.
     """
@@ -163,7 +163,7 @@ def prepare(command: str, config: Config, written: Written | None = None) -> Sub
                 files[f"{number}.yaml"] = Path(name).read_text()
                 name = str(place / f"{number}.yaml")
             words += ["-c", name]
-    return Submission(run_dir, place, script, options, files, words, jobs_before(config.slurm))
+    return JobSubmission(run_dir, place, script, options, files, words, jobs_before(config.slurm))
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Written:
     overrides: Sequence[str]
 
 
-def prepare_command(words: Sequence[str], config: Config) -> Submission:
+def prepare_command(words: Sequence[str], config: Config) -> JobSubmission:
     """What `submit` will do for a command that is no run: one job of one node. Touches nothing."""
     run_dir = RunDir(Path(config.run.dir) / JOBS)
     left_out = ("--dependency=", "--signal=", "--job-name=")  # of jobs that continue one another
@@ -182,7 +182,7 @@ def prepare_command(words: Sequence[str], config: Config) -> Submission:
     options.append(f"--job-name={'-'.join(command_name(words))}")
     files = scripts(COMMAND_SCRIPT, config, options)
     place = next_place(run_dir.slurm)
-    return Submission(run_dir, place, COMMAND_SCRIPT, options, files, list(words), jobs_before(config.slurm))
+    return JobSubmission(run_dir, place, COMMAND_SCRIPT, options, files, list(words), jobs_before(config.slurm))
 
 
 def command_name(words: Sequence[str]) -> Sequence[str]:
@@ -237,7 +237,7 @@ def layout_problems(config: Config) -> Iterator[str]:
         )
 
 
-def submit(submission: Submission, share: str) -> str:
+def submit(submission: JobSubmission, share: str) -> str:
     """The job's number. Raises ConfigError when SLURM would never run such a job, LaunchError when it takes none."""
     require_sbatch()
     call(["sbatch", "--test-only", *submission.options, str(SCRIPTS / submission.script)], {}, ConfigError)

@@ -48,10 +48,10 @@ def leave_word(error: UserError | TrainingError) -> None:
     folder, fault = os.environ.get(RUN_VARIABLE), fault_of(error)
     if not folder or fault is None:
         return
-    write(RunDir(Path(folder)), os.environ.get("SLURM_PROCID", "0"), fault)
+    write_fault(RunDir(Path(folder)), os.environ.get("SLURM_PROCID", "0"), fault)
 
 
-def write(run_dir: RunDir, task: str, fault: Fault) -> None:
+def write_fault(run_dir: RunDir, task: str, fault: Fault) -> None:
     with contextlib.suppress(OSError):  # `find` will meet the same
         write_json(
             run_dir.fault(os.environ.get("SLURM_JOB_ID", ""), task), {"reason": fault.reason, "hosts": fault.hosts}

@@ -32,7 +32,7 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Submission:
+class ArraySubmission:
     """Files to write into `place`, the arrays to submit one after the other, and what a job collects them with."""
 
     place: Path
@@ -64,7 +64,7 @@ class Submission:
             jobs.append("JOB")
 
 
-def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> Submission:
+def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> ArraySubmission:
     """What `submit` will do for the trials that are not done, `jobs` at a time (None: as many as SLURM starts), and for
     a job with the words `last` of the program after them; touches nothing. Raises ConfigError where SLURM is asked for
     other ranks than the study counts on.
@@ -85,7 +85,7 @@ def prepare(sweep: Sweep, jobs: int | None, last: Sequence[str] = ()) -> Submiss
     files |= {place / COMMAND_SCRIPT: scripts(COMMAND_SCRIPT, config, options)[COMMAND_SCRIPT]} if last else {}
     alone = [word for word in options if not word.startswith(("--nodes=", "--signal=", "--output="))]
     alone += ["--nodes=1", f"--output={slurm}/%j.out"]
-    submission = Submission(place, [], files, jobs_before(config.slurm), list(last), alone)
+    submission = ArraySubmission(place, [], files, jobs_before(config.slurm), list(last), alone)
     command = sweep.target.rpartition(":")[2]  # pretrain or finetune
     groups = {"scratch": [x for x in sweep.left if x.trunk is None], "branches": [x for x in sweep.left if x.trunk]}
     for name, trials in groups.items():
@@ -106,7 +106,7 @@ def _name(sweep: Sweep, trial: Trial) -> str:
     return trial.run_dir.path.relative_to(sweep.folder).as_posix().replace("/", "--")
 
 
-def submit(sweep: Sweep, submission: Submission) -> list[str]:
+def submit(sweep: Sweep, submission: ArraySubmission) -> list[str]:
     """The arrays' numbers, and the last job's. Raises LaunchError where SLURM is not here or already has this study."""
     require_sbatch()
     name = sweep.study.name

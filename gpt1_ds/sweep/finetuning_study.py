@@ -1,7 +1,7 @@
 """A fine-tuning study: a table of task x variant x seed, every cell of which is one trial; and the study at a part of
 its size: the same models, rows, columns and controls, with less text and fewer examples.
 
-Its YAML file has the keys of `Study`. Keys of the configuration stand in it as on the command line
+Its YAML file has the keys of `FinetuningStudy`. Keys of the configuration stand in it as on the command line
 (`task.path: x`) or nested (`task: {path: x}`):
 
     tasks:
@@ -89,7 +89,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(StudySettings):
+class FinetuningStudy(StudySettings):
     checkpoint: str = ""  # what a cell begins with unless its variant says: a run or checkpoint folder
     tasks: list[StudyTask] = field(default_factory=list)  # columns of the table
     pretrain: list[PretrainedModel] = field(default_factory=list)  # models that are trained first, with every seed
@@ -220,13 +220,13 @@ class Study(StudySettings):
         yield from _seed_problems("layer_transfer.seeds", transfer.seeds)
 
 
-def load_study(name: str) -> Study:
+def load_study(name: str) -> FinetuningStudy:
     """Read a study's file, or a shipped preset like finetune/study/books.
 
     Raises ConfigError naming every problem of the file. What the keys of the configuration hold is judged where the
     cells' configurations are made.
     """
-    return read_study(Study, name, _typed)
+    return read_study(FinetuningStudy, name, _typed)
 
 
 def named_last(key: str, overrides: Sequence[str]) -> str | None:
@@ -303,7 +303,7 @@ LEAST = 16  # examples
 SCORED = 1000  # examples of a split that the whole study scores all of
 
 
-def rehearsed(study: Study, parts: int) -> Study:
+def rehearsed(study: FinetuningStudy, parts: int) -> FinetuningStudy:
     """The study as `NAME-rehearsal`: its first seed, and rows that begin with an earlier step of a model. Raises
     ConfigError.
     """

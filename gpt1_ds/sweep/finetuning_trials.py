@@ -1,32 +1,49 @@
 """From a fine-tuning study to its sweep: every trial with its whole configuration.
 
 A point of the layer-transfer curve whose configuration is that of a trial of the table is that trial, and runs once.
+
+controls.json of a fine-tuning study: of each of its tasks, the scores and answers of tasks/controls.py, and the
+right answers, which comparisons need.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gpt1_ds.common.errors import ConfigError, UserError
+from gpt1_ds.common.files import write_json
+from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir
-from gpt1_ds.common.text import amount
+from gpt1_ds.common.text import amount, duration
 from gpt1_ds.config import Config, TaskConfig
 from gpt1_ds.config.sections import RunConfig
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.sources import needs_embedded_corpus
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, SOURCE, STEP, LayerTransfer, Study, folder_name, named_last
+from gpt1_ds.sweep.finetuning_study import (
+    PRETRAINED,
+    SOURCE,
+    STEP,
+    FinetuningStudy,
+    LayerTransfer,
+    folder_name,
+    named_last,
+)
 from gpt1_ds.sweep.pretraining_trials import Folders
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
-from gpt1_ds.tasks.base import Task
+from gpt1_ds.tasks.base import ControlAnswers, Task
 from gpt1_ds.tasks.encoding import fitted, symbol_roles
-from gpt1_ds.tasks.reading import read_task
+from gpt1_ds.tasks.metrics import control_scores
+from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import first_metric
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.record import of_models, read_entries
 
 Configure = Callable[[Sequence[str], Sequence[str]], Config]  # (files, overrides) -> one run's configuration
 Configs = dict[tuple[str, str, str], Config]  # (task, variant, choice) -> configuration, as for no seed yet
@@ -75,7 +92,7 @@ class FinetuningSweep(Sweep):
     """
 
     target: ClassVar[str] = "gpt1_ds.training.finetuning:finetune"
-    study: Study
+    study: FinetuningStudy
     trials: tuple[FinetuningTrial, ...]
     curve: tuple[tuple[int, FinetuningTrial], ...]
 
@@ -138,7 +155,9 @@ class FinetuningSweep(Sweep):
         yield f"{self.folder}: {amount(len(self.trials), 'cell')}, {len(self.trials) - left} done, {left} to do"
 
 
-def check_tasks(study: Study, configure: Configure, overrides: Sequence[str], models: Mapping[str, Config]) -> None:
+def check_tasks(
+    study: FinetuningStudy, configure: Configure, overrides: Sequence[str], models: Mapping[str, Config]
+) -> None:
     """Raise UserError for tasks that cannot be read, or that the tokenizer of one of the `models` has no symbols for,
     before there is a model to fine-tune.
     """
@@ -168,7 +187,7 @@ def _lacking_symbols(config: Config, tasks: Sequence[tuple[Task, TaskConfig]]) -
 
 
 def make_sweep(
-    study: Study, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
+    study: FinetuningStudy, configure: Configure, overrides: Sequence[str] = (), pretrained: Folders | None = None
 ) -> FinetuningSweep:
     """The sweep of `study`, with the command line's `overrides` in all trials (a variant's own keys win), and the
     folders of the models that it has `pretrained`.
@@ -218,7 +237,7 @@ def _model_of(row: Sequence[str], pretrained: Folders, seed: int) -> Path | None
     return RunDir(folder).checkpoint(int(step)) if step else folder
 
 
-def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: Folders | None) -> Config:
+def _of_seed(config: Config, study: FinetuningStudy, variant: str, seed: int, pretrained: Folders | None) -> Config:
     """A cell begins with the model that was pre-trained with its own seed."""
     folder = _model_of(study.rows[variant], pretrained or {}, seed) if pretrained else None
     if folder is None:
@@ -227,7 +246,7 @@ def _of_seed(config: Config, study: Study, variant: str, seed: int, pretrained: 
 
 
 def _configurations(
-    study: Study,
+    study: FinetuningStudy,
     configure: Configure,
     overrides: Sequence[str],
     variants: Mapping[str, Sequence[str]],
@@ -251,7 +270,7 @@ def _configurations(
     return configs
 
 
-def _trial(study: Study, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
+def _trial(study: FinetuningStudy, key: tuple[str, str, str], seed: int, config: Config) -> FinetuningTrial:
     """`key` is its task, variant and choice."""
     task, variant, choice = key
     folder = "/".join(folder_name(part) for part in key if part)
@@ -265,3 +284,49 @@ def _identity(config: Config) -> Config:
     assert task is not None, "a fine-tuning trial has a task"
     taken = layers if task.transfer_layers is None else task.transfer_layers
     return replace(config, run=RunConfig(), task=replace(task, transfer_layers=taken))
+
+
+FILE = "controls.json"
+FORMAT = 2  # an entry holds answers, too
+
+
+def write_controls(sweep: FinetuningSweep) -> None:
+    """Fit the controls of every task of the table whose examples are not those that the file knows.
+
+    Raises DataError when scikit-learn is not installed.
+    """
+    file = sweep.folder / FILE
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    sections = {trial.task: trial.section for trial in sweep.trials if trial.task in sweep.study.columns}
+    for name, section in sections.items():
+        data = read_task(section)
+        identity = _identity_of_controls(data)
+        if known.get(name, {}).get("examples") == identity:
+            continue
+        begun = time.monotonic()
+        try:
+            answers = list(data.task.controls(data.splits))
+        except ValueError as error:
+            say(f"{name}: without controls: {error}")
+            continue
+        scores = [asdict(score) for score in control_scores(data.task, answers)]
+        known[name] = {"examples": identity, "labels": data.task.labels, "scores": scores, "answers": _splits(answers)}
+        write_json(file, known)
+        say(f"{name}: majority and bag of words for comparison  {duration(time.monotonic() - begun)}")
+
+
+def _splits(answers: Sequence[ControlAnswers]) -> dict[str, Any]:
+    """Split -> {ids, gold, controls: name -> answers}, as lists."""
+    splits: dict[str, Any] = {}
+    for one in answers:
+        split = splits.setdefault(one.split, {"ids": one.ids, "gold": one.gold.tolist(), "controls": {}})
+        split["controls"][one.control] = one.found.tolist()
+    return splits
+
+
+def _identity_of_controls(data: TaskData) -> str:
+    """Hex sha256 of the task and all its examples, and of what an entry holds."""
+    digest = hashlib.sha256(repr((FORMAT, data.task)).encode())
+    for split, examples in sorted(data.splits.items()):
+        digest.update(repr((split, examples)).encode())
+    return digest.hexdigest()

@@ -16,7 +16,7 @@ from gpt1_ds.config import Config
 from gpt1_ds.scaling.tables import write_table
 from gpt1_ds.sweep.study_file import StudySettings
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
-from gpt1_ds.tracking.entries import of_models, read_entries
+from gpt1_ds.tracking.record import of_models, read_entries
 
 OWN_KEYS = ("run.name", "run.dir", "run.share")  # the same for all trials
 RESULT_KEYS = (*TRAINING_KEYS, "model.", "objective.", "data.", "task.", "checkpoint.init_from", "checkpoint.positions")

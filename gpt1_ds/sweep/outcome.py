@@ -18,7 +18,7 @@ ENDED = (DONE, DIVERGED, DOMINATED)  # nothing is left to do
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """What a run folder holds of its run."""
 
     outcome: str
@@ -40,7 +40,7 @@ class Record:
         return float(sum(line["step_seconds"] * (now - then) for line, (then, now) in spans))
 
 
-def read(run_dir: RunDir, steps: int) -> Record:
+def read(run_dir: RunDir, steps: int) -> RunRecord:
     """The record of a run that is to have `steps` steps."""
     lines = [line for line in read_jsonl(run_dir.metrics) if line.get("kind") in ("train", "eval")]
     train, held_out = ([line for line in lines if line["kind"] == kind] for kind in ("train", "eval"))
@@ -49,7 +49,7 @@ def read(run_dir: RunDir, steps: int) -> Record:
     outcome, reason = _outcome(run_dir, steps, events)
     if outcome == DONE and not (held_out and math.isfinite(_loss(held_out[-1]))):
         outcome, reason = DIVERGED, "its held-out loss is not finite"
-    return Record(outcome, reason, train, held_out, begin)
+    return RunRecord(outcome, reason, train, held_out, begin)
 
 
 def _outcome(run_dir: RunDir, steps: int, events: list[dict[str, Any]]) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def _target(run_dir: RunDir) -> int:
         return 0
 
 
-def dominated(settings: EarlyEnd, record: Record, steps: int, competitors: Mapping[str, Record]) -> str:
+def dominated(settings: EarlyEnd, record: RunRecord, steps: int, competitors: Mapping[str, RunRecord]) -> str:
     """Why a running trial should stop early, or "": after the fraction `after` of its steps its held-out loss exceeds
     that of a competitor at the same step by more than `behind`. `competitors` are finished records, by name, of the
     same trial at other learning rates.

@@ -13,7 +13,7 @@ from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.common.text import decimals
 from gpt1_ds.config import Config
 from gpt1_ds.data.sources import needs_embedded_corpus, open_data
-from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, Study, folder_name, named_last
+from gpt1_ds.sweep.finetuning_study import PRETRAINED, STEP, FinetuningStudy, folder_name, named_last
 from gpt1_ds.sweep.trial import TRAINING_KEYS, Sweep, Trial
 
 FOLDER = PRETRAINED
@@ -48,7 +48,7 @@ class PretrainingTrial(Trial):
 @dataclass(frozen=True)
 class PretrainingSweep(Sweep):
     target: ClassVar[str] = "gpt1_ds.training.pretraining:pretrain"
-    study: Study
+    study: FinetuningStudy
     trials: tuple[PretrainingTrial, ...]
 
     @property
@@ -84,7 +84,7 @@ class PretrainingSweep(Sweep):
 
 
 def make_pretraining(
-    study: Study, configure: Callable[[Sequence[str], Sequence[str]], Config], overrides: Sequence[str] = ()
+    study: FinetuningStudy, configure: Callable[[Sequence[str], Sequence[str]], Config], overrides: Sequence[str] = ()
 ) -> PretrainingSweep | None:
     """The sweep of the study's `pretrain`, all models of a seed before those of the next; None where there is nothing.
     Of the `overrides` only keys of `run` and `slurm` count.
@@ -112,7 +112,7 @@ def make_pretraining(
     return PretrainingSweep(study, tuple(trials)) if trials else None
 
 
-def _lacking_steps(study: Study, configs: Mapping[str, Config]) -> Iterator[str]:
+def _lacking_steps(study: FinetuningStudy, configs: Mapping[str, Config]) -> Iterator[str]:
     """Problems of rows that begin with a checkpoint which its model will not keep."""
     for row, overrides in study.variants.items():
         model, step = named_last(PRETRAINED, overrides), int(named_last(STEP, overrides) or 0)
@@ -126,11 +126,11 @@ def _lacking_steps(study: Study, configs: Mapping[str, Config]) -> Iterator[str]
                 )
 
 
-def _of_seed(study: Study, name: str, seed: int, config: Config) -> Config:
+def _of_seed(study: FinetuningStudy, name: str, seed: int, config: Config) -> Config:
     place = f"{_place(study)}/{folder_name(name)}/seed-{seed}"
     return replace(config, run=replace(config.run, name=place, seed=seed))
 
 
-def _place(study: Study) -> str:
+def _place(study: FinetuningStudy) -> str:
     """The folder of the models, below run.dir."""
     return f"{study.models or study.name}/{FOLDER}"

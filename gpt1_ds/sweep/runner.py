@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Any
 
-from gpt1_ds.common import log, progress, stop_signals
+from gpt1_ds.common import log, stop_signals
 from gpt1_ds.common.errors import EXIT_CONTINUE, EXIT_FAILURE, LaunchError, UserError
 from gpt1_ds.common.files import append, write_json
 from gpt1_ds.common.lock import RunLock
@@ -106,7 +106,7 @@ class _Runner:
         if self.waiting:
             launch.server()  # from the main thread: one that begins in another does not ignore a lost terminal
         threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="trial")
-        with progress.bar(total, total - waiting) as show, threads as pool:
+        with log.bar(total, total - waiting) as show, threads as pool:
             try:
                 self._run_all(pool, show)
             except BaseException:
@@ -114,7 +114,7 @@ class _Runner:
                 raise
         return self._finish()
 
-    def _run_all(self, pool: ThreadPoolExecutor, show: progress.Show) -> None:
+    def _run_all(self, pool: ThreadPoolExecutor, show: log.Show) -> None:
         running: dict[Future[None], Trial] = {}
         while self.waiting or running:
             now = time.monotonic()

@@ -26,7 +26,7 @@ from gpt1_ds.sweep.scaling_study import ScalingStudy, load_scaling
 from gpt1_ds.sweep.scaling_trials import ScalingTrial, base_config, make_trials
 from gpt1_ds.sweep.trial import Sweep
 from gpt1_ds.tasks.controls import MAJORITY
-from gpt1_ds.tracking.entries import CONTROL, Entry, of_models, read_entries
+from gpt1_ds.tracking.record import CONTROL, Entry, of_models, read_entries
 
 Rows = list[dict[str, Any]]
 
@@ -127,10 +127,10 @@ def _publish(sweep: ScalingSweep, found: Rows) -> None:
     tracking = sweep.trials[0].config.tracking
     if tracking.wandb == "off":
         return
-    from gpt1_ds.tracking.sinks import Start, WandbLogger
+    from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
     from gpt1_ds.tracking.wandb import run_id
 
-    start = Start(
+    start = SegmentStart(
         mode=tracking.wandb,
         id=run_id(RunDir(sweep.folder)),
         name=sweep.study.name,
@@ -184,7 +184,7 @@ class ScalingSweep(Sweep):
                 trial.run_dir.stop.touch()
         return ""
 
-    def _competitors(self, trial: ScalingTrial) -> dict[str, outcome.Record]:
+    def _competitors(self, trial: ScalingTrial) -> dict[str, outcome.RunRecord]:
         """Finished records of the same trial at other learning rates."""
         seed = trial.config.run.seed
         same = [x for x in self.trials if x.rate != trial.rate and x.point == trial.point and x.config.run.seed == seed]

@@ -20,7 +20,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.text import count
 from gpt1_ds.config import Config, ModelConfig, load, world_problems
 from gpt1_ds.config.validate import problems
-from gpt1_ds.launcher.accelerator import fitted
+from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from gpt1_ds.plan.report import ASSUMED_VOCABULARY
 from gpt1_ds.scaling.tables import DONE
 from gpt1_ds.sweep import outcome
@@ -49,7 +49,7 @@ class ScalingTrial(Trial):
         return self.name
 
     @property
-    def record(self) -> outcome.Record:
+    def record(self) -> outcome.RunRecord:
         """What its run folder says now."""
         return outcome.read(self.run_dir, self.steps)
 
@@ -208,7 +208,7 @@ class _Maker:
             guard=replace(base.guard, rise=study.stop.rise),
             tracking=replace(base.tracking, group=study.name),
         )
-        config = fitted(config, study.nproc)
+        config = with_fitted_micro_batch(config, study.nproc)
         found = [*problems(config), *world_problems(config, study.nproc)]
         self.problems += [f"arms.{arm.name}: {problem}" for problem in found]
         if arm.kind != "data" and needed > study.epochs_limit * there:

@@ -32,7 +32,7 @@ Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Batch:
+class TaskBatch:
     """B examples of C sequences of T positions. Padding comes after each sequence."""
 
     tokens: NDArray[np.int32]  # [B, C, T]
@@ -48,7 +48,7 @@ class Batch:
     target_lengths: Int64s | None = None  # [B], the end symbol included; 0: none is known, or a padding row
     counted: int = 0  # of spans, tags and tokens to write, how many the loss of the whole batch is the mean over
 
-    def rows(self, start: int, stop: int) -> Batch:
+    def rows(self, start: int, stop: int) -> TaskBatch:
         """Examples [start, stop) of the batch, for one rank or micro-batch; weights stay those of the whole batch."""
         parts: dict[str, Any] = {
             name: part[start:stop] for name, part in vars(self).items() if isinstance(part, np.ndarray)
@@ -56,7 +56,7 @@ class Batch:
         return replace(self, **parts)
 
 
-def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> Batch:
+def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) -> TaskBatch:
     """The arrays of `examples` [B]; -1 stands for a padding row.
 
     LM weights: each sequence's tokens share one part equally, and each sequence of a real example has the same part, so
@@ -83,7 +83,7 @@ def build_batch(encoded: Encoded, examples: Int64s, multiple: int = MULTIPLE) ->
         target_tokens, target_lengths = encoded.targets_of(examples)
         counted = int(target_lengths.sum())
     known = real & (labels != NO_LABEL if encoded.targets is None else np.isfinite(encoded.scores[examples]))
-    return Batch(
+    return TaskBatch(
         tokens=tokens_BCT,
         lengths=lengths_BC,
         seconds=np.where(real[:, None], encoded.seconds[examples], 1),
@@ -122,7 +122,7 @@ class TrainBatches:
         self._longest = encoded.lengths.max(axis=1)
         self.order = lru_cache(maxsize=2)(self._draw)
 
-    def at(self, number: int) -> Batch:
+    def at(self, number: int) -> TaskBatch:
         """Batch `number` of the run; `number // per_epoch` is its epoch."""
         epoch, k = divmod(number, self.per_epoch)
         return build_batch(self._encoded, self.order(epoch)[k], self._multiple)
@@ -149,12 +149,13 @@ class TrainBatches:
         return batches[permute(np.arange(self.per_epoch), self.per_epoch, key_of("batches", *parts))]
 
 
-def evaluation_batches(
+def batches_in_order(
     encoded: Encoded, size: int, by_length: bool = False, multiple: int = MULTIPLE
-) -> Iterator[Batch]:
+) -> Iterator[TaskBatch]:
     """All examples once, `size` at a time, in order; padding rows fill the last batch.
 
-    `by_length` takes them from the longest to the shortest, which pads less; `Batch.examples` says where each belongs.
+    `by_length` takes them from the longest to the shortest, which pads less; `TaskBatch.examples` says where each one
+    belongs.
     """
     order = np.arange(len(encoded))
     if by_length:

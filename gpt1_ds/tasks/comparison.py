@@ -94,7 +94,7 @@ def combine(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate
     return Estimate(tuple(by_seed.tolist()), without)
 
 
-def average(estimates: Sequence[Estimate]) -> Estimate:
+def mean_estimate(estimates: Sequence[Estimate]) -> Estimate:
     return combine(estimates, [1 / len(estimates)] * len(estimates))
 
 

@@ -29,7 +29,7 @@ FOLDS = 5
 SEED = 0  # of the folds
 
 
-def linear(task: Task, train: Sequence[Example], features: Callable[[Texts], Any], alone: bool = False) -> Predict:
+def fit_linear(task: Task, train: Sequence[Example], features: Callable[[Texts], Any], alone: bool = False) -> Predict:
     """Returns the predictions, for other examples, of a model that is fitted on `train`. `features` makes a table of
     pairs of texts, a row each; `alone` hides the first texts from it. A choice is a row for each answer, whose label is
     whether it is right; the most probable one is chosen. Raises DataError when scikit-learn is not installed,
@@ -127,7 +127,7 @@ def _majority(task: Task, train: Sequence[Example]) -> Predict:
 
 
 def _words(task: Task, train: Sequence[Example], alone: bool) -> Predict:
-    return linear(task, train, Features(text_rows(train, alone)), alone)
+    return fit_linear(task, train, Features(text_rows(train, alone)), alone)
 
 
 class Features:

@@ -48,7 +48,7 @@ ROLES: dict[Symbols, tuple[str, tuple[str, ...], str]] = {  # before, between an
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceRow:
     """One sequence, int32 [T], and the position where its second text begins; T where there is none."""
 
     tokens: Int32s
@@ -70,7 +70,9 @@ def fitted(task: Task, settings: TaskConfig, model: ModelConfig) -> Task:
     )
 
 
-def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids: SpecialIds, limit: int) -> list[Row]:
+def lay_out(
+    task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids: SpecialIds, limit: int
+) -> list[SequenceRow]:
     """The C sequences of one example, none longer than `limit`. Raises ConfigError when the tokenizer lacks a symbol.
 
     Both orders of two texts have the same T; their final states are added before the head. A document with a question
@@ -80,14 +82,14 @@ def lay_out(task: Task, texts: Sequence[Int32s], choices: Sequence[Int32s], ids:
     first, between, last = ROLES[task.symbols]
     id_of = {role: ids.require(role, f"task.name={task.name}") for role in (first, *between, last)}
 
-    def joined(*parts: Int32s) -> Row:
+    def joined(*parts: Int32s) -> SequenceRow:
         tokens, second = [id_of[first], *parts[0].tolist()], None
         for part in parts[1:]:
             tokens += [id_of[role] for role in between]
             second = len(tokens)
             tokens += part.tolist()
         tokens.append(id_of[last])
-        return Row(np.array(tokens, dtype=np.int32), len(tokens) if second is None else second)
+        return SequenceRow(np.array(tokens, dtype=np.int32), len(tokens) if second is None else second)
 
     specials = 2 + len(between)
     if task.layout in ("single", "sentences"):
@@ -186,7 +188,7 @@ def encode(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, limit:
     """
     if task.in_text:
         return encode_sources(task, examples, tokenizer, limit)
-    rows: list[Row] = []
+    rows: list[SequenceRow] = []
     truncated, specials = 0, count_specials(task)
     for example in examples:
         texts, choices = encode_texts(example, tokenizer)

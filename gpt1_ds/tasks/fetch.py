@@ -17,7 +17,7 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError, UserError, WorldError, one_line
 from gpt1_ds.common.files import read_json, replacing, write_atomic, write_json
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.common.text import shown
 from gpt1_ds.data.hub_datasets import Explained, is_refusal, library, open_stream, rows_of
 from gpt1_ds.tasks.formats import classes_of, with_names

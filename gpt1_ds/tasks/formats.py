@@ -36,7 +36,7 @@ Naming = Callable[[list[str]], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """`values` by column; where `problem` says what is wrong with the row, they are empty."""
 
     place: str
@@ -50,7 +50,7 @@ class Table:
 
     path: str
     columns: tuple[str, ...]
-    rows: Iterator[Row]
+    rows: Iterator[TableRow]
 
 
 def open_table(path: Path, kind: str = "auto", quoting: str = "auto", naming: Naming = lambda cells: None) -> Table:
@@ -118,12 +118,12 @@ def _delimited(path: Path, delimiter: str, quoting: str, naming: Naming) -> Tabl
     return Table(str(path), columns, (_row(f"line {line}", columns, cells) for line, cells in records))
 
 
-def _row(place: str, columns: tuple[str, ...], cells: list[str]) -> Row:
+def _row(place: str, columns: tuple[str, ...], cells: list[str]) -> TableRow:
     if problem := next(filter(None, map(unusable, cells)), ""):
-        return Row(place, problem=problem)
+        return TableRow(place, problem=problem)
     if len(cells) != len(columns):
-        return Row(place, problem=f"{len(cells)} columns where {len(columns)} are expected")
-    return Row(place, dict(zip(columns, cells, strict=True)))
+        return TableRow(place, problem=f"{len(cells)} columns where {len(columns)} are expected")
+    return TableRow(place, dict(zip(columns, cells, strict=True)))
 
 
 def _plain(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -192,10 +192,10 @@ def _json_table(path: Path, records: Iterator[tuple[str, Any, str]]) -> Table:
     return Table(str(path), tuple(columns), (_record(*record) for record in chain(before, records)))
 
 
-def _record(place: str, value: Any, problem: str) -> Row:
+def _record(place: str, value: Any, problem: str) -> TableRow:
     if not problem and not isinstance(value, dict):
         problem = "not an object with a key per column"
-    return Row(place, problem=problem) if problem else Row(place, value)
+    return TableRow(place, problem=problem) if problem else TableRow(place, value)
 
 
 SQUAD_COLUMNS = ("id", "question", "context", "answers", "group")
@@ -217,28 +217,28 @@ def squad_json(path: Path) -> Table:
     return Table(str(path), SQUAD_COLUMNS, _questions(values["data"]))
 
 
-def _questions(articles: list[Any]) -> Iterator[Row]:
+def _questions(articles: list[Any]) -> Iterator[TableRow]:
     for number, article in enumerate(articles, start=1):
         try:
             paragraphs = [(one["context"], list(one["qas"])) for one in article["paragraphs"]]
         except (KeyError, TypeError) as error:
-            yield Row(f"article {number}", problem=f"damaged ({type(error).__name__}: {error})")
+            yield TableRow(f"article {number}", problem=f"damaged ({type(error).__name__}: {error})")
             continue
         for context, questions in paragraphs:
             for question in questions:
                 yield _question(question, context, f"article {number}")
 
 
-def _question(values: Any, context: Any, place: str) -> Row:
+def _question(values: Any, context: Any, place: str) -> TableRow:
     try:
         identity, asked, told = str(values["id"]), values["question"], values.get("answers")
         answers = None if told is None else {name: [one[name] for one in told] for name in ("text", "answer_start")}
     except (KeyError, TypeError, AttributeError) as error:
-        return Row(place, problem=f"a question is damaged ({type(error).__name__}: {error})")
+        return TableRow(place, problem=f"a question is damaged ({type(error).__name__}: {error})")
     if values.get("is_impossible"):
         answers = {"text": [], "answer_start": []}
     row = dict(zip(SQUAD_COLUMNS, (identity, asked, context, answers, ""), strict=True))
-    return Row(f"{place}, question {brief(identity)}", row)
+    return TableRow(f"{place}, question {brief(identity)}", row)
 
 
 def tagged_columns(path: Path) -> Table:
@@ -256,7 +256,7 @@ def tagged_columns(path: Path) -> Table:
     return Table(str(path), columns, chain([first], rows))
 
 
-def _sentences(path: Path) -> Iterator[Row]:
+def _sentences(path: Path) -> Iterator[TableRow]:
     lines: list[list[str]] = []
     first = 1
     with open_text(path, newline="\n") as stream:
@@ -270,14 +270,16 @@ def _sentences(path: Path) -> Iterator[Row]:
                 lines, first = [], number + 1
 
 
-def _sentence(lines: list[list[str]], place: str) -> Row:
+def _sentence(lines: list[list[str]], place: str) -> TableRow:
     widths = {len(cells) for cells in lines}
     if len(widths) > 1:
-        return Row(place, problem=f"its lines have {min(widths)} to {max(widths)} columns; each is to have as many")
+        return TableRow(
+            place, problem=f"its lines have {min(widths)} to {max(widths)} columns; each is to have as many"
+        )
     values = {"tokens": [cells[0] for cells in lines]}
     if widths != {1}:
         values["tags"] = [cells[-1] for cells in lines]
-    return Row(place, values)
+    return TableRow(place, values)
 
 
 def parallel_lines(path: Path, columns: Sequence[str], needed: bool) -> Table:
@@ -300,7 +302,7 @@ def parallel_lines(path: Path, columns: Sequence[str], needed: bool) -> Table:
     return Table(str(path), tuple(columns[: len(files)]), _pairs_of_lines(files, columns))
 
 
-def _pairs_of_lines(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
+def _pairs_of_lines(files: Sequence[Path], columns: Sequence[str]) -> Iterator[TableRow]:
     with ExitStack() as stack:
         streams = [stack.enter_context(open_text(one, newline="\n")) for one in files]
         for number, lines in enumerate(zip(*streams, strict=True), start=1):
@@ -323,19 +325,19 @@ def race_folder(folder: Path) -> Table:
     return Table(str(folder), RACE_COLUMNS, (row for path in paths for row in _passage(path, folder.name)))
 
 
-def _passage(path: Path, group: str) -> Iterator[Row]:
+def _passage(path: Path, group: str) -> Iterator[TableRow]:
     try:
         values: Any = read_json(path)
         article, questions, options = values["article"], values["questions"], values["options"]
         answers = values.get("answers", [None] * len(questions))  # None: not published
         lists = list(zip(questions, options, answers, strict=True))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        yield Row(path.name, problem=f"damaged ({type(error).__name__}: {error})")
+        yield TableRow(path.name, problem=f"damaged ({type(error).__name__}: {error})")
         return
     for number, (question, choices, answer) in enumerate(lists, start=1):
         identity = f"{values.get('id', path.name)}-{number}"
         row = (identity, article, question, choices, answer, group)
-        yield Row(f"{path.name} question {number}", dict(zip(RACE_COLUMNS, row, strict=True)))
+        yield TableRow(f"{path.name} question {number}", dict(zip(RACE_COLUMNS, row, strict=True)))
 
 
 def copa_xml(path: Path) -> Table:
@@ -352,14 +354,14 @@ def copa_xml(path: Path) -> Table:
     return Table(str(path), COPA_COLUMNS, (_item(number, item) for number, item in enumerate(items, start=1)))
 
 
-def _item(number: int, item: ElementTree.Element) -> Row:
+def _item(number: int, item: ElementTree.Element) -> TableRow:
     identity, answer = item.get("id", str(number)), item.get("most-plausible-alternative")
     texts = [item.findtext(tag) for tag in ("p", "a1", "a2")]
     if None in texts or len(item.findall("*")) != len(texts):
-        return Row(f"item {identity}", problem="needs one <p>, one <a1> and one <a2>")
+        return TableRow(f"item {identity}", problem="needs one <p>, one <a1> and one <a2>")
     label = {None: None, "1": "0", "2": "1"}.get(answer, answer)  # counted from 0, as in the JSON lines
     row = (identity, *texts, item.get("asks-for"), label)
-    return Row(f"item {identity}", dict(zip(COPA_COLUMNS, row, strict=True)))
+    return TableRow(f"item {identity}", dict(zip(COPA_COLUMNS, row, strict=True)))
 
 
 def hub_tables(
@@ -402,7 +404,7 @@ def _load_hub(name: str) -> Mapping[str, Any]:
 
 def _hub_table(name: str, split: Any) -> Table:
     classes = classes_of(split.features)
-    rows = (Row(f"record {number}", with_names(values, classes)) for number, values in enumerate(split, start=1))
+    rows = (TableRow(f"record {number}", with_names(values, classes)) for number, values in enumerate(split, start=1))
     return Table(name, tuple(split.column_names), rows)
 
 

@@ -24,7 +24,7 @@ from gpt1_ds.tasks.base import Example, Task
 from gpt1_ds.tasks.formats import unusable
 from gpt1_ds.tasks.kinds import Regression
 from gpt1_ds.tasks.registry import find_spec
-from gpt1_ds.tasks.rows import BadRowError, Columns
+from gpt1_ds.tasks.rows import BadRowError, TaskColumns
 from gpt1_ds.tasks.token_examples import row_reader
 
 Format = Literal["text", "tsv", "jsonl"]
@@ -48,7 +48,7 @@ class LineReader:
             raise DataError(f"{task.name}: reads {', '.join(self.fields)}; use --format tsv or jsonl")
         self._texts = 1 + question
         self._rows = row_reader(replace(spec, labels=task.labels), task.score_range)
-        self._columns = Columns(
+        self._columns = TaskColumns(
             (first,), second if question else "", "", ("choices",) if choices else (), id="", group=""
         )
 

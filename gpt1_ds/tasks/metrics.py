@@ -29,7 +29,7 @@ from gpt1_ds.tasks.token_rows import TokenRows
 FOLDER = "predictions"  # of a run folder
 
 
-def file_name(task: str, split: str, ending: str = "tsv") -> str:
+def submission_name(task: str, split: str, ending: str = "tsv") -> str:
     """`CoLA.tsv`, `MNLI-mm.tsv`, ...; `NAME-SPLIT.tsv` for what GLUE has no file for; answers of SQuAD are JSON."""
     official = SPECS[task].submission if task in SPECS else {}
     return official.get(split, f"{task}-{split}.{ending}")
@@ -62,7 +62,7 @@ def write_submission(
             f"{task.name} {split}: two rows have the same id; set task.columns.id to a column of unique ones"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(task.name, split, task.submission)
+    path = folder / submission_name(task.name, split, task.submission)
     if task.submission == "json":  # an answer may hold any letter
         found = dict(zip(ids, map(task.in_words, predictions.tolist()), strict=True))
         write_atomic(path, json.dumps(found, ensure_ascii=False, indent=0) + "\n")
@@ -80,14 +80,14 @@ def write_submission(
 
 
 @dataclass(frozen=True)
-class Scores:
+class TaskScores:
     """`values` by the metric's name, of a group as `accuracy_middle`; None: not defined. `warnings` say why."""
 
     values: dict[str, float | None]
     warnings: tuple[str, ...]
 
 
-def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
+def score(task: Task, encoded: Encoded, predictions: Numbers) -> TaskScores:
     """The metrics of `task` over the labelled examples, and its first one for each group where there are several.
 
     `predictions` [N] are class or choice numbers, or scores for a regression, in the order of the examples.
@@ -101,7 +101,7 @@ def score(task: Task, encoded: Encoded, predictions: Numbers) -> Scores:
     return _score(task, gold, known, encoded.groups, predictions)
 
 
-def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers) -> Scores:
+def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers) -> TaskScores:
     """`score` of what is found of each of these examples [N]: texts, or tuples of tags."""
     labelled = np.array([example.is_labelled for example in examples])
     return _score(task, task.gold(examples), labelled, [example.group for example in examples], predictions)
@@ -109,7 +109,7 @@ def score_examples(task: Task, examples: Sequence[Example], predictions: Numbers
 
 def _score(
     task: Task, gold: Numbers, known: NDArray[np.bool_], groups_N: Sequence[str], predictions: Numbers
-) -> Scores:
+) -> TaskScores:
     if not known.any():
         raise DataError(f"{task.name}: no example has a label, so nothing can be scored")
     groups = np.array(groups_N)
@@ -133,7 +133,7 @@ def _score(
                 shown = "null" if value is None else value
                 same = "label" if len(np.unique(gold[rows])) == 1 else "prediction"
                 notes.append(f"{task.name}: {metric}{ending} is {shown}: every {same} is the same")
-    return Scores(values, tuple(notes))
+    return TaskScores(values, tuple(notes))
 
 
 def measure(

@@ -39,7 +39,7 @@ class Draw:
         return self.first + found
 
 
-def draws(config: TaskConfig, groups: Sequence[str]) -> tuple[Draw, ...]:
+def task_draws(config: TaskConfig, groups: Sequence[str]) -> tuple[Draw, ...]:
     """What an epoch has of each task, whose examples stand together and are of one of the `groups`; none where the
     task is no mixture.
     """
@@ -57,4 +57,4 @@ def draws(config: TaskConfig, groups: Sequence[str]) -> tuple[Draw, ...]:
 
 def epoch_examples(config: TaskConfig, groups: Sequence[str]) -> int:
     """How many training examples an epoch has."""
-    return sum(one.taken for one in draws(config, groups)) or len(groups)
+    return sum(one.taken for one in task_draws(config, groups)) or len(groups)

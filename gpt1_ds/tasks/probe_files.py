@@ -35,7 +35,7 @@ from gpt1_ds.data.windows import key_of, permute
 from gpt1_ds.tasks import intervals
 from gpt1_ds.tasks.base import Example, Examples
 from gpt1_ds.tasks.dev import capped
-from gpt1_ds.tasks.formats import Row, brief, open_table, open_text, unusable
+from gpt1_ds.tasks.formats import TableRow, brief, open_table, open_text, unusable
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.rows import FEW
 
@@ -70,7 +70,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Examples:
     return tuple(example for pairs in paradigms.values() for example in capped(tuple(pairs), each))
 
 
-def _pair(row: Row) -> tuple[str, Example]:
+def _pair(row: TableRow) -> tuple[str, Example]:
     """(its paradigm, the pair). Raises ValueError with what is wrong with the row."""
     if row.problem:
         raise ValueError(row.problem)

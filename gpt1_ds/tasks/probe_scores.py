@@ -15,7 +15,7 @@ from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Float64s, Probe
 
 
-def score(
+def score_probe(
     probe: Probe,
     asked: Sequence[Question],
     sums: Float64s,
@@ -60,7 +60,7 @@ def with_control(found: Mapping[str, float], control: Mapping[str, float]) -> di
     return merged
 
 
-def shown(found: Mapping[str, float]) -> str:
+def shown_score(found: Mapping[str, float]) -> str:
     """One line for people, like `accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5`."""
     ends = {key: (f"{key}_low", f"{key}_high") for key in ("auc", "control", "auc_control")}
     ends[next(iter(found))] = ("low", "high")

@@ -18,7 +18,7 @@ from gpt1_ds.tasks.formats import Table, brief, divided, open_table, open_text
 from gpt1_ds.tasks.hub_sets import way_to
 from gpt1_ds.tasks.kinds import Classification, Regression, Sentences, Span, Tagging
 from gpt1_ds.tasks.registry import SPECS, Spec, find_spec
-from gpt1_ds.tasks.rows import FEW, naming
+from gpt1_ds.tasks.rows import FEW, column_naming
 from gpt1_ds.tasks.text import in_text
 from gpt1_ds.tasks.token_examples import row_reader
 from gpt1_ds.tasks.token_metrics import loose
@@ -323,7 +323,7 @@ def _open(path: Path, config: TaskConfig, spec: Spec) -> Table:
         return formats.tagged_columns(path)
     if spec.task.writes_text and path.suffix == f".{spec.text[0][0]}" and path.suffix not in formats.ENDINGS:
         return formats.parallel_lines(path, (spec.text[0][0], spec.label[0]), needed=not path.stem.startswith("test"))
-    return open_table(path, config.format, config.quoting, naming(spec, config.header or spec.name != TABLE))
+    return open_table(path, config.format, config.quoting, column_naming(spec, config.header or spec.name != TABLE))
 
 
 def _thinned(config: TaskConfig, splits: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:

@@ -22,7 +22,7 @@ class BadRowError(ValueError):
 
 
 @dataclass(frozen=True)
-class Columns:
+class TaskColumns:
     """The columns of one table that a task reads; empty where it has none."""
 
     text: Names
@@ -33,7 +33,7 @@ class Columns:
     group: str
 
 
-def find_columns(table: Table, spec: Spec, needs_label: bool) -> Columns:
+def find_columns(table: Table, spec: Spec, needs_label: bool) -> TaskColumns:
     """Raises DataError naming a column that is missing, and those that are there."""
 
     def first(alternatives: tuple[Names, ...]) -> Names:
@@ -42,7 +42,7 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> Columns:
     def one(names: Names) -> str:
         return "".join(first(tuple((name,) for name in names)))
 
-    found = Columns(
+    found = TaskColumns(
         first(spec.text), one(spec.text2), one(spec.label), first(spec.choices), one(spec.id), one(spec.group)
     )
     wanted = [("text", " and ".join(spec.text[0]), found.text)]
@@ -58,7 +58,7 @@ def find_columns(table: Table, spec: Spec, needs_label: bool) -> Columns:
     return found
 
 
-def naming(spec: Spec, header: bool) -> Naming:
+def column_naming(spec: Spec, header: bool) -> Naming:
     """How a file of this task that has no header is recognised: its first row does not name the first text's column."""
 
     def names(cells: list[str]) -> tuple[str, ...] | None:
@@ -112,7 +112,7 @@ class RowReader:
                 f"{count} cannot be read; fix them, or leave them out with task.bad_rows=skip",
             )
 
-    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+    def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
         """One row as an example. Raises BadRowError."""
         texts = [" ".join(self._read_text(values, name) for name in columns.text)]
         if columns.text2:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpt1_ds.tasks.formats import Row, Table
+from gpt1_ds.tasks.formats import Table, TableRow
 
 Values = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class Unfolding:
         """Returns the table with the rows in the place of the records. A record that lacks a part is a bad row."""
         return Table(table.path, self.columns, self._unfolded(table.rows))
 
-    def _unfolded(self, records: Iterator[Row]) -> Iterator[Row]:
+    def _unfolded(self, records: Iterator[TableRow]) -> Iterator[TableRow]:
         for record in records:
             if record.problem:
                 yield record
@@ -33,11 +33,11 @@ class Unfolding:
             try:
                 rows = list(self.rows(record.values))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                yield Row(record.place, problem=f"damaged ({type(error).__name__}: {error})")
+                yield TableRow(record.place, problem=f"damaged ({type(error).__name__}: {error})")
                 continue
             for number, row in enumerate(rows, start=1):
                 place = record.place if len(rows) == 1 else f"{record.place}, row {number}"
-                yield Row(place, dict(zip(self.columns, row, strict=True)))
+                yield TableRow(place, dict(zip(self.columns, row, strict=True)))
 
 
 def _options(values: Values) -> Iterator[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.formats import brief, unusable
 from gpt1_ds.tasks.kinds import Generation, Span, Tagging
 from gpt1_ds.tasks.registry import Spec
-from gpt1_ds.tasks.rows import BadRowError, Columns, RowReader, text_of
+from gpt1_ds.tasks.rows import BadRowError, RowReader, TaskColumns, text_of
 
 STARTS = ("starts", "answer_starts", "answer_start")  # columns of where answers begin
 
@@ -28,7 +28,7 @@ class SpanReader(RowReader):
     delimited cells both are JSON, or one answer as it is.
     """
 
-    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+    def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
         """One row as an example. Raises BadRowError."""
         context = values.get(columns.text2)
         if is_missing(context) or not isinstance(context, str):
@@ -79,7 +79,7 @@ class SpanReader(RowReader):
 class TagReader(RowReader):
     """Words and tags are lists of equal length, or in delimited cells texts with blanks between."""
 
-    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+    def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
         """One row as an example. Raises BadRowError."""
         words = _words(values, columns.text[0])
         tags: list[str] = []
@@ -101,7 +101,7 @@ class TagReader(RowReader):
 class TargetReader(RowReader):
     """A target is a text, or a list of right ones, of which the first is learned; SQuAD's answers are such a list."""
 
-    def example(self, values: Mapping[str, Any], columns: Columns, number: int, needs_label: bool) -> Example:
+    def example(self, values: Mapping[str, Any], columns: TaskColumns, number: int, needs_label: bool) -> Example:
         """One row as an example. Raises BadRowError."""
         named = [" ".join(columns.text), *filter(None, [columns.text2])]
         return Example(

@@ -24,11 +24,11 @@ wsc273 the first candidate is always right.
 
 A template puts any task with classes in words; the log-probability of all tokens of an answer decides. A prefix model
 sees all that comes before what is scored at once. An encoder-decoder has it as its source, and writes what is scored
-after a sentinel (frame.py).
+after a sentinel (questions.py).
 
 A masked model sees both sides of a token. In the place of each log-probability stands that of the token when it alone
 is masked; their sum is the pseudo-log-likelihood (Salazar et al. 2020). Texts stand in rows as that model has seen
-them: `[cls] text [separator]`, or windows without symbols (frame.py). What is cut leaves these symbols in place.
+them: `[cls] text [separator]`, or windows without symbols (questions.py). What is cut leaves these symbols in place.
 
 Every probe has a control, scored by the same model on the same examples: what its score is without what it is about.
 For choices, lambada, next_sentence, sst2 and templates it is the answers alone, with nothing before them but what the

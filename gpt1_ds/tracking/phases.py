@@ -23,7 +23,7 @@ OPERATORS = 30  # kept of a rank
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeSpan:
     """A step, a phase or a kernel: what, from when to when."""
 
     name: str
@@ -53,21 +53,21 @@ class Recording:
     phase i begins. `kernels` of a device are named by the phase that launched them; without a device there are none.
     """
 
-    steps: list[Span]  # named by their number
-    phases: list[Span]
+    steps: list[TimeSpan]  # named by their number
+    phases: list[TimeSpan]
     memory: list[int]
     operators: list[Operator] = field(default_factory=list)
-    kernels: list[Span] = field(default_factory=list)
+    kernels: list[TimeSpan] = field(default_factory=list)
 
 
-def counted(phases: Iterable[Span]) -> list[Span]:
+def counted(phases: Iterable[TimeSpan]) -> list[TimeSpan]:
     """Phases as announced ("forward of micro-batch 3") -> as they count ("forward")."""
     found, enclosing = [], None
     for phase in phases:
         if phase.name in _OUTER:
             enclosing = phase.name if phase.name in _ENCLOSING else None
         first = phase.name.split()[0]
-        found.append(Span(enclosing or PHASES.get(first, first), phase.begin, phase.end))
+        found.append(TimeSpan(enclosing or PHASES.get(first, first), phase.begin, phase.end))
     return found
 
 
@@ -93,7 +93,7 @@ def _products(operators: Iterable[Operator]) -> dict[str, float]:
     return {"seconds": seconds, "flops": sum(one.flops for one in products)}
 
 
-def _step(step: Span, phases: Sequence[Span], work: Sequence[Span]) -> dict[str, Any]:
+def _step(step: TimeSpan, phases: Sequence[TimeSpan], work: Sequence[TimeSpan]) -> dict[str, Any]:
     """A step's time by phase; `work` is when its first work began, its last ended, and how much it was."""
     inside = _inside(step, phases)
     done = [span for span in _inside(step, work) if span.name in WORK]
@@ -102,11 +102,11 @@ def _step(step: Span, phases: Sequence[Span], work: Sequence[Span]) -> dict[str,
     return {**found, "work": worked}
 
 
-def _inside(step: Span, spans: Iterable[Span]) -> list[Span]:
+def _inside(step: TimeSpan, spans: Iterable[TimeSpan]) -> list[TimeSpan]:
     return [span for span in spans if step.begin <= span.begin < step.end]
 
 
-def union(spans: Iterable[Span]) -> float:
+def union(spans: Iterable[TimeSpan]) -> float:
     """Seconds in which at least one of the spans lasts."""
     total, reached = 0.0, float("-inf")
     for span in sorted(spans, key=lambda span: span.begin):
@@ -115,7 +115,7 @@ def union(spans: Iterable[Span]) -> float:
     return total
 
 
-def _sums(spans: Iterable[Span]) -> dict[str, float]:
+def _sums(spans: Iterable[TimeSpan]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for span in spans:
         sums[span.name] = sums.get(span.name, 0.0) + span.seconds
@@ -126,7 +126,7 @@ def _place(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def _timeline(steps: Sequence[Span], phases: Sequence[Span]) -> dict[str, Any]:
+def _timeline(steps: Sequence[TimeSpan], phases: Sequence[TimeSpan]) -> dict[str, Any]:
     """The spans of one step, the same on every rank: the last one that neither evaluates nor saves, if there is one."""
     plain = [step for step in steps if not {span.name for span in _inside(step, phases)} & {*_ENCLOSING}]
     step = (plain or list(steps))[-1]

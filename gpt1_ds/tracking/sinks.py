@@ -219,7 +219,7 @@ class TrackioSink(CurveSink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class SegmentStart:
     """Says how a segment begins. `config` is shown beside the run."""
 
     mode: str  # offline or online
@@ -240,7 +240,7 @@ class Start:
 class WandbLogger(ProcessSink):
     """A segment of a W&B run. A step that is repeated after a kill stands twice, with the same value."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: SegmentStart) -> None:
         folder = str(Path(start.folder) / "wandb")  # for what W&B would put into the home folder: its tables above all
         own = {"WANDB_DATA_DIR": folder, "WANDB_CACHE_DIR": folder, "WANDB_SILENT": "true"}
         super().__init__("W&B", "gpt1_ds.tracking.wandb", asdict(start), own)

@@ -9,7 +9,7 @@ from typing import IO, Any
 from gpt1_ds.tracking import worker
 
 
-class Segment:
+class TensorboardSegment:
     """From one start of a run to its end."""
 
     def __init__(self, start: dict[str, Any], _people: IO[str]) -> None:
@@ -51,4 +51,4 @@ class Segment:
 
 
 if __name__ == "__main__":
-    worker.run("TensorBoard", Segment)
+    worker.run("TensorBoard", TensorboardSegment)

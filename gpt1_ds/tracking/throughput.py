@@ -21,7 +21,7 @@ PEAK_TFLOPS = {
 }
 
 
-def peak_tflops(device_name: str, precision: str) -> float | None:
+def peak_tflops_of(device_name: str, precision: str) -> float | None:
     """Peak of a GPU by its name, in TFLOP/s of `train.precision`; None for a device whose peak is not listed."""
     peaks = next((peaks for part, peaks in PEAK_TFLOPS.items() if part in device_name), None)
     return peaks and peaks[precision == "fp32"]

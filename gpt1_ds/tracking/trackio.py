@@ -8,7 +8,7 @@ from typing import IO, Any
 from gpt1_ds.tracking import worker
 
 
-class Segment:
+class TrackioSegment:
     """From one start of a run to its end. trackio removes no points: what it has of an earlier segment is kept, and is
     not written again. Where trackio cannot write it warns and continues: people see the first warning.
     """
@@ -47,4 +47,4 @@ def _entries(start: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    worker.run("trackio", Segment)
+    worker.run("trackio", TrackioSegment)

@@ -19,9 +19,9 @@ from gpt1_ds.common.log import say
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config
 from gpt1_ds.tracking import worker
-from gpt1_ds.tracking.entries import Entry, read_entries
-from gpt1_ds.tracking.sinks import Ending, Start, Table, WandbLogger
-from gpt1_ds.tracking.worker import first_line
+from gpt1_ds.tracking.record import Entry, read_entries
+from gpt1_ds.tracking.sinks import Ending, SegmentStart, Table, WandbLogger
+from gpt1_ds.tracking.worker import error_line
 
 SWEEP, RUN = "WANDB_SWEEP_ID", "WANDB_RUN_ID"
 
@@ -61,10 +61,10 @@ def run_id(run_dir: RunDir) -> str:
     return file.read_text().strip()
 
 
-def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> Start:
+def start(config: Config, run_dir: RunDir, job_type: str, shown: dict[str, Any]) -> SegmentStart:
     """How a segment of the run folder begins; `shown` is its configuration in W&B."""
     tracking, suffix = config.tracking, "-eval" if job_type == "eval" else ""
-    return Start(
+    return SegmentStart(
         mode=tracking.wandb,
         id=run_id(run_dir) + suffix,
         name=config.run.name + suffix,
@@ -102,7 +102,7 @@ def show_evaluation(config: Config, out: Path | None) -> None:
 INIT_SECONDS = 20  # for a server to answer
 
 
-class Segment:
+class WandbSegment:
     """From one start of a run to its end. Each message calls one method; methods raise what W&B raises."""
 
     def __init__(self, start: dict[str, Any], people: IO[str]) -> None:
@@ -127,7 +127,7 @@ class Segment:
                 shutil.rmtree(left, ignore_errors=True)
             run = self._init("offline")
             self.say(
-                f"W&B cannot be reached ({first_line(error)}): this segment is written offline; "
+                f"W&B cannot be reached ({error_line(error)}): this segment is written offline; "
                 f"gpt1-ds tracking sync {self.folder} uploads it"
             )
             return run
@@ -186,4 +186,4 @@ class Segment:
 
 
 if __name__ == "__main__":
-    worker.run("W&B", Segment)
+    worker.run("W&B", WandbSegment)

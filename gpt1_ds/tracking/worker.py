@@ -44,11 +44,11 @@ def follow(name: str, begin: Begin, messages: Iterator[str], people: IO[str]) ->
             signal.alarm(patience)
             segment.finish({"outcome": "killed"}, failed=True)
     except Exception as error:
-        print(GONE.format(name, first_line(error)), file=people, flush=True)
+        print(GONE.format(name, error_line(error)), file=people, flush=True)
         os._exit(0)  # the tracker's own clean-up would wait for its service
 
 
-def first_line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

@@ -29,7 +29,7 @@ from gpt1_ds.model.kernels.cross_entropy import chunk_loss
 from gpt1_ds.model.kernels.gelu import bias_activation
 from gpt1_ds.model.kernels.inputs import Drop
 from gpt1_ds.plan.machine import Link, Machine, Speeds
-from gpt1_ds.tracking.throughput import peak_tflops
+from gpt1_ds.tracking.throughput import peak_tflops_of
 
 BURST = 0.15
 REPEATS = 3
@@ -55,7 +55,7 @@ def calibrate(burst: float = BURST, largest: int | None = None) -> Machine:
     if here["device"] == "cpu":
         peaks = {name: max(one.ranks * one.gemm[-1][1] for one in of) / 1e12 for name, of in speeds.items()}
     else:
-        peaks |= {name: peak for name in PRECISIONS if (peak := peak_tflops(here["name"], name))}
+        peaks |= {name: peak for name in PRECISIONS if (peak := peak_tflops_of(here["name"], name))}
     return Machine(
         name=here["name"],
         source=f"measured {datetime.now(UTC):%Y-%m-%d} with {', '.join(map(str, counts))} ranks",

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.checkpoint.verify import verify_sizes
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import ConfigError
@@ -34,7 +34,7 @@ from gpt1_ds.tasks.reading import TaskData
 from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.text import text_limits
 from gpt1_ds.tracking.sinks import library_problems
-from gpt1_ds.training import beginning, resume, schedule
+from gpt1_ds.training import resume, schedule
 from gpt1_ds.training.claim import Claim, begins_anew, decide, run_folder
 from gpt1_ds.training.configuration import check_task, finetuning_steps, resolved, task_tokenizer
 
@@ -140,7 +140,7 @@ class Start:
         """The last step of a run that is done, where nothing is left to do and no key was changed; None: it trains.
         Call it after `check`.
         """
-        folder = beginning.newest_readable(self.run_dir) if self.run_dir.done.is_file() else None
+        folder = resume.newest_readable(self.run_dir) if self.run_dir.done.is_file() else None
         if folder is None or self.claim.replaces or not self.run_dir.config.is_file() or not self._has_results():
             return None
         step = int(manifest.read(folder)["step"])
@@ -179,13 +179,13 @@ def check_tokenizer(start: Start) -> None:
     """
     config = start.config
     continues = steps_in(start.run_dir.checkpoints) and not begins_anew(config)
-    named = None if config.task is not None or start.lacks_corpus or continues else beginning.named_checkpoint(config)
+    named = None if config.task is not None or start.lacks_corpus or continues else resume.named_checkpoint(config)
     if named is None:
         return
-    folder = find(Path(named[1]), newest=named[0] == "checkpoint.resume")
+    folder = find_checkpoint(Path(named[1]), newest=named[0] == "checkpoint.resume")
     dataset = Dataset(staged(start.placed.data.path[0].path))
     here = dataset.tokenizer_fingerprint
-    beginning.check_tokenizer(config, folder, manifest.read(folder), here, dataset.tokenizer_folder)
+    resume.check_tokenizer(config, folder, manifest.read(folder), here, dataset.tokenizer_folder)
 
 
 def check_material(start: Start) -> None:
@@ -211,21 +211,21 @@ def check_first_state(start: Start) -> None:
     """The run can continue from its newest checkpoint, or begin with the one that it is told to begin with."""
     config = start.resolved
     is_frozen = config.task is not None and config.task.form == "frozen"
-    if not is_frozen and not start.claim.aside and (folder := beginning.newest_readable(start.run_dir)) is not None:
+    if not is_frozen and not start.claim.aside and (folder := resume.newest_readable(start.run_dir)) is not None:
         if start.data_hash is not None:
-            beginning.check_data(config, folder, manifest.read(folder), start.data_hash)
+            resume.check_data(config, folder, manifest.read(folder), start.data_hash)
         return
-    if (named := beginning.named_checkpoint(config)) is None:
+    if (named := resume.named_checkpoint(config)) is None:
         return
     key, source = named
-    folder = find(Path(source), newest=key == "checkpoint.resume")
+    folder = find_checkpoint(Path(source), newest=key == "checkpoint.resume")
     facts = manifest.read(folder)
     verify_sizes(folder, facts)
     if start.data is not None:
-        beginning.check_model(config, folder, facts)
+        resume.check_model(config, folder, facts)
     if key == "checkpoint.resume" and start.data_hash is not None:
-        beginning.check_data(config, folder, facts, start.data_hash)
-        beginning.check_steps_left(config, folder, facts, start.steps or 0)
+        resume.check_data(config, folder, facts, start.data_hash)
+        resume.check_steps_left(config, folder, facts, start.steps or 0)
 
 
 CHECKS: tuple[Callable[[Start], None], ...] = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpt1_ds.checkpoint.folders import find, steps_in
+from gpt1_ds.checkpoint.folders import find_checkpoint, steps_in
 from gpt1_ds.common import log
 from gpt1_ds.common.errors import CheckpointError, ConfigError, DataError
 from gpt1_ds.config import Config, ModelConfig, TaskConfig, load, load_carried, load_recorded, with_vocabulary
@@ -27,8 +27,8 @@ from gpt1_ds.tasks.mixture import epoch_examples
 from gpt1_ds.tasks.reading import TaskData, read_task
 from gpt1_ds.tasks.registry import SPECS, find_spec
 from gpt1_ds.tasks.text import text_limits
-from gpt1_ds.training.beginning import model_of
 from gpt1_ds.training.claim import begins_anew, run_folder
+from gpt1_ds.training.resume import model_of
 
 
 def task_tokenizer(config: Config) -> Path:
@@ -43,7 +43,7 @@ def task_tokenizer(config: Config) -> Path:
     if config.checkpoint.init_from is None:
         assert config.task.tokenizer is not None, "finetune_config checks that one of the two is there"
         return Path(config.task.tokenizer)
-    return find(Path(config.checkpoint.init_from)) / "tokenizer"
+    return find_checkpoint(Path(config.checkpoint.init_from)) / "tokenizer"
 
 
 def trained_config(

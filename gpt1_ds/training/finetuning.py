@@ -30,17 +30,15 @@ from gpt1_ds.engine.process_groups import ProcessGroups
 from gpt1_ds.evaluation.text_scores import make_scorer
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.metrics import FOLDER, write_submission
-from gpt1_ds.tasks.mixture import draws
+from gpt1_ds.tasks.mixture import task_draws
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.entries import write_scores
-from gpt1_ds.tracking.record import TaskRecord
+from gpt1_ds.tracking.record import TaskRecord, write_scores
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
 from gpt1_ds.training.configuration import finetuning_steps, task_tokenizer
 from gpt1_ds.training.frozen import fit_frozen
-from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.run import live
-from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.state import Outcome, TrainingState
 from gpt1_ds.training.workload import Record, Workload
 
 DEV = "dev"
@@ -58,7 +56,7 @@ class Finetuning(Workload):
         self.data_hash = "+".join(self.scorer.splits[split].data_hash for split in ("train", DEV))
         self.train = self.scorer.splits["train"]
         config = self.config
-        parts = draws(self.scorer.settings, self.train.groups)
+        parts = task_draws(self.scorer.settings, self.train.groups)
         self.batches = TrainBatches(self.train, config.train.global_batch, config.run.seed, self.scorer.multiple, parts)
         self.steps = finetuning_steps(config.train, self.batches.per_epoch)
         self.batch_sizes = BatchSizes.constant(config.train.global_batch)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.restore import same_manifest
 from gpt1_ds.common import log
 from gpt1_ds.common.files import write_atomic, write_json
@@ -21,13 +21,13 @@ from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.session import distributed_session
 from gpt1_ds.evaluation.embed import Embedder, Float32s, shared_vectors
 from gpt1_ds.evaluation.load import load_checkpoint
-from gpt1_ds.tasks.controls import Texts, linear, text_rows
+from gpt1_ds.tasks.controls import Texts, fit_linear, text_rows
 from gpt1_ds.tasks.metrics import FOLDER, measure, write_submission
 from gpt1_ds.tasks.reading import TaskData, read_task
-from gpt1_ds.tracking.entries import merge
+from gpt1_ds.tracking.record import merge
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.outcome import DONE, Outcome
 from gpt1_ds.training.run_folder import locked_run_dir
+from gpt1_ds.training.state import DONE, Outcome
 
 
 def fit_frozen(config: Config) -> Outcome:
@@ -40,7 +40,7 @@ def fit_frozen(config: Config) -> Outcome:
     with distributed_session(config) as groups, locked_run_dir(run_dir, config, groups):
         groups.on_rank_0(lambda: _prepare(run_dir, config))
         data = groups.agree(lambda: read_task(task))
-        checkpoint = groups.agree(lambda: find(source))
+        checkpoint = groups.agree(lambda: find_checkpoint(source))
         same_manifest(groups, checkpoint)
         embedder = groups.agree(lambda: Embedder(load_checkpoint(checkpoint)))
         rows = [row for examples in data.splits.values() for row in text_rows(examples)]
@@ -57,7 +57,7 @@ def _prepare(run_dir: RunDir, config: Config) -> None:
 
 def _fit(data: TaskData, vectors: dict[str, Float32s], run_dir: RunDir) -> None:
     train = [row for row in data.splits["train"] if row.is_labelled]
-    predict = linear(data.task, train, FrozenFeatures(vectors, text_rows(train)))
+    predict = fit_linear(data.task, train, FrozenFeatures(vectors, text_rows(train)))
     for split, examples in sorted(data.splits.items()):
         rows = [row for row in examples if row.is_labelled]
         if split == "train" or not rows:

@@ -22,8 +22,8 @@ from gpt1_ds.objectives.pretraining import pretraining_objective
 from gpt1_ds.training import schedule
 from gpt1_ds.training.batches import StepBatch
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.outcome import Outcome
 from gpt1_ds.training.run import live
+from gpt1_ds.training.state import Outcome
 from gpt1_ds.training.workload import Record, Workload
 
 

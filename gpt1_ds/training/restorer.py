@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
-from gpt1_ds.checkpoint.restore import restore, restore_newest, verify
+from gpt1_ds.checkpoint.folders import find_checkpoint
+from gpt1_ds.checkpoint.restore import restore, restore_newest, verify_checkpoint
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.base import Engine
 from gpt1_ds.engine.build import draw_weights
-from gpt1_ds.training.beginning import check_data, check_steps_left, check_tokenizer, named_checkpoint
+from gpt1_ds.training.resume import check_data, check_steps_left, check_tokenizer, named_checkpoint
 from gpt1_ds.training.saver import Saver
 from gpt1_ds.training.state import TrainingState
 from gpt1_ds.training.workload import Workload
@@ -43,8 +43,8 @@ class Restorer:
             return fresh, "from scratch"
         key, source = wanted
         resumes = key == "checkpoint.resume"
-        folder = self.engine.groups.on_rank_0(lambda: find(Path(source), newest=resumes))
-        verify(self.engine, folder, self.run_dir.path)
+        folder = self.engine.groups.on_rank_0(lambda: find_checkpoint(Path(source), newest=resumes))
+        verify_checkpoint(self.engine, folder, self.run_dir.path)
         if not resumes:
             self.workload.transfer(self.engine, folder, self._load_weights)
             return fresh, f"from the weights of {folder}"

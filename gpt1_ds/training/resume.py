@@ -1,13 +1,27 @@
-"""Which keys a run may change when it continues in its folder."""
+"""What a run may continue from, and begin with: which keys it may change in its folder; which checkpoint it begins
+with, whose model's shape it takes, and what keeps its weights or its state from being taken over. Never imports torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import ConfigError
-from gpt1_ds.config import Config
+from gpt1_ds.architecture.architecture import architecture
+from gpt1_ds.architecture.head import pretraining_head
+from gpt1_ds.checkpoint import manifest
+from gpt1_ds.checkpoint.folders import find_checkpoint, refuse_to_start_over, steps_in
+from gpt1_ds.checkpoint.verify import verify_sizes
+from gpt1_ds.common.errors import CheckpointError, ConfigError
+from gpt1_ds.common.rundir import RunDir
+from gpt1_ds.config import Config, ModelConfig, load_carried
+from gpt1_ds.config.load import default_name, named
+from gpt1_ds.config.model import PROBE_POSITIONS
 from gpt1_ds.config.sections import LENGTH_KEYS
+from gpt1_ds.config.validate import INHERITED, may_grow
+from gpt1_ds.data.tokenizers.registry import encode_alike
 
 MAY_CHANGE = (
     "run.name",
@@ -91,3 +105,109 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def named_checkpoint(config: Config) -> tuple[str, str] | None:
+    """(key, CKPT) of the checkpoint that a new run is told to begin with; None: it begins with fresh weights."""
+    settings = config.checkpoint
+    if settings.init_from is not None:
+        return "checkpoint.init_from", settings.init_from
+    return None if settings.resume in ("auto", "never") else ("checkpoint.resume", settings.resume)
+
+
+def model_of(files: Sequence[str], overrides: Sequence[str]) -> Path | None:
+    """The configuration that says what the model is, beneath all that the user says: that of the checkpoint which the
+    run begins with, or the run's own when that is gone. None for a run with fresh weights. Raises CheckpointError.
+    """
+    source = named(files, overrides, "checkpoint", "init_from")
+    resume = named(files, overrides, "checkpoint", "resume") or "auto"
+    if source is None and resume in ("auto", "never"):
+        return None
+    try:
+        return find_checkpoint(Path(source or resume), newest=source is None) / "config.yaml"
+    except CheckpointError:
+        folder = Path(named(files, overrides, "run", "dir") or "runs")
+        own = folder / (named(files, overrides, "run", "name") or default_name(files)) / "config.yaml"
+        if own.is_file():
+            return own
+        raise
+
+
+def newest_readable(run_dir: RunDir) -> Path | None:
+    """The checkpoint from which a run in this folder continues, as far as manifests and sizes of files tell; None where
+    there is none. Raises CheckpointError when there were some and none is good.
+    """
+    problems: list[str] = []
+    for folder in reversed(steps_in(run_dir.checkpoints)):
+        try:
+            verify_sizes(folder, manifest.read(folder))
+            return folder
+        except manifest.NewerFormatError:
+            raise
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError(
+            f"{run_dir.checkpoints}: no good checkpoint is left: {'; '.join(problems)}; put one back, or choose "
+            "another run.name to start over"
+        )
+    refuse_to_start_over(run_dir)
+    return None
+
+
+def check_data(config: Config, folder: Path, facts: dict[str, Any], here: str) -> None:
+    """Raise ConfigError where a run cannot continue from the state in `folder`, which was trained on other data."""
+    if facts["hashes"]["data"] != here:
+        key = "data.path" if config.task is None else "task.path"
+        raise ConfigError(f"{folder}: was trained with another data than {key} now has; set {key} back")
+
+
+def check_tokenizer(config: Config, folder: Path, facts: dict[str, Any], here: str, tokenizer: Path) -> None:
+    """Raise ConfigError where the weights in `folder` have learned other tokens than the data of this run have."""
+    if facts["hashes"]["tokenizer"] != here and not encode_alike(folder / "tokenizer", tokenizer):
+        raise ConfigError(
+            f"{folder}: was trained with another tokenizer than that of data.path={config.data.path[0].path}, so its "
+            f"ids mean other pieces; build the data with the checkpoint's: gpt1-ds data build --tokenizer "
+            f"{folder / 'tokenizer'}"
+        )
+
+
+def check_steps_left(config: Config, folder: Path, facts: dict[str, Any], steps: int) -> None:
+    """Raise ConfigError where a checkpoint that a run resumes leaves nothing to train."""
+    if facts["step"] >= steps:
+        raise ConfigError(
+            f"checkpoint.resume={config.checkpoint.resume}: {folder.name} has {facts['step']} of {steps} steps: "
+            "nothing is left to train; ask for more steps, or resume an earlier checkpoint"
+        )
+
+
+def check_model(config: Config, folder: Path, facts: dict[str, Any]) -> None:
+    """Raise ConfigError where the weights in `folder` are not those of this pre-training run's model."""
+    model, theirs = config.model, load_carried(folder / "config.yaml").model
+    if differing := [key for key in _differing(model, theirs) if key != "context" or not may_grow(config, theirs)]:
+        here = ", ".join(f"model.{one}={getattr(model, one)}" for one in differing)
+        there = ", ".join(str(getattr(theirs, one)) for one in differing)
+        way_out = "leave these keys out"
+        if differing == ["context"] and model.context > theirs.context:
+            way_out = "leave this key out, or let positions grow with checkpoint.positions=draw"
+        raise ConfigError(f"{folder}: has a model of another shape than {here} (there {there}); {way_out}")
+    probed, tensor = min(theirs.context, PROBE_POSITIONS), config.parallel.tensor
+    if config.parallel.sequence and probed % tensor:
+        raise ConfigError(
+            f"parallel.sequence=true cuts the {probed} positions of {folder}'s probe over parallel.tensor={tensor} "
+            "ranks; use a divisor, or parallel.sequence=false"
+        )
+    assert model.vocab_size is not None, "the configuration is resolved"
+    wanted = architecture(model, model.vocab_size, pretraining_head(config)).shapes.keys()
+    missing, more = sorted(wanted - facts["parameters"].keys()), sorted(facts["parameters"].keys() - wanted)
+    if missing or more:
+        what = f"lacks {missing[0]}" if missing else f"has {more[0]}, which is not in this run's model"
+        raise ConfigError(f"{folder}: {what}: it was trained with another objective; start from one of this objective")
+
+
+def _differing(model: ModelConfig, theirs: ModelConfig) -> Iterator[str]:
+    """Keys of the shape that are not alike. A width that is named may be what one that is left out stands for."""
+    for key in ("layers", *INHERITED, "vocab_size"):
+        spellings = (key, {"ffn": "ffn_width", "head_width": "head_dim"}.get(key, key))
+        if all(getattr(model, one) != getattr(theirs, one) for one in spellings):
+            yield key

@@ -31,12 +31,11 @@ from gpt1_ds.monitoring.watchdog import ENDED, SET_UP, HangWatchdog
 from gpt1_ds.training import provenance, resume, trackers
 from gpt1_ds.training.batches import Batches
 from gpt1_ds.training.claim import run_folder
-from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
 from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.run_folder import locked_run_dir
 from gpt1_ds.training.saver import Evaluator, Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
-from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.state import DONE, HANDOVER, USER, Outcome, TrainingState
 from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import Requests
 from gpt1_ds.training.trainer import Trainer

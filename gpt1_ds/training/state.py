@@ -1,11 +1,17 @@
-"""Where a run stands: what its checkpoints record besides weights and optimizer, the same on every rank."""
+"""Where a run stands: what its checkpoints record besides weights and optimizer, the same on every rank; and how a run
+ends, with the exit code that says so. Never imports torch.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from gpt1_ds.common.errors import EXIT_CONTINUE
+from gpt1_ds.launcher.launch import STORE_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,20 @@ class TrainingState:
             window=tuple((float(loss), float(norm)) for loss, norm in manifest.get("guard") or ()),
             lowest_validation_loss=float(manifest.get("lowest_held_out", lowest)),
         )
+
+
+DONE, USER, HANDOVER = "done", "user", "handover"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `done`, `user` (STOP file) or `handover` (saved, to be continued), after `step` steps."""
+
+    reason: str
+    step: int
+
+    @property
+    def exit_code(self) -> int:
+        """75 for a run to be continued; 0 under torchrun or srun, which would take 75 for a crash and end the job."""
+        under_launcher = "RANK" in os.environ and STORE_VARIABLE not in os.environ
+        return EXIT_CONTINUE if self.reason == HANDOVER and not under_launcher else 0

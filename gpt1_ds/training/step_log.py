@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.common.text import count, duration
 from gpt1_ds.config.batch_sizes import BatchSizes
@@ -101,17 +101,17 @@ class StepLog:
         self.metrics = MetricsFile(run_dir.metrics)
         self.clock, self._heap, self._left = Stopwatch(), Heap(), TimeLeft(self.steps, self.batch_sizes)
         self._peak_tflops = peak_tflops(engine.device, workload.config.train.precision)
-        self._show: progress.Show = progress.show_nothing
+        self._show: log.Show = log.show_nothing
         self._bar = contextlib.ExitStack()
 
     def begin(self, step: int) -> None:
         """Show a progress bar from `step` on."""
         if self.groups.rank == 0:
-            self._show = self._bar.enter_context(progress.bar(self.steps, step))
+            self._show = self._bar.enter_context(log.bar(self.steps, step))
 
     def finish(self) -> None:
         self._bar.close()
-        self._show = progress.show_nothing
+        self._show = log.show_nothing
 
     def count(self, step: int, tokens: int) -> None:
         """A step is finished, whether it is logged or not."""

@@ -22,7 +22,7 @@ from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.files import discard
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.training.outcome import HANDOVER, USER
+from gpt1_ds.training.state import HANDOVER, USER
 
 UNSAVED = "ended without saving; the same command continues from the last checkpoint, if there is one"
 

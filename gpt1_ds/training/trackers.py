@@ -14,7 +14,7 @@ from gpt1_ds.common import log
 from gpt1_ds.common.rundir import RunDir, read_jsonl
 from gpt1_ds.config import Config, to_yaml
 from gpt1_ds.engine.process_groups import ProcessGroups
-from gpt1_ds.tracking.entries import Entry, read_entries
+from gpt1_ds.tracking.record import Entry, read_entries
 from gpt1_ds.tracking.sinks import GONE, Ending, Reference, Sink, TensorBoardSink, TrackioSink, WandbLogger
 from gpt1_ds.tracking.wandb import run_id, start, tables
 from gpt1_ds.training.provenance import git_revision, provenance

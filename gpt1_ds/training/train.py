@@ -21,7 +21,7 @@ from gpt1_ds.launcher import accelerator, launch, libraries
 from gpt1_ds.tracking.wandb import as_trial
 from gpt1_ds.training.checks import Start
 from gpt1_ds.training.configuration import finetune_config, pretrain_config
-from gpt1_ds.training.outcome import DONE, Outcome
+from gpt1_ds.training.state import DONE, Outcome
 
 Settings = str | Path | Mapping[str, Any] | Sequence[str | Path]
 _RUNNING = threading.Lock()
@@ -99,7 +99,7 @@ def _train(files: Sequence[str], words: Sequence[str]) -> Ended:
     world = launch.world(None)
     if world > 1 and _DONE:
         raise LaunchError(f"gpt1_ds.train: this process has run {_DONE[-1]}; under a launcher each run starts it anew")
-    start = Start(accelerator.fitted(config, world), world)
+    start = Start(accelerator.with_fitted_micro_batch(config, world), world)
     start.check()
     accelerator.prepare(start.config)
     start = start.with_corpus()

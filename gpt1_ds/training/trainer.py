@@ -15,11 +15,10 @@ from gpt1_ds.monitoring.profiler import Profile
 from gpt1_ds.monitoring.watchdog import SET_UP
 from gpt1_ds.training import schedule, spike_policy
 from gpt1_ds.training.batches import Batches, StepBatch
-from gpt1_ds.training.outcome import DONE, HANDOVER, USER, Outcome
 from gpt1_ds.training.restorer import Restorer
 from gpt1_ds.training.saver import Evaluator, Saver
 from gpt1_ds.training.spike_policy import SpikePolicy
-from gpt1_ds.training.state import TrainingState
+from gpt1_ds.training.state import DONE, HANDOVER, USER, Outcome, TrainingState
 from gpt1_ds.training.step_log import StepLog
 from gpt1_ds.training.stop import Decision, Requests
 

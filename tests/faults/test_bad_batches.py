@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import TrainingError
 from gpt1_ds.common.rundir import read_jsonl
 from gpt1_ds.launcher import launch
@@ -83,7 +83,7 @@ def test_raise(layout: str, tiny_data: Path, tmp_path: Path) -> None:
     assert all(row["documents"] and Path(row["data"]).exists() for row in event["rows"])
     assert [row["row"] for row in event["rows"]] == [6, 7], "the rows of the last micro-batch"
     assert runs.events(run_dir, "failed")[0]["step"] == BAD - 1
-    assert find(run_dir.path).name == "step-00000005", "the last checkpoint is intact"
+    assert find_checkpoint(run_dir.path).name == "step-00000005", "the last checkpoint is intact"
     assert runs.pretrain(words, LAYOUTS[layout][0]) == 0, "and the run continues from it"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from gpt1_ds import cli
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.common.rundir import RunDir
 from tools import runs
@@ -36,7 +36,7 @@ class Payload:
 def honest(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     words = [f"data.path={tiny_data}", f"run.dir={tmp_path_factory.mktemp('runs')}", "train.steps=2"]
     assert runs.pretrain(words, 1) == 0
-    return find(runs.folder(words).path)
+    return find_checkpoint(runs.folder(words).path)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from gpt1_ds.common.errors import CheckpointError
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
@@ -58,7 +58,7 @@ def symbols(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("symbols")
     (place / "text.txt").write_text(f"{SENTENCE} right same file path value: é\n" * 40)
     for name in ("wordpiece", "gpt2-bpe"):
-        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
+        train_tokenizer([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
     return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe"}
 
 

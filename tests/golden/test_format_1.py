@@ -25,7 +25,7 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     """Runs on every rank. Loading itself compares parameter hashes and the probe's loss."""
     import torch.distributed as dist
 
-    from gpt1_ds.checkpoint.restore import restore, verify
+    from gpt1_ds.checkpoint.restore import restore, verify_checkpoint
     from gpt1_ds.config import load
     from gpt1_ds.engine.build import build_engine
     from gpt1_ds.engine.process_groups import ProcessGroups, connect
@@ -34,7 +34,7 @@ def load_it(words: list[str]):  # type: ignore[no-untyped-def]
     config = load([str(FOLDER / "config.yaml")], [*layout, *words])
     connect(60)
     engine = build_engine(config, ProcessGroups(config))
-    verify(engine, FOLDER)
+    verify_checkpoint(engine, FOLDER)
     restore(engine, config, FOLDER)
     wrong = _not_restored(engine, config, FOLDER)
     dist.destroy_process_group()

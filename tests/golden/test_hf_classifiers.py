@@ -19,7 +19,7 @@ from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.launcher import launch
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import encoder_tokenizers, import_hf
 from tests.helpers.served import SENTENCE
 from tests.helpers.theirs import theirs_of
@@ -119,7 +119,7 @@ def test_it_is_evaluated(tokenizers: dict[str, Path], tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = load_carried(tmp_path / "ours" / "config.yaml", [], [f"task.path={tmp_path}"])
     arguments = (config, [tmp_path / "ours"], tmp_path / "eval.json")
-    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", arguments, 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.evaluate:evaluate_task", arguments, 1) == 0
     (entry,) = of_models(json.loads((tmp_path / "eval.json").read_text()))
     assert (entry["split"], entry["metrics"]["accuracy"]) == ("dev", 0.875)
 

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
@@ -71,7 +71,7 @@ def logits(tokenizer: Any, model: Any, *texts: list[str]) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", ["single", "pair", "similarity", "regression"])
 def test_a_classifiers_scores_are_ours(shape: str, fine_tuned: Runs, exported: Callable[[str], Path]) -> None:
-    bias = master(find(fine_tuned(shape)), "head.bias")
+    bias = master(find_checkpoint(fine_tuned(shape)), "head.bias")
     assert bias.abs().max() > 50 * TOLERANCE, "the head has a bias, which the class of transformers has not"
     predictor, examples, wanted = ours(fine_tuned(shape), shape)
     tokenizer, model = load(exported(shape), "OpenAIGPTForSequenceClassification")
@@ -156,7 +156,7 @@ def test_their_tokenizer_lays_inputs_out_as_we_do(fine_tuned: Runs, exported: Ca
 
 
 def test_all_but_one_weight_are_the_checkpoints(fine_tuned: Runs, exported: Callable[[str], Path]) -> None:
-    folder = find(fine_tuned("pair"))
+    folder = find_checkpoint(fine_tuned("pair"))
     _, model = load(exported("pair"), "OpenAIGPTForSequenceClassification")
     state = model.state_dict()
     assert torch.equal(state["transformer.tokens_embed.weight"], master(folder, "tokens.weight"))
@@ -179,7 +179,9 @@ def test_a_bias_moves_into_the_norm_or_is_refused() -> None:
 def test_coming_back(exported: Callable[[str], Path], fine_tuned: Runs, tmp_path: Path) -> None:
     (remark,) = import_hf(exported("choice"), tmp_path / "back")
     assert "a multiple-choice head is made anew" in remark
-    before, after = (manifest.read(folder)["parameters"] for folder in (find(fine_tuned("choice")), tmp_path / "back"))
+    before, after = (
+        manifest.read(folder)["parameters"] for folder in (find_checkpoint(fine_tuned("choice")), tmp_path / "back")
+    )
     assert after == {name: value for name, value in before.items() if not name.startswith("head.")}
 
 

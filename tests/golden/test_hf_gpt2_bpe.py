@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.imports import import_gpt2
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.helpers.hard_texts import HARD, SYMBOLS, TEXTS, every_character, lines_of, twelve_novels
 from tests.helpers.shared_data import shared_data
@@ -30,7 +30,7 @@ def theirs(kind: str, vocabulary: Path, merges: Path) -> Any:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text("\n".join(sentences(2000, seed=7)))
-    ours = train([folder / "text.txt"], folder / "out", 700, model="gpt2-bpe", masks=True)
+    ours = train_tokenizer([folder / "text.txt"], folder / "out", 700, model="gpt2-bpe", masks=True)
     return ours, theirs("GPT2TokenizerFast", folder / "out" / "vocab.json", folder / "out" / "merges.txt")
 
 

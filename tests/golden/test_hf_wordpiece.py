@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.imports import import_wordpiece
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.helpers.hard_texts import HARD, SYMBOLS, TEXTS, every_character, lines_of, twelve_novels
 from tests.helpers.shared_data import shared_data
@@ -32,7 +32,7 @@ def theirs(vocabulary: Path, lower_case: bool) -> Any:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "text.txt").write_text("\n".join([*sentences(2000, seed=7), "naïve CAFÉ 漢字, (so)!"]))
-    ours = train([folder / "text.txt"], folder / "out", 300, model="wordpiece", cased=True)
+    ours = train_tokenizer([folder / "text.txt"], folder / "out", 300, model="wordpiece", cased=True)
     return ours, theirs(folder / "out" / "vocab.txt", False)
 
 

@@ -15,7 +15,7 @@ import transformers
 
 from gpt1_ds import load
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import CheckpointError
@@ -282,7 +282,7 @@ def test_an_import_serves_every_command(
     assert json.loads((in_folder / "eval.json").read_text())[0]["metrics"]["loss"] > 0
     words = ["-c", "c/config.yaml", "checkpoint.init_from=c", data, "train.steps=2", "train.global_batch=4"]
     assert main(["pretrain", *words, "train.micro_batch=2", "--nproc", "2", "parallel.pipeline=2"]) == 0
-    assert manifest.read(find(in_folder / "runs" / "c"))["step"] == 2
+    assert manifest.read(find_checkpoint(in_folder / "runs" / "c"))["step"] == 2
     words = ["-c", "c/config.yaml", "checkpoint.resume=c", data, "run.name=resumed"]
     assert main(["pretrain", *words, "--nproc", "1"]) == 2, "only weights are there: a resume would be another run"
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gpt1_ds.config import ModelConfig, ProbeConfig
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.continuations import Continuations
 from gpt1_ds.evaluation.load import Loaded, load_checkpoint
 from gpt1_ds.evaluation.probes import probe_metrics
@@ -63,7 +63,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def models(text: Path) -> dict[str, Loaded]:
     place = text.parent
-    train([text], place / "tokenizer", 340, masks=True, sentinels=8)
+    train_tokenizer([text], place / "tokenizer", 340, masks=True, sentinels=8)
     return {
         name: load_checkpoint(make_checkpoint(place / name, place / "tokenizer", model), "cpu")
         for name, model in MODELS.items()
@@ -110,7 +110,7 @@ def test_the_harness_says_the_same_of_the_export(name: str, models: dict[str, Lo
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 def test_the_harness_writes_the_same_by_the_export(name: str, text: Path, tmp_path: Path) -> None:
     """Of prompts that leave room, or are cut; with stops. A byte-level BPE: both sides show broken characters alike."""
-    train([text], tmp_path / "tokenizer", 340, model="gpt2-bpe", masks=True)
+    train_tokenizer([text], tmp_path / "tokenizer", 340, model="gpt2-bpe", masks=True)
     loaded = load_checkpoint(make_checkpoint(tmp_path / name, tmp_path / "tokenizer", MODELS[name]), "cpu")
     ours, theirs = harness.HarnessModel(scorer(loaded)), exported(loaded, tmp_path / "export")
     settings = [{"max_gen_toks": 12, "do_sample": False}, {"max_gen_toks": 47, "until": ["a", "e"]}, {"max_tokens": 30}]

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.probes import frame_of, pseudo_log_likelihoods
 from gpt1_ds.interop import huggingface
@@ -40,7 +40,7 @@ def one_by_one(model: Any, auto: Any, text: str) -> float:
 def test_sentences_have_their_pseudo_log_likelihood(name: str, tmp_path: Path) -> None:
     model, kind, more = MODELS[name]
     (tmp_path / "text.txt").write_text("\n".join(sentences(500, seed=7)))
-    train([tmp_path / "text.txt"], tmp_path / "tokenizer", 300, model=kind, **more)  # type: ignore[arg-type]
+    train_tokenizer([tmp_path / "text.txt"], tmp_path / "tokenizer", 300, model=kind, **more)  # type: ignore[arg-type]
     make_checkpoint(tmp_path / "ours", tmp_path / "tokenizer", model)
     huggingface.export(tmp_path / "ours", tmp_path / "theirs")
     theirs, auto = theirs_of(tmp_path / "theirs", name), transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")

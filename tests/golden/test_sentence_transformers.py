@@ -15,7 +15,7 @@ import transformers
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.config import ModelConfig, TaskConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.evaluation.embed import Embedder
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.interop import huggingface, imported
@@ -50,7 +50,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("symbols")
     (place / "text.txt").write_text(f"{SENTENCE} File, é\n" * 40)
     for name in ("wordpiece", "gpt2-bpe"):
-        train([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
+        train_tokenizer([place / "text.txt"], place / name, {"wordpiece": 100}.get(name, 280), model=name, masks=True)
     causal = {"GPT2": place / "gpt2-bpe", "OpenAIGPT": place / "gpt2-bpe"}
     return {"Bert": place / "wordpiece", "Roberta": place / "gpt2-bpe", **causal}
 

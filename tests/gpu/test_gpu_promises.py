@@ -9,7 +9,7 @@ import torch
 
 from gpt1_ds.cli import main
 from gpt1_ds.diagnostics import numerics
-from gpt1_ds.diagnostics.report import Record, Report, read
+from gpt1_ds.diagnostics.report import Record, Report, read_report
 from gpt1_ds.engine.process_groups import connect_alone
 from gpt1_ds.launcher import launch
 
@@ -87,5 +87,5 @@ def test_a_step_repeats_to_the_bit() -> None:
 
 def test_doctor(tmp_path: Path) -> None:
     code = main(["doctor", "--gpu", "--out", str(tmp_path / "gpu-check.json")])
-    found = read(tmp_path / "gpu-check.json")
+    found = read_report(tmp_path / "gpu-check.json")
     assert (code, found.failing) == (0, [])

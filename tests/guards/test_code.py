@@ -45,6 +45,13 @@ WALLS = {
 FOR_EVERY_FAMILY = ("model", "engine", "training", "objectives", "plan")
 FAMILY = re.compile(r"bert|gpt-?2(?!\d)|(?<![a-z\d])t5(?![a-z\d])", re.IGNORECASE)
 TASKS = ("classification", "similarity", "regression", "choice", "sentences")
+SAME_NAMES = {  # of different things
+    "Block": "of a model; of sentences, of scores: inside of their modules",
+    "Sentences": "a dataset's, the objective over them and the kind of task: named after one another",
+    "Spans": "a dataset's, and the objective over them",
+    "linear": "a layer's parameters, and its product, called as torch calls it",
+    "load": "gpt1_ds.load is public; configurations are loaded by config.load",
+}
 LIBRARIES_OF_DATA = ("sentencepiece", "spacy", "ftfy", "tokenizers")
 
 
@@ -149,10 +156,60 @@ def test_a_kind_of_task_is_asked_for_once() -> None:
             assert kinds_asked(ast.parse(path.read_text())) == [], path
 
 
+def replaced_in_vain(tree: ast.Module) -> list[str]:
+    """Names that this code assigns to modules of the package that have no such name: nothing there reads them."""
+    modules = {
+        alias.asname or alias.name: ROOT.joinpath(*(node.module or "").split("."), f"{alias.name}.py")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpt1_ds")
+        for alias in node.names
+    }
+    found = []
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                path = modules.get(target.value.id)
+                if path is not None and path.is_file() and not re.search(rf"\b{target.attr}\b", path.read_text()):
+                    found.append(ast.unparse(target))
+    return found
+
+
+def test_what_tests_replace_is_there() -> None:
+    """pytest's monkeypatch looks; an assignment, as ranks of tests make them, does not."""
+    code = "from gpt1_ds.engine import base, gradient_norm\n"
+    code += "base.decides_on_device = gradient_norm.decides_on_device = None"
+    assert replaced_in_vain(ast.parse(code)) == ["base.decides_on_device"]
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert replaced_in_vain(ast.parse(path.read_text())) == [], path
+
+
 def test_tools_do_not_import_tests() -> None:
     """What both need lies in tools/."""
     for path in (ROOT / "tools").rglob("*.py"):
         assert not [name for _, name in imports(path) if name.split(".")[0] == "tests"], path
+
+
+def names_of_several(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Public classes that several of these modules (name -> code) define, and public functions that others import by
+    their name alone from several of them: name -> modules. `module.function` says itself which one is meant.
+    """
+    trees = {module: ast.parse(text) for module, text in texts.items()}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported = {(node.module, alias.name) for node in nodes for alias in node.names}
+    found: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in tree.body:
+            is_class, is_function = isinstance(node, ast.ClassDef), isinstance(node, ast.FunctionDef)
+            if is_class or (is_function and (module, node.name) in imported):
+                found.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in found.items() if len(modules) > 1 and not name.startswith("_")}
+
+
+def test_a_name_means_one_thing() -> None:
+    code = "class A: pass\ndef b(): pass\ndef c(): pass"
+    assert names_of_several({"x": code, "y": code, "z": "from x import b, c\nfrom y import b"}).keys() == {"A", "b"}
+    texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): path.read_text() for path in FILES}
+    assert names_of_several(texts).keys() == SAME_NAMES.keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -14,7 +14,7 @@ from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.interop import huggingface, imported, openai
 from gpt1_ds.interop.imported import Imported
 from gpt1_ds.model.names import ParameterInfo
@@ -82,5 +82,5 @@ def encoder_tokenizers(place: Path) -> dict[str, Path]:
     """Small tokenizers with the symbols of encoders, as BERT and RoBERTa have them."""
     (place / "text.txt").write_text(f"{SENTENCE} file\n" * 40)
     for name, pieces in (("wordpiece", 100), ("gpt2-bpe", 280)):
-        train([place / "text.txt"], place / name, pieces, model=name, masks=True)
+        train_tokenizer([place / "text.txt"], place / name, pieces, model=name, masks=True)
     return {"bert": place / "wordpiece", "roberta": place / "gpt2-bpe"}

@@ -19,9 +19,9 @@ from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
 from gpt1_ds.checkpoint.whole import whole_model
 from gpt1_ds.config import Config, load
-from gpt1_ds.interop.conversion import our_weights
 from gpt1_ds.interop.families.family import Facts, Family
 from gpt1_ds.interop.families.registry import FAMILIES
+from gpt1_ds.interop.imported import our_weights
 from gpt1_ds.model import names
 from gpt1_ds.model.build import DenseModel
 from gpt1_ds.objectives.base import row_facts

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpt1_ds.architecture import gpt
+from gpt1_ds.architecture.architecture import gpt_body
 from gpt1_ds.architecture.layer import ONES, ZEROS, Layer, Parameter
 from gpt1_ds.config import ModelConfig
 
 
 def body(model: ModelConfig, lengths: tuple[int, ...]) -> Iterator[Layer]:
-    for layer in gpt.body(model, lengths):
+    for layer in gpt_body(model, lengths):
         if layer.kind == "block":
             kept = tuple(one for one in layer.parameters if "norm" in one.name or one.name.endswith("weight"))
             layer = replace(layer, parameters=kept, norm="pre")

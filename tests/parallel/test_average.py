@@ -14,7 +14,7 @@ from gpt1_ds.checkpoint.folders import steps_in
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import load_carried, with_vocabulary
-from gpt1_ds.evaluation.average import average
+from gpt1_ds.evaluation.average import average_checkpoints
 from gpt1_ds.launcher import launch
 from gpt1_ds.model.names import ParameterInfo
 from tools.layouts import _layout
@@ -27,7 +27,7 @@ def test_the_mean_is_of_the_weights_and_every_layout_loads_it(tiny_data: Path, t
     extra = [*SMALL, "checkpoint.every=1", "checkpoint.keep=3"]
     last = save_on(_layout(2, "tp2"), tiny_data, tmp_path, "fp32", 3, extra)
     run, out = last.parent.parent, tmp_path / "mean"
-    assert average(run, 2, out) == steps_in(last.parent)[1:]
+    assert average_checkpoints(run, 2, out) == steps_in(last.parent)[1:]
     facts, config = manifest.read(out), load_carried(out / "config.yaml")
     assert facts["step"] == 3
     assert facts["hashes"]["data"] == ""
@@ -45,9 +45,9 @@ def test_the_mean_is_of_the_weights_and_every_layout_loads_it(tiny_data: Path, t
     with pytest.raises(
         CheckpointError, match=r"has 3 checkpoints, --last 4 asks for more; use fewer.*checkpoint\.keep=4"
     ):
-        average(run, 4, tmp_path / "more")
+        average_checkpoints(run, 4, tmp_path / "more")
     with pytest.raises(CheckpointError, match="--last 1: is no mean"):
-        average(run, 1, tmp_path / "one")
+        average_checkpoints(run, 1, tmp_path / "one")
 
 
 def probe_here(words: list[str], folder: Path, vocab_size: int) -> float:

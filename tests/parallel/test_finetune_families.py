@@ -16,7 +16,7 @@ import torch
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import NEXT_SENTENCE, HeadSpec
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from gpt1_ds.checkpoint.restore import has_pooler
 from gpt1_ds.common.errors import ConfigError
@@ -75,10 +75,10 @@ def test_every_layout_equals_one_process(model: str, shape: str, layout: str, ru
 
 
 def test_what_the_checkpoint_says_of_its_head(run: Run) -> None:
-    facts: dict[str, Any] = manifest.read(find(run("segments", "regression", "one")))
+    facts: dict[str, Any] = manifest.read(find_checkpoint(run("segments", "regression", "one")))
     assert {"kind": "pooled", "outputs": 1, "sequences": 1, "lm_coefficient": 0.0}.items() <= facts["head"].items()
     assert {"layout": "pair", "symbols": "separator", "regression": "value"}.items() <= facts["task"].items()
-    facts = manifest.read(find(run("no segments", "choice", "one")))
+    facts = manifest.read(find_checkpoint(run("no segments", "choice", "one")))
     assert (facts["head"]["kind"], facts["task"]["symbols"]) == ("dense", "two_separators")
 
 
@@ -86,7 +86,7 @@ def test_what_the_checkpoint_says_of_its_head(run: Run) -> None:
 def test_what_is_taken_over(model: str, sources: dict[str, Path], run: Run) -> None:
     """All but the task's own head; the pooler where pre-training had one. Nothing of a masked head is left."""
     still = ("optimizer.lr=1e-30", "train.steps=1")
-    folder = find(run(model, "pair", "one", *still))
+    folder = find_checkpoint(run(model, "pair", "one", *still))
     config, vocab_size = MODELS[model], len(master(folder, "tokens.weight"))
     head = HeadSpec(2, 1, lm_coefficient=0.0, kind="pooled" if config.segments else "dense")
     for name, parameter in architecture(config, vocab_size, head).parameters.items():
@@ -102,7 +102,7 @@ def test_a_pooler_that_is_not_there_is_drawn(sources: dict[str, Path], tmp_path:
     words = [*finetuning.make_task(tmp_path / "pair", "pair", train=8, dev=2), f"checkpoint.init_from={source}"]
     words += [f"run.dir={tmp_path}", "run.name=r", "train.steps=1", "optimizer.lr=1e-30"]
     assert finetuning.finetune(words) == 0
-    dense_DD = master(find(tmp_path / "r"), "pooler.dense.weight")
+    dense_DD = master(find_checkpoint(tmp_path / "r"), "pooler.dense.weight")
     assert dense_DD.abs().max() > 0
     assert dense_DD.std() == pytest.approx(0.02, rel=0.1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.checkpoint.reader import StateReader
 from tests.helpers import finetuning
 from tests.helpers.foreign import master
@@ -132,7 +132,7 @@ def test_frozen_layers_equal_one_process_and_stay_as_they_are(  # type: ignore[n
     assert one[0][0]["grad_norm"] < 0.99 * plain[0][0]["grad_norm"], "gradients of frozen weights are no part of it"
     assert_alike(one, fine_tuned("choice", layout, "zero3", words), 0)
     before, after = (
-        find(folder) for folder in (Path(origins["zero3"]), place / f"choice-{layout}-task.frozen_layers-1")
+        find_checkpoint(folder) for folder in (Path(origins["zero3"]), place / f"choice-{layout}-task.frozen_layers-1")
     )
     known = StateReader(before).index
     for name in StateReader(after).index:

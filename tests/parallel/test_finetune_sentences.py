@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 from gpt1_ds.config import ModelConfig, load_carried
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.launcher import launch
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
@@ -76,7 +76,7 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     assert (trained["task"], trained["split"]) == ("sts", "dev")
     own, pairs = folder / "own.json", folder / "pairs.json"
     config = load_carried(checkpoint / "config.yaml", [], [])
-    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [checkpoint], own), 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.evaluate:evaluate_task", (config, [checkpoint], own), 1) == 0
     arguments = (config, [checkpoint], pairs, config.task.sts, None)  # type: ignore[union-attr]
     assert launch.launch("gpt1_ds.evaluation.embed:evaluate_sts", arguments, 2) == 0
     for file in (own, pairs):
@@ -99,7 +99,7 @@ def test_any_rank_count_scores_the_best_checkpoint_alike(run: Run) -> None:
     own.write_text(json.dumps(entries))
     bare = folder / "bare"  # without its weights: what has its scores is not loaded
     shutil.copytree(checkpoint, bare, ignore=shutil.ignore_patterns("state"))
-    assert launch.launch("gpt1_ds.evaluation.evaluate_task:evaluate_task", (config, [bare], own, True), 1) == 0
+    assert launch.launch("gpt1_ds.evaluation.evaluate:evaluate_task", (config, [bare], own, True), 1) == 0
     assert of_models(json.loads(own.read_text()))[0]["metrics"]["spearman"] == 2.0, "what is there is left as it is"
 
 
@@ -109,9 +109,9 @@ def test_lines_are_not_predicted(run: Run) -> None:
 
 
 def test_what_the_checkpoint_says(run: Run) -> None:
-    facts = manifest.read(find(run("triplet", "max", "one")))
+    facts = manifest.read(find_checkpoint(run("triplet", "max", "one")))
     assert {"kind": "max", "loss": "triplet", "sequences": 3, "lm_coefficient": 0.0}.items() <= facts["head"].items()
     assert {"kind": "sentences", "layout": "sentences", "symbols": "separator"}.items() <= facts["task"].items()
     assert not any(name.startswith("head.") for name in facts["parameters"])
-    facts = manifest.read(find(run("nli", "mean", "one")))
+    facts = manifest.read(find_checkpoint(run("nli", "mean", "one")))
     assert "head.weight" in facts["parameters"]

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from gpt1_ds.config import ModelConfig
+from gpt1_ds.common.errors import CheckpointError
+from gpt1_ds.config import ModelConfig, load
+from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.finetuning import assert_alike
 from tests.helpers.foreign import make_checkpoint
@@ -75,3 +80,31 @@ def test_every_layout_equals_one_process(name: str, layout: str, run: Run) -> No
         first, second = (json.loads(next(folder.glob("predictions/*.json")).read_text()) for folder in (one, other))
         assert first == second
         assert len({*first.values()}) > 1
+
+
+def answer_of_rank(overrides: list[str]) -> str:
+    """Runs on every rank: what is raised where rank 1 alone cannot write its texts."""
+    from gpt1_ds.engine.process_groups import ProcessGroups, connect
+    from gpt1_ds.evaluation import task_scores
+
+    connect(60)
+    groups = ProcessGroups(load([], overrides))
+
+    def write(*_: object, **__: object) -> list[str]:
+        if groups.rank == 1:
+            raise CheckpointError("its scores are not finite")
+        return ["text"]
+
+    task_scores.write_targets, task_scores.of_engine = write, lambda *_: None
+    scorer: Any = SimpleNamespace(groups=groups, config=None, tokenizer=None, sampling=None)
+    engine: Any = SimpleNamespace(progress=lambda _: None)
+    rows: Any = SimpleNamespace(lengths=np.array([[3], [2]]), source_of=lambda number: [number])
+    with pytest.raises(CheckpointError) as raised:
+        task_scores.WrittenScorer._written(scorer, engine, rows, [0, 1])
+    return str(raised.value)
+
+
+def test_texts_that_one_rank_cannot_write_end_all_ranks_alike() -> None:
+    """The other rank would wait for these texts."""
+    answers = launch.run("tests.parallel.test_finetune_text:answer_of_rank", ([],), 2)
+    assert answers == ["its scores are not finite"] * 2

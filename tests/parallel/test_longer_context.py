@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpt1_ds.architecture.architecture import architecture
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.config import load
 from gpt1_ds.config.sections import with_vocabulary
 from gpt1_ds.launcher import launch
@@ -115,7 +115,7 @@ def test_a_run_continues_with_a_longer_context(saved: Path, tiny_data: Path, tmp
     words = [*runs.TINY, f"data.path={tiny_data}", f"run.dir={tmp_path}", "train.steps=2"]
     longer = ["model.context=48", "train.steps=4", "checkpoint.positions=draw"]
     assert runs.pretrain([*words, "run.name=a"], 1) == 0
-    first = master(find(tmp_path / "a"), POSITIONS)
+    first = master(find_checkpoint(tmp_path / "a"), POSITIONS)
     assert runs.pretrain([*words, "run.name=b", f"checkpoint.resume={tmp_path}/a", *longer], 1) == 0
     assert runs.pretrain([*words, "run.name=c", f"checkpoint.init_from={tmp_path}/a", *longer], 1) == 0
     assert runs.pretrain([*words, "run.name=a", *longer], 1) == 0
@@ -124,7 +124,7 @@ def test_a_run_continues_with_a_longer_context(saved: Path, tiny_data: Path, tmp
     assert len(rates["c"]) == 4, "one with the weights alone begins anew"
     assert [line["tokens"] for line in lines(tmp_path / "a")] == [256, 512, 896, 1280]
     assert [line["loss"] for line in lines(tmp_path / "a")][2:] == [line["loss"] for line in lines(tmp_path / "b")]
-    assert master(find(tmp_path / "a"), POSITIONS).shape == (48, 32)
+    assert master(find_checkpoint(tmp_path / "a"), POSITIONS).shape == (48, 32)
     assert first.shape == (32, 32)
 
 

@@ -31,9 +31,8 @@ def train_here(overrides: list[str], overlaps: bool, spares: bool = False, poiso
     from dataclasses import replace
 
     from gpt1_ds.data.sources import open_data
-    from gpt1_ds.engine import base
     from gpt1_ds.engine.build import batch_shape, training_batches
-    from gpt1_ds.engine.deepspeed import overlap, settings
+    from gpt1_ds.engine.deepspeed import install, overlap, settings
     from tests.helpers.engines import on_engine, pieces
 
     def train(engine: Any, config: Any) -> Any:
@@ -51,7 +50,7 @@ def train_here(overrides: list[str], overlaps: bool, spares: bool = False, poiso
         return results, pieces(engine, "master"), pieces(engine, "exp_avg")
 
     overlap.overlaps = lambda _: overlaps  # this rank ends with the test
-    base.decides_on_device = lambda _: spares
+    install.decides_on_device = lambda _: spares
     settings.BUCKET_ELEMENTS = overlap.BUCKET_ELEMENTS = 4000  # the embedding is larger
     return on_engine(overrides, 500, train)
 

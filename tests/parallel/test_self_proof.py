@@ -12,7 +12,7 @@ import pytest
 
 from gpt1_ds.commands import doctor
 from gpt1_ds.config import Config, load
-from gpt1_ds.diagnostics.report import Ledger, Record, Report, read
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, read_report
 from gpt1_ds.launcher import launch
 
 HERE = "tests.parallel.test_self_proof"
@@ -29,7 +29,7 @@ def test_doctor_proves_this_machine(
 ) -> None:
     out = tmp_path / "gpu-check.json"
     assert doctor.prove(config(), 2, out, limit=600) == 0
-    found = read(out)
+    found = read_report(out)
     names = [record.name for record in found.records]
     for wanted in ("versions", "dropout masks of hidden", "dropout masks of exact", "block, exact attention, fp32"):
         assert sum(name.startswith(wanted) for name in names) == 1, names
@@ -76,7 +76,7 @@ def test_what_ends_in_the_midst_leaves_what_it_found(
     out, began = tmp_path / f"{how}.json", time.monotonic()
     assert doctor.prove(config(), 1, out, limit) == 2
     assert time.monotonic() - began < limit + 10
-    found = read(out)
+    found = read_report(out)
     (failing,) = found.failing
     assert failing.name == "the ranks of the self-proof"
     assert "killed" in failing.note
@@ -103,7 +103,7 @@ def hurried(folder: Path) -> Report:
 
 def test_a_check_that_may_not_end_in_time_does_not_begin(tmp_path: Path) -> None:
     first, second = launch.run(f"{HERE}:hurried", (tmp_path,), 2)
-    assert first == second == read(tmp_path / "gpu-check.json")
+    assert first == second == read_report(tmp_path / "gpu-check.json")
     assert [record.name for record in first.records[1:]] == ["short"]
     assert first.not_reached == ["long"]
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_on_one_rank_is_found(kind: str, name: str, said: str) -> 
 def test_a_file_for_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`slurm prove` on the ranks of a job: here without GPUs, and of a small model."""
     assert launch.run(f"{HERE}:of_a_job", (tmp_path,), 2) == [0, 0]
-    found = read(tmp_path / "gpu-check.json")
+    found = read_report(tmp_path / "gpu-check.json")
     assert (found.world, found.failing) == (2, [])
 
 

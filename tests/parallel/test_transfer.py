@@ -11,7 +11,7 @@ import torch
 
 from gpt1_ds.architecture.architecture import architecture
 from gpt1_ds.architecture.head import HeadSpec
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.interop import imported
@@ -54,7 +54,7 @@ def begin(source: Path, place: Path, shape: str = "pair", layout: str = "one", *
     if not any(word.startswith("optimizer.lr") for word in words):
         words = (*words, *STILL)
     assert finetuning.finetune(list(words), ranks) == 0
-    return lambda name: master(find(place / shape), name)
+    return lambda name: master(find_checkpoint(place / shape), name)
 
 
 def fresh(name: str, vocab_size: int, model: ModelConfig = MODEL, outputs: int = 2) -> torch.Tensor:

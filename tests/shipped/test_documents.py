@@ -12,7 +12,7 @@ from mkdocs.exceptions import Abort
 from gpt1_ds.cli import parse
 from gpt1_ds.config import load, world_problems
 from gpt1_ds.config.load import find_file
-from gpt1_ds.launcher.accelerator import fitted
+from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from tests.helpers.documents import GUIDES, PAGES, ROOT, Line, blocks, lines
 from tools import site
 
@@ -46,7 +46,7 @@ def test_commands_are_understood(line: Line) -> None:
         if "cluster/example" in shipped[:-1]:  # and something to train on it
             world = config.slurm.nodes * config.slurm.gpus_per_node
         if world is not None:
-            assert not list(world_problems(fitted(config, world), world))
+            assert not list(world_problems(with_fitted_micro_batch(config, world), world))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

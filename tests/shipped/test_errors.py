@@ -79,9 +79,9 @@ def test_context_longer_than_the_data(gpt1, tiny_data: Path) -> None:  # type: i
 
 def test_data_of_two_tokenizers(gpt1, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     from gpt1_ds.data.build import build
-    from gpt1_ds.data.tokenizers.train import train
+    from gpt1_ds.data.tokenizers.train import train_tokenizer
 
-    train([tiny_data.parent / "text"], tmp_path / "other", 400)
+    train_tokenizer([tiny_data.parent / "text"], tmp_path / "other", 400)
     build([tiny_data.parent / "text"], tmp_path / "other", tmp_path / "data2", workers=1)
     assert_refused(gpt1("pretrain", f"data.path=[{tiny_data},{tmp_path}/data2]"), "another tokenizer", "data2")
 

@@ -16,7 +16,7 @@ from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.data.tokenizers.base import copy_tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.launcher import launch
 from tests.helpers import finetuning
 from tests.helpers.foreign import make_checkpoint
@@ -129,7 +129,7 @@ def test_another_checkpoint_in_the_same_folder(gpt1, tasks, source: Path, tmp_pa
 
 def test_a_beginning_from_another_tokenizer(gpt1, tasks, source: Path, tiny_data: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Before the first checkpoint another one may still be chosen to start from."""
-    train([tiny_data.parent / "text"], tmp_path / "other", 400)
+    train_tokenizer([tiny_data.parent / "text"], tmp_path / "other", 400)
     copy_tokenizer(tmp_path / "other", Path("tokenizer"))
     RunDir(Path("runs/run")).create()
     Path("tokenizer").rename("runs/run/tokenizer")

@@ -19,7 +19,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers.foreign import make_checkpoint
 from tests.helpers.served import fields, labels, rows
 

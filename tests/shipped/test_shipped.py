@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.architecture.count import parameters
 from gpt1_ds.common.text import amount
 from gpt1_ds.config import load, world_problems
-from gpt1_ds.launcher.accelerator import fitted
+from gpt1_ds.launcher.accelerator import with_fitted_micro_batch
 from gpt1_ds.plan.machine import PRESETS as MACHINES
 from gpt1_ds.plan.report import describe
 from gpt1_ds.plan.search import search
@@ -23,7 +23,7 @@ PRESETS = sorted((ROOT / "configs" / "pretrain").glob("*.yaml"))
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("world", [1, 2, 8])
 def test_presets_plan(path: Path, world: int) -> None:
-    config = fitted(load([str(path)]), world)
+    config = with_fitted_micro_batch(load([str(path)]), world)
     if not list(world_problems(config, world)):
         lines = list(describe(config, world, config.model.vocab_size, None))
         assert f"{amount(world, 'rank')} = tensor" in "\n".join(lines)

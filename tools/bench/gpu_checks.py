@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpt1_ds.diagnostics.report import NAME, Report, read
+from gpt1_ds.diagnostics.report import NAME, Report, read_report
 
 NONE_YET = "GPU checks: none yet; `gpt1-ds doctor --gpu` writes one, for tools/bench/results/"
 HEAD = ("| GPUs | torch, CUDA, driver | checks that hold | all-reduce, GB/s | tokens/s | origin |", "|---" * 6 + "|")
@@ -16,7 +16,7 @@ HEAD = ("| GPUs | torch, CUDA, driver | checks that hold | all-reduce, GB/s | to
 
 def table(folder: Path) -> str:
     """In Markdown, oldest first. Raises DataError for a file that is none."""
-    found = [(path, read(path)) for path in sorted(folder.glob(f"{NAME}-*.json"))]
+    found = [(path, read_report(path)) for path in sorted(folder.glob(f"{NAME}-*.json"))]
     rows = [_row(path, report) for path, report in sorted(found, key=lambda one: (one[1].date, one[0]))]
     return "\n".join([*HEAD, *rows] if rows else [NONE_YET]) + "\n"
 

@@ -14,10 +14,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from gpt1_ds.data.parts import utf8_bytes
+from gpt1_ds.data.split import utf8_bytes
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
-from gpt1_ds.data.tokenizers.train import Model, train
+from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 from tools.bench.tokenization import Ids, first, pair, read, version_of, write
 
@@ -37,7 +37,7 @@ def measure(options: Options) -> Row:
         texts = read(inputs)
         turns = {}
         for kind in KINDS:
-            train(inputs, folder / kind, 1000 if options.quick else PIECES, model=kind)
+            train_tokenizer(inputs, folder / kind, 1000 if options.quick else PIECES, model=kind)
             library = (f"{kind}: the library alone", library_alone)
             turns |= pair(folder / kind, inputs, texts, library, f"{kind}: data build")
         series = take_turns(turns, options.rounds)

@@ -23,12 +23,12 @@ import numpy as np
 from gpt1_ds.data.build import build
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.dataset import Dataset
-from gpt1_ds.data.parts import utf8_bytes
 from gpt1_ds.data.reading import read_unit
+from gpt1_ds.data.split import utf8_bytes
 from gpt1_ds.data.tokenizers.openai_bpe import MERGES, VOCABULARY, OpenAIBpe, merge
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.data.tokenizers.sentencepiece_bpe import MODEL
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from tools.bench.rows import Options, Ratio, Row, ratio, take_turns
 
 APART = True  # torch is imported by other processes
@@ -51,7 +51,7 @@ def measure(options: Options) -> Row:
             inputs = [write(folder / "text.jsonl", first(read(inputs or ["python-docs"]), options.quick))]
         texts = read(inputs)
         size = sum(map(utf8_bytes, texts))
-        train(inputs, folder / "tokenizer", 1000 if options.quick else PIECES)
+        train_tokenizer(inputs, folder / "tokenizer", 1000 if options.quick else PIECES)
         turns = pair(folder / "tokenizer", inputs, texts, (ALONE, sentencepiece_alone), BUILT)
         much = inputs * (1 if options.quick else max(1, -(-SHARED_BYTES // size)))
         for workers, contender in ((1, ONE), (2, TWO)):

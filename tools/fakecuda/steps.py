@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt1_ds.architecture.facts import COLUMNS
 from gpt1_ds.config import Config, load, with_vocabulary
-from gpt1_ds.launcher.accelerator import choose, fitted
+from gpt1_ds.launcher.accelerator import choose, with_fitted_micro_batch
 from tools.fakecuda.counter import Counter, Counts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def configuration(overrides: Sequence[str], world: int, presets: Sequence[str] =
     """With the micro-batch that the launcher would choose. Nothing is compiled, for it takes time, unless `overrides`
     say so.
     """
-    return fitted(load(list(presets), ["train.device=cuda", "train.compile=off", *overrides]), world)
+    return with_fitted_micro_batch(load(list(presets), ["train.device=cuda", "train.compile=off", *overrides]), world)
 
 
 def step(overrides: Sequence[str], world: int, presets: Sequence[str] = ()) -> Step:

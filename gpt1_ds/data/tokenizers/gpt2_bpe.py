@@ -1,4 +1,4 @@
-"""Byte-level BPE as GPT-2 and RoBERTa have it: its files `vocab.json` and `merges.txt`, and its `tokenizer.json`.
+"""Byte-level BPE as GPT-2 and RoBERTa have it: `vocab.json` and `merges.txt`, its `tokenizer.json`, and its training.
 
 Text is bytes, each written as a visible character, so nothing is unknown and decode(encode(t)) == t for every text.
 `tokenizer train` writes the two files, as imports of earlier versions did. `vocab.json` may hold the control symbols or
@@ -7,7 +7,8 @@ not: a role whose id it lacks is named `<role>`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, TokenizerJson
+from gpt1_ds.data.tokenizers.tokenizer_json import BYTE_LETTERS, FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 ENDOFTEXT = "<|endoftext|>"
@@ -70,7 +71,7 @@ def is_roberta(vocabulary: Mapping[str, int]) -> bool:
     return all(symbol in vocabulary for symbol in ROBERTA_SYMBOLS.values())
 
 
-def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
+def byte_level_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """The roles whose symbols a vocabulary holds: RoBERTa's, else those of GPT-2 and of this program."""
     symbols = ROBERTA_SYMBOLS if is_roberta(vocabulary) else OWN_SYMBOLS
     return SpecialIds(**{role: vocabulary[symbol] for role, symbol in symbols.items() if symbol in vocabulary})
@@ -107,3 +108,36 @@ def read_merges(path: Path, content: bytes, vocabulary: Mapping[str, int]) -> li
             raise DataError(f"{path}: merge {rank} ({line!a:.60}) does not fit the vocabulary; {_AGAIN}")
         merges.append((first, second))
     return merges
+
+
+def learn_byte_level(lines: Sequence[str], vocab_size: int, masks: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+    """Roles, and the files of a vocabulary of `vocab_size` ids: bytes, merged pieces, then the control symbols.
+
+    Raises DataError naming the sizes that work.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.trainers import BpeTrainer
+
+    symbols = [ENDOFTEXT, *TASK_SYMBOLS.values(), *(MASK_SYMBOLS.values() if masks else ())]
+    least = len(BYTE_LETTERS) + len(symbols)
+    if vocab_size < least:
+        raise DataError(f"--vocab-size={vocab_size} is too small for 256 bytes and the symbols; use at least {least}")
+    letters = list(BYTE_LETTERS.values())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.train_from_iterator(
+        lines,
+        BpeTrainer(
+            vocab_size=vocab_size - len(symbols), initial_alphabet=letters, min_frequency=FEWEST, show_progress=False
+        ),
+    )
+    found: dict[str, Any] = json.loads(made.to_str())["model"]
+    vocabulary = dict(sorted(found["vocab"].items(), key=lambda item: item[1]))
+    check_piece_count(vocab_size, len(vocabulary) + len(symbols))
+    vocabulary |= {symbol: len(vocabulary) + number for number, symbol in enumerate(symbols)}
+    merges = "".join(f"{first} {second}\n" for first, second in found["merges"])
+    files = {
+        VOCABULARY: json.dumps(vocabulary, ensure_ascii=False).encode(),
+        MERGES: f"#version: 0.2\n{merges}".encode(),
+    }
+    return byte_level_ids(vocabulary), files

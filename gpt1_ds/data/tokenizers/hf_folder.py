@@ -1,4 +1,5 @@
-"""The tokenizer of a Hugging Face folder as a `tokenizer.json`, by transformers' own converters.
+"""The tokenizer of a Hugging Face folder as a `tokenizer.json`, by transformers' own converters; and such a folder from
+the hub.
 
 Whatever the folder has, a tokenizer.json or the files of an older version, each setting and each added token then means
 what it means there. No code of the folder is run and no path that it names is opened: what transformers is given is a
@@ -13,10 +14,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpt1_ds.common.errors import DataError
+from gpt1_ds.common import deadline
+from gpt1_ds.common.errors import DataError, WorldError, one_line
 from gpt1_ds.common.files import naming, parse_json
 from gpt1_ds.data.tokenizers import roles, sentencepiece_model, t5_unigram, tokenizer_json
 from gpt1_ds.data.tokenizers.tokenizer_json import FILE
@@ -181,3 +184,44 @@ def _quiet(transformers: Any) -> Iterator[None]:
         yield
     finally:
         transformers.logging.set_verbosity(before)
+
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+
+
+def download(name: str) -> Path:
+    """The folder in the cache (HF_HOME) with the files of the repository `name`.
+
+    Raises DataError for one that is missing, gated or has no tokenizer.json, WorldError where the hub is silent.
+    """
+    from huggingface_hub import errors, hf_hub_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    folder = None
+    for file in FILES:
+        try:
+            found = deadline.within(deadline.ANSWER_SECONDS, partial(hf_hub_download, name, file))
+            folder = Path(found).parent
+        except errors.GatedRepoError:
+            raise DataError(f"--hf {name}: is gated; ask for access on its page, and set HF_TOKEN") from None
+        except (errors.RepositoryNotFoundError, errors.HFValidationError):
+            raise DataError(
+                f"--hf {name}: neither a folder nor a repository on the hub; look at the name, or set HF_TOKEN to a "
+                "token that may read it"
+            ) from None
+        except errors.LocalEntryNotFoundError as error:
+            from huggingface_hub.constants import HF_HUB_OFFLINE
+
+            if file != FILES[0]:
+                continue
+            if HF_HUB_OFFLINE:
+                raise DataError(f"--hf {name}: HF_HUB_OFFLINE is set, and it is not in the cache; unset it") from None
+            raise WorldError(f"--hf {name}: the hub does not answer ({one_line(error)}); run again later") from None
+        except errors.EntryNotFoundError:
+            if file == FILES[0]:
+                raise DataError(f"--hf {name}: has no {file}; download its files and name their folder") from None
+        except OSError as error:
+            raise WorldError(f"--hf {name}: the hub does not answer ({one_line(error)}); run again later") from None
+    assert folder is not None, "the first file is there"
+    return folder

@@ -20,7 +20,6 @@ from gpt1_ds.common.files import naming
 from gpt1_ds.data.tokenizers import (
     gpt2_bpe,
     hf_folder,
-    hub,
     roles,
     sentencepiece_model,
     t5_unigram,
@@ -54,7 +53,7 @@ def import_gpt2(
     contents = [_read(path) for path in paths]
     vocabulary = gpt2_bpe.read_vocabulary(paths[0], contents[0])
     pairs = gpt2_bpe.read_merges(paths[1], contents[1], vocabulary)
-    special_ids = gpt2_bpe.special_ids(vocabulary)
+    special_ids = gpt2_bpe.byte_level_ids(vocabulary)
     if special_ids.eod is None:
         raise DataError(f"{paths[0]}: has neither {gpt2_bpe.ENDOFTEXT} nor RoBERTa's symbols; download it again")
     wanted = (*(gpt2_bpe.TASK_SYMBOLS if task_symbols else ()), *(gpt2_bpe.MASK_SYMBOLS if masks else ()))
@@ -71,7 +70,7 @@ def import_wordpiece(vocab: Path | str, out: Path | str, cased: bool = False) ->
     """
     path, content = Path(vocab), _read(Path(vocab))
     vocabulary = wordpiece.read_vocabulary(path, content)
-    special_ids = wordpiece.special_ids(vocabulary)
+    special_ids = wordpiece.wordpiece_ids(vocabulary)
     tokenizer = _publish(Path(out), len(vocabulary), special_ids, wordpiece.contents(vocabulary, not cased))
     return tokenizer, _provenance([path], [content])
 
@@ -110,7 +109,7 @@ def import_hf(folder: Path | str, out: Path | str, role_words: Sequence[str] = (
             raise DataError(
                 f"--hf={name}: not a folder; name the one that holds {tokenizer_json.FILE}, or a repository on the hub"
             )
-        folder = hub.download(name)
+        folder = hf_folder.download(name)
     wanted = roles.asked(role_words)
     contents, said = hf_folder.convert(folder)
     size, special_ids, line = tokenizer_json.learn_roles(folder / tokenizer_json.FILE, contents, wanted, said)

@@ -17,9 +17,9 @@ from typing import Any
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
-from gpt1_ds.data.tokenizers import sentencepiece_file, tokenizer_json
+from gpt1_ds.data.tokenizers import sentencepiece_model, tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.sentencepiece_file import CONTROL, NORMAL, UNIGRAM, UNKNOWN
+from gpt1_ds.data.tokenizers.sentencepiece_model import CONTROL, NORMAL, UNIGRAM, UNKNOWN
 from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
 
 PUBLISHED = "spiece.model"  # the file that T5 comes with
@@ -85,7 +85,7 @@ def contents(model: Model, sentinels: int) -> dict[str, Any]:
 def model_of_file(path: Path, content: bytes) -> Model | None:
     """Returns the model in a SentencePiece file like T5's, None for another one. Raises DataError for what is none."""
     try:
-        found = sentencepiece_file.read(content)
+        found = sentencepiece_model.read(content)
     except ValueError as error:
         raise DataError(f"{path}: not a SentencePiece model ({error!s:.100}); {_AGAIN}") from None
     types = {UNKNOWN_SYMBOL: UNKNOWN, **dict.fromkeys(SYMBOLS.values(), CONTROL)}
@@ -123,7 +123,7 @@ def checked(path: Path, pieces: tuple[tuple[Any, Any], ...], charsmap: bytes) ->
         raise DataError(f"{path}: has no {', '.join(missing)}: not a vocabulary of T5's kind; name T5's {PUBLISHED}")
     try:
         if charsmap:
-            sentencepiece_file.check_charsmap(charsmap)
+            sentencepiece_model.check_charsmap(charsmap)
     except ValueError as error:
         raise DataError(f"{path}: {error!s:.100}; {_AGAIN}") from None
     return Model(pieces, charsmap)

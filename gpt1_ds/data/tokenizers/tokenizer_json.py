@@ -30,7 +30,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import roles
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds, WholeDocumentTokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap
+from gpt1_ds.data.tokenizers.sentencepiece_model import check_charsmap
 from gpt1_ds.data.tokenizers.word_cutting import words_of
 
 FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -385,3 +385,12 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
                 yield from _parts(one)
         else:
             yield part
+
+
+FEWEST = 2  # times that a pair of pieces must occur to become one, as in the library's recipe for GPT-2
+
+
+def check_piece_count(wanted: int, most: int) -> None:
+    """Raises DataError when the library stopped at `most` pieces in training."""
+    if most < wanted:
+        raise DataError(f"--vocab-size={wanted} is more than this text supports; use at most {most}, or more text")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.common.progress import Show, show_nothing
+from gpt1_ds.common.log import Show, show_nothing
 from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit, say_left_out
 from gpt1_ds.data.segments import TEXT_KEY
-from gpt1_ds.data.tokenizers import byte_level_train, sentencepiece_bpe, sentencepiece_train, wordpiece_train
+from gpt1_ds.data.tokenizers import gpt2_bpe, sentencepiece_bpe, wordpiece
 from gpt1_ds.data.tokenizers.base import GPT2, SENTENCEPIECE, UNIGRAM, WORDPIECE, SpecialIds, Tokenizer
 from gpt1_ds.data.tokenizers.registry import check_free, publish_tokenizer
 
@@ -25,7 +25,7 @@ Learned: TypeAlias = tuple[str, SpecialIds, dict[str, bytes]]  # kind, roles, fi
 Result = TypeVar("Result")
 
 
-def train(
+def train_tokenizer(
     inputs: Sequence[str | Path],
     out: Path | str,
     vocab_size: int = 40000,
@@ -66,10 +66,10 @@ def train(
 
 def _learn(lines: Sequence[str], vocab_size: int, model: Model, masks: bool, cased: bool, sentinels: int) -> Learned:
     if model == "gpt2-bpe":
-        return (GPT2, *byte_level_train.learn(lines, vocab_size, masks))
+        return (GPT2, *gpt2_bpe.learn_byte_level(lines, vocab_size, masks))
     if model == "wordpiece":
-        return (WORDPIECE, *wordpiece_train.learn(lines, vocab_size, cased))
-    files = {sentencepiece_bpe.MODEL: sentencepiece_train.learn(lines, vocab_size, masks, model, sentinels)}
+        return (WORDPIECE, *wordpiece.learn_wordpiece(lines, vocab_size, cased))
+    files = {sentencepiece_bpe.MODEL: sentencepiece_bpe.learn_sentencepiece(lines, vocab_size, masks, model, sentinels)}
     kind = UNIGRAM if model == "unigram" else SENTENCEPIECE
     return kind, sentencepiece_bpe.special_ids(masks, sentinels), files
 

@@ -1,15 +1,19 @@
-"""WordPiece as BERT has it: its files `vocab.txt` and `tokenizer_config.json`, and its `tokenizer.json`.
+"""WordPiece as BERT has it: its files `vocab.txt` and `tokenizer_config.json`, its `tokenizer.json`, and its training.
 
 Text is cleaned of control characters, Chinese characters get blanks around them, an uncased vocabulary lower-cases and
 strips accents (NFD), words are split at white space and punctuation, and each word is cut greedily into the longest
 pieces there are, of which all but the first begin with `##`. A word of more than 100 characters, or with a character
 that has no piece, is `[UNK]`. `tokenizer train` writes the two files, as imports of earlier versions did.
+
+The library numbers the `##` forms of characters in an order that differs from process to process, and breaks ties by
+number. So training counts the characters itself, and gives them to the library in their order.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.common.files import parse_json
 from gpt1_ds.data.tokenizers import tokenizer_json
 from gpt1_ds.data.tokenizers.base import Metadata, SpecialIds
-from gpt1_ds.data.tokenizers.tokenizer_json import TokenizerJson
+from gpt1_ds.data.tokenizers.tokenizer_json import FEWEST, TokenizerJson, check_piece_count
 
 VOCABULARY, SETTINGS = "vocab.txt", "tokenizer_config.json"
 LOWER_CASE = "do_lower_case"  # the key of SETTINGS, as BERT's folders have it
@@ -31,7 +35,7 @@ def load(folder: Path, metadata: Metadata) -> TokenizerJson:
     """The tokenizer of a folder with the two files."""
     path = folder / VOCABULARY
     vocabulary = read_vocabulary(path, path.read_bytes())
-    if len(vocabulary) != metadata.vocab_size or special_ids(vocabulary) != metadata.special_ids:
+    if len(vocabulary) != metadata.vocab_size or wordpiece_ids(vocabulary) != metadata.special_ids:
         raise DataError(f"{path}: not the vocabulary of the metadata; copy the folder again")
     lower_case = read_settings(folder / SETTINGS, (folder / SETTINGS).read_bytes())
     return TokenizerJson(path, metadata, contents(vocabulary, lower_case))
@@ -64,7 +68,7 @@ def normalizer(lower_case: bool) -> dict[str, Any]:
     return {**cleaned, "strip_accents": None, "lowercase": lower_case}
 
 
-def special_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
+def wordpiece_ids(vocabulary: Mapping[str, int]) -> SpecialIds:
     """`eod` is `[SEP]`, as BERT has no other symbol that ends a text."""
     ids = {role: vocabulary[symbol] for role, symbol in SYMBOLS.items()}
     return SpecialIds(eod=ids["separator"], **ids)
@@ -101,3 +105,57 @@ def read_settings(path: Path, content: bytes) -> bool:
     if not isinstance(lower_case, bool):
         raise DataError(f"{path}: does not say {LOWER_CASE}: true or false; copy the folder again")
     return lower_case
+
+
+MOST_LETTERS = 1000  # characters with pieces of their own, as in the library's recipe for BERT
+
+
+def learn_wordpiece(lines: Sequence[str], vocab_size: int, cased: bool = False) -> tuple[SpecialIds, dict[str, bytes]]:
+    """Roles, and the files of a vocabulary of `vocab_size` pieces: symbols, characters, merged pieces.
+
+    Raises DataError naming the sizes that work.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.trainers import WordPieceTrainer
+
+    letters = alphabet(lines, cased)
+    first = [*SYMBOLS.values(), *letters, *(CONTINUES + letter for letter in letters)]
+    if vocab_size < len(first):
+        raise DataError(
+            f"--vocab-size={vocab_size} is too small for the characters of this text; use at least {len(first)}"
+        )
+    untrained = contents({piece: number for number, piece in enumerate(first)}, not cased)
+    made = Tokenizer.from_str(json.dumps({**untrained, "added_tokens": [], "post_processor": None}))
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=FEWEST,
+        special_tokens=first,
+        limit_alphabet=len(letters),
+        continuing_subword_prefix=CONTINUES,
+        show_progress=False,
+    )
+    made.train_from_iterator(lines, trainer)
+    vocabulary = made.get_vocab(with_added_tokens=False)
+    check_piece_count(vocab_size, len(vocabulary))
+    pieces = "".join(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.__getitem__))
+    return wordpiece_ids(vocabulary), {VOCABULARY: pieces.encode(), SETTINGS: settings(lower_case=not cased)}
+
+
+def alphabet(lines: Sequence[str], cased: bool) -> list[str]:
+    """The commonest characters of the cleaned text, at most MOST_LETTERS, in the order of their code points.
+
+    Of those that are equally common at the limit none is taken: which ones would be arbitrary.
+    """
+    from tokenizers.normalizers import BertNormalizer
+
+    normalize = BertNormalizer(lowercase=not cased).normalize_str
+    raw: Counter[str] = Counter()
+    for line in lines:
+        raw.update(line)
+    counts: Counter[str] = Counter()
+    for letter, count in raw.items():
+        for made in normalize(letter):
+            if not made.isspace():
+                counts[made] += count
+    fewest = sorted(counts.values(), reverse=True)[MOST_LETTERS] if len(counts) > MOST_LETTERS else 0
+    return sorted(letter for letter, count in counts.items() if count > fewest)

@@ -18,13 +18,13 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from torch.nn import Parameter
 
 from gpt1_ds.config.sections import Patches
+from gpt1_ds.engine.base import StepOutcome
 from gpt1_ds.engine.deepspeed import overlap
 from gpt1_ds.engine.deepspeed.bf16 import patch_bf16_optimizer
 from gpt1_ds.engine.deepspeed.pipeline import patch_pipeline
 from gpt1_ds.engine.deepspeed.settings import mask_norms_on_device
 from gpt1_ds.engine.deepspeed.zero import reads_norm, spare_stage_3_reads
 from gpt1_ds.engine.gradient_norm import decides_on_device
-from gpt1_ds.engine.outcome import StepOutcome
 from gpt1_ds.engine.process_groups import ProcessGroups
 
 Trace = Callable[[str], None]  # is called with the phase that begins

@@ -15,7 +15,7 @@ from gpt1_ds.interop.families.family import (
     Rule,
     Settings,
     gelu_alone,
-    linear,
+    linear_rules,
     same,
 )
 
@@ -23,7 +23,7 @@ _SELF = "encoder.layer.*.attention.self"
 ENCODER_RULES = (
     Rule("tokens.weight", ("embeddings.word_embeddings.weight",), SAME),
     *same("embedding_norm", "embeddings.LayerNorm"),
-    *linear("blocks.*.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"), THREE, THREE),
+    *linear_rules("blocks.*.attention.qkv", (f"{_SELF}.query", f"{_SELF}.key", f"{_SELF}.value"), THREE, THREE),
     *same("blocks.*.attention.out", "encoder.layer.*.attention.output.dense"),
     *same("blocks.*.attention_norm", "encoder.layer.*.attention.output.LayerNorm"),
     *same("blocks.*.mlp.up", "encoder.layer.*.intermediate.dense"),
@@ -33,7 +33,7 @@ ENCODER_RULES = (
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def sizes(settings: Settings, vocab_size: int, unused_positions: int = 0) -> dict[str, Any]:
+def sizes_of_bert(settings: Settings, vocab_size: int, unused_positions: int = 0) -> dict[str, Any]:
     """What BERT and RoBERTa call alike. RoBERTa's table has rows before the first position."""
     settings.switches(tie_word_embeddings=True, add_cross_attention=False, is_decoder=False)
     settings.one_of("position_embedding_type", "absolute")
@@ -55,7 +55,7 @@ def sizes(settings: Settings, vocab_size: int, unused_positions: int = 0) -> dic
     }
 
 
-def their_sizes(model: ModelConfig, unused_positions: int = 0) -> dict[str, Any]:
+def bert_config(model: ModelConfig, unused_positions: int = 0) -> dict[str, Any]:
     return {
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.context + unused_positions,
@@ -82,11 +82,11 @@ def one_dropout(model: ModelConfig) -> Iterator[str]:
 
 def _read(settings: Settings) -> ModelConfig:
     settings.one_of("type_vocab_size", 2)
-    return ModelConfig(**sizes(settings, vocab_size=30522), segments=2)
+    return ModelConfig(**sizes_of_bert(settings, vocab_size=30522), segments=2)
 
 
 def _write(model: ModelConfig, _pad: int) -> dict[str, Any]:
-    return {**their_sizes(model), "type_vocab_size": 2}
+    return {**bert_config(model), "type_vocab_size": 2}
 
 
 FAMILY = Family(

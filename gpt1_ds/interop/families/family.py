@@ -120,7 +120,7 @@ class Rule:
     transform: Transform
 
 
-def linear(ours: str, theirs: str | tuple[str, ...], weight: Transform, bias: Transform) -> tuple[Rule, Rule]:
+def linear_rules(ours: str, theirs: str | tuple[str, ...], weight: Transform, bias: Transform) -> tuple[Rule, Rule]:
     """The rules of a matrix and its bias."""
     names = (theirs,) if isinstance(theirs, str) else theirs
     matrix = Rule(f"{ours}.weight", tuple(f"{name}.weight" for name in names), weight)
@@ -134,12 +134,12 @@ def matrix(ours: str, theirs: str, transform: Transform | None = None) -> Rule:
 
 def same(ours: str, theirs: str) -> tuple[Rule, Rule]:
     """The rules of a norm or a linear layer that is stored alike."""
-    return linear(ours, theirs, SAME, SAME)
+    return linear_rules(ours, theirs, SAME, SAME)
 
 
 def conv1d(ours: str, theirs: str) -> tuple[Rule, Rule]:
     """The rules of a transformers `Conv1D`, whose matrix is [in, out]; ours is [out, in]."""
-    return linear(ours, theirs, TRANSPOSED, SAME)
+    return linear_rules(ours, theirs, TRANSPOSED, SAME)
 
 
 def _by_part(rows: Tensor, facts: Facts, count: int = 3) -> Tensor:

@@ -6,7 +6,14 @@ from typing import Any
 
 from gpt1_ds.config import ModelConfig
 from gpt1_ds.interop.families.family import SAME, THEIR_ACTIVATION, USUAL, Family, Rule, Settings, gelu_alone, same
-from gpt1_ds.interop.families.openai_gpt import BLOCK_RULES, LEFT_OUT, WHY_LEFT_OUT, sizes, their_dropouts, their_sizes
+from gpt1_ds.interop.families.openai_gpt import (
+    BLOCK_RULES,
+    LEFT_OUT,
+    WHY_LEFT_OUT,
+    gpt_config,
+    sizes_of_gpt,
+    their_dropouts,
+)
 
 
 def _read(settings: Settings) -> ModelConfig:
@@ -17,7 +24,7 @@ def _read(settings: Settings) -> ModelConfig:
         scale_attn_by_inverse_layer_idx=False,
         reorder_and_upcast_attn=False,
     )
-    numbers = sizes(settings, context=1024, vocab_size=50257)
+    numbers = sizes_of_gpt(settings, context=1024, vocab_size=50257)
     ffn = 4 * numbers["width"]
     if settings.values.get("n_inner") is not None:
         ffn = settings.number("ffn", "n_inner", ffn)
@@ -33,7 +40,7 @@ def _read(settings: Settings) -> ModelConfig:
 
 def _write(model: ModelConfig, _pad: int) -> dict[str, Any]:
     return {
-        **their_sizes(model),
+        **gpt_config(model),
         "n_inner": model.ffn,
         "activation_function": THEIR_ACTIVATION[model.activation],
         **their_dropouts(model),

@@ -26,14 +26,14 @@ from gpt1_ds.interop.families.family import (
     Rule,
     Settings,
     conv1d,
-    linear,
+    linear_rules,
     same,
 )
 
 EPSILON = 1e-5
 DROPOUTS = {"residual_dropout": "resid_pdrop", "embedding_dropout": "embd_pdrop", "attention_dropout": "attn_pdrop"}
 BLOCK_RULES = (
-    *linear("blocks.*.attention.qkv", "h.*.attn.c_attn", QKV_TRANSPOSED, QKV),
+    *linear_rules("blocks.*.attention.qkv", "h.*.attn.c_attn", QKV_TRANSPOSED, QKV),
     *conv1d("blocks.*.attention.out", "h.*.attn.c_proj"),
     *conv1d("blocks.*.mlp.up", "h.*.mlp.c_fc"),
     *conv1d("blocks.*.mlp.down", "h.*.mlp.c_proj"),
@@ -42,7 +42,7 @@ LEFT_OUT = ("multiple_choice_head.summary.bias", "multiple_choice_head.summary.w
 WHY_LEFT_OUT = "a multiple-choice head is made anew by fine-tuning"
 
 
-def sizes(settings: Settings, context: int, vocab_size: int) -> dict[str, Any]:
+def sizes_of_gpt(settings: Settings, context: int, vocab_size: int) -> dict[str, Any]:
     """The numbers that GPT-1 and GPT-2 call alike, with what transformers assumes for the two that differ."""
     return {
         "vocab_size": settings.number("vocab_size", "vocab_size", vocab_size),
@@ -54,7 +54,7 @@ def sizes(settings: Settings, context: int, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def their_sizes(model: ModelConfig) -> dict[str, Any]:
+def gpt_config(model: ModelConfig) -> dict[str, Any]:
     """`vocab_size` counts the token rows, without padding."""
     numbers = {"vocab_size": model.vocab_size, "n_positions": model.context, "n_embd": model.width}
     return {**numbers, "n_layer": model.layers, "n_head": model.heads}
@@ -68,11 +68,11 @@ def _read(settings: Settings) -> ModelConfig:
     settings.one_of("afn", "gelu", "gelu_new")
     settings.one_of("layer_norm_epsilon", EPSILON)
     settings.switches(tie_word_embeddings=True, add_cross_attention=False)
-    return ModelConfig(**sizes(settings, context=512, vocab_size=40478))
+    return ModelConfig(**sizes_of_gpt(settings, context=512, vocab_size=40478))
 
 
 def _write(model: ModelConfig, _pad: int) -> dict[str, Any]:
-    return {**their_sizes(model), "afn": "gelu", **their_dropouts(model), "layer_norm_epsilon": EPSILON}
+    return {**gpt_config(model), "afn": "gelu", **their_dropouts(model), "layer_norm_epsilon": EPSILON}
 
 
 def _limits(model: ModelConfig) -> Iterator[str]:

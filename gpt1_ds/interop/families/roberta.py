@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpt1_ds.config import ModelConfig
-from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, one_dropout, sizes, their_sizes
+from gpt1_ds.interop.families.bert import ENCODER_RULES, RENAMED, bert_config, one_dropout, sizes_of_bert
 from gpt1_ds.interop.families.family import SAME, SHIFTED, USUAL, Family, Rule, Settings, same
 
 
@@ -21,11 +21,11 @@ def _first_position(settings: Settings) -> int:
 def _read(settings: Settings) -> ModelConfig:
     settings.one_of("type_vocab_size", 1)
     settings.one_of("hidden_act", "gelu")
-    return ModelConfig(**sizes(settings, vocab_size=50265, unused_positions=_first_position(settings)))
+    return ModelConfig(**sizes_of_bert(settings, vocab_size=50265, unused_positions=_first_position(settings)))
 
 
 def _write(model: ModelConfig, pad: int) -> dict[str, Any]:
-    return {**their_sizes(model, unused_positions=pad + 1), "type_vocab_size": 1}
+    return {**bert_config(model, unused_positions=pad + 1), "type_vocab_size": 1}
 
 
 FAMILY = Family(

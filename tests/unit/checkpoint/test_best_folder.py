@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import CheckpointError
 
 
@@ -16,26 +16,26 @@ def make(run: Path, *steps: int) -> Path:
 
 def test_a_run_folder_means_its_best_or_its_newest(tmp_path: Path) -> None:
     checkpoints = make(tmp_path, 100, 99, 7)
-    assert find(tmp_path).name == "step-00000100"
+    assert find_checkpoint(tmp_path).name == "step-00000100"
     (checkpoints / "best").write_text("step-00000099\n")
-    assert find(tmp_path).name == "step-00000099"
-    assert find(tmp_path, newest=True).name == "step-00000100"
+    assert find_checkpoint(tmp_path).name == "step-00000099"
+    assert find_checkpoint(tmp_path, newest=True).name == "step-00000100"
 
 
 @pytest.mark.parametrize("content", [b"", b"step-00000009\n", b"../../elsewhere", b"\xff\xfe", b".", b"best"])
 def test_a_best_that_is_not_there_is_passed_over(content: bytes, tmp_path: Path) -> None:
     (make(tmp_path, 3) / "best").write_bytes(content)
-    assert find(tmp_path).name == "step-00000003"
+    assert find_checkpoint(tmp_path).name == "step-00000003"
 
 
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"neither a run folder .*; name a run folder, like runs/NAME$"):
-        find(tmp_path)
+        find_checkpoint(tmp_path)
 
 
 def test_the_way_out_is_named(tmp_path: Path) -> None:
     make(tmp_path / "books_cpu", 3)
     with pytest.raises(CheckpointError, match=r"bookscpu: no such folder; did you mean .*/books_cpu\?$"):
-        find(tmp_path / "bookscpu")
+        find_checkpoint(tmp_path / "bookscpu")
     with pytest.raises(CheckpointError, match=r"neither .*; it holds runs: .*/books_cpu, for example$"):
-        find(tmp_path)
+        find_checkpoint(tmp_path)

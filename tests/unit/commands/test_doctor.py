@@ -14,7 +14,7 @@ from gpt1_ds.cli import main
 from gpt1_ds.commands import doctor
 from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.config import load
-from gpt1_ds.diagnostics.report import Record, Report, read
+from gpt1_ds.diagnostics.report import Record, Report, read_report
 from gpt1_ds.launcher import launch
 from gpt1_ds.model import proof
 
@@ -118,7 +118,7 @@ def test_a_step_that_cannot_repeat_is_a_finding(
     error = LaunchError("rank 0 failed:\nTraceback\nRuntimeError: cumsum has no deterministic implementation")
     ranks_say(monkeypatch, [GOOD], error)
     assert doctor.prove(load(), 8, tmp_path / "gpu-check.json") == 2
-    found = read(tmp_path / "gpu-check.json")
+    found = read_report(tmp_path / "gpu-check.json")
     (failing,) = found.failing
     assert failing.note == "RuntimeError: cumsum has no deterministic implementation"
     assert (found.records[0], found.not_reached) == (GOOD, [])
@@ -150,7 +150,7 @@ def test_training_learns_whether_all_of_it_holds(
     out = capsys.readouterr().out
     assert said in out
     assert proof.passed(key, 1) is proof.passed(key, 64) is (code == 0)
-    assert read(tmp_path / "gpu-check.json").not_reached == skipped
+    assert read_report(tmp_path / "gpu-check.json").not_reached == skipped
     assert ("missing loss: not reached\n" in out) is bool(skipped)
 
 
@@ -164,5 +164,5 @@ def test_nothing_is_kept_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_time_the_last_ranks_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks_say(monkeypatch, [GOOD], LaunchError("they started"), **KEYS)
     assert doctor.prove(load(), 1, tmp_path / "gpu-check.json", limit=-1) == 2
-    found = read(tmp_path / "gpu-check.json")
+    found = read_report(tmp_path / "gpu-check.json")
     assert (found.failing, found.not_reached) == ([], ["a step twice, deterministic"])

@@ -15,9 +15,9 @@ from tests.helpers.terminal import BAR, program
 
 DRAW = """
 import time
-from gpt1_ds.common import log, progress
+from gpt1_ds.common import log
 from gpt1_ds.common.text import byte_size
-with progress.bar(4 << 20, unit=byte_size) as show:
+with log.bar(4 << 20, unit=byte_size) as show:
     log.say("begins")
     show(1 << 20, "[red] 12 tokens")
     time.sleep(2.5)

@@ -8,9 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from gpt1_ds.config import Config, load, to_yaml
-from gpt1_ds.config.load import presets
+from gpt1_ds.config.load import as_yaml, presets
 from gpt1_ds.config.values import plain
-from gpt1_ds.config.yaml_file import written
 
 ODD = [
     *(
@@ -59,7 +58,7 @@ def test_odd_texts() -> None:
     odd = dataclasses.replace(Config(), tracking=dataclasses.replace(Config().tracking, tags=ODD))
     assert to_yaml(odd) == theirs(odd)
     mapping = {text: text for text in ODD if text and "$" not in text}
-    assert written({"a": mapping}) == OmegaConf.to_yaml({"a": mapping})
+    assert as_yaml({"a": mapping}) == OmegaConf.to_yaml({"a": mapping})
 
 
 def test_whole_numbers_where_others_are_meant_free_mappings_and_sources() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from tests.unit.data.corpora import sentences, write_corpus
 
 
@@ -14,7 +14,7 @@ from tests.unit.data.corpora import sentences, write_corpus
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
     (folder / "text.txt").write_text("\n".join(sentences(2000, seed=7)))
-    train([folder / "text.txt"], folder / "sp", vocab_size=600)
+    train_tokenizer([folder / "text.txt"], folder / "sp", vocab_size=600)
     return folder / "sp"
 
 

@@ -17,7 +17,7 @@ from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.formats import DOCUMENTS, write_jsonl
 
 
@@ -54,7 +54,7 @@ def test_pairs_are_used_as_they_are(tokenizer: Tokenizer, tokenizer_folder: Path
     assert list(ours.documents_of(0, ours.tokens)) == list(range(149))
     assert dataset.split("validation").documents == 50
     assert (tmp_path / "out" / "train-00001.bin").readlink() == tmp_path / "second.bin"
-    verify(tmp_path / "out")
+    verify_dataset(tmp_path / "out")
     one = adopt([first], tokenizer_folder, tmp_path / "linked")
     assert adopt([first], tokenizer_folder, tmp_path / "copied", copy=True).data_hash == one.data_hash
     first.with_suffix(".bin").unlink()
@@ -69,7 +69,7 @@ def test_several_sequences_are_sentences(tokenizer: Tokenizer, tokenizer_folder:
     dataset = adopt([write_pair(tmp_path / "a", documents)], tokenizer_folder, tmp_path / "out")
     assert dataset.split_sentences
     assert dataset.split("train").sentence_counts["sentences"] == 6
-    verify(tmp_path / "out")
+    verify_dataset(tmp_path / "out")
 
 
 def test_what_is_refused(

@@ -19,7 +19,7 @@ from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.corpora import sentences, write_corpus
 
 
@@ -61,7 +61,7 @@ def test_every_document_is_there_in_order(corpus: Path, tokenizer_folder: Path, 
     assert texts_in(dataset, "train", tokenizer) == [text for at, text in enumerate(expected) if at % 10 != 9]
     assert dataset.split("validation").bytes == sum(len(text.encode()) for text in held_out)
     assert dataset.split("train").bytes + dataset.split("validation").bytes == sum(len(t.encode()) for t in expected)
-    assert verify(tmp_path / "out").split("train").documents == len(expected) - len(held_out)
+    assert verify_dataset(tmp_path / "out").split("train").documents == len(expected) - len(held_out)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "dataset.json",
         "tokenizer",
@@ -97,7 +97,7 @@ def test_workers_and_shards_change_no_token(
         cut, uncut = one.split(name), whole.split(name)
         assert np.array_equal(cut.read(0, cut.tokens), uncut.read(0, uncut.tokens))
         assert (cut.documents, cut.bytes) == (uncut.documents, uncut.bytes)
-    verify(tmp_path / "one")
+    verify_dataset(tmp_path / "one")
 
 
 def test_block_sizes_of_joining_change_nothing(
@@ -132,7 +132,7 @@ def test_a_single_document_gives_its_tail(tmp_path: Path, tokenizer_folder: Path
     total = train.tokens + validation.tokens - 2
     assert validation.tokens - 1 == round(total * 0.1)
     assert train.read(train.tokens - 1, 1)[0] == validation.read(validation.tokens - 1, 1)[0] == tokenizer.eod_id
-    verify(tmp_path / "out")
+    verify_dataset(tmp_path / "out")
 
 
 @pytest.mark.parametrize("unit_bytes", [200, 1 << 24])
@@ -150,7 +150,7 @@ def test_of_few_documents_the_last_one_gives_its_tail(tmp_path: Path, tokenizer_
     assert validation.tokens - 1 == round((train.tokens + validation.tokens - 3) * 0.05)
     assert (train.documents, validation.documents) == (2, 1)
     assert (train.bytes, validation.bytes) == (len((first + head).encode()), len(tail.encode()))
-    verify(tmp_path / "out")
+    verify_dataset(tmp_path / "out")
 
 
 def test_no_validation(corpus: Path, tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from gpt1_ds.data.build import build
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 from tests.helpers.processes import command_of
 from tests.unit.data.corpora import sentences
 
@@ -78,7 +78,7 @@ def test_a_killed_build_continues_and_gives_the_same_bytes(
         assert not (out / "dataset.json").exists()
     assert start(script, corpus, tokenizer_folder, out, 2).wait() == 0
     assert content(out) == expected
-    verify(out)
+    verify_dataset(out)
 
 
 STATES: dict[str, Callable[[psutil.Process, Path], object]] = {

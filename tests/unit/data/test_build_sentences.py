@@ -12,7 +12,7 @@ import pytest
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import load
-from gpt1_ds.data import parts
+from gpt1_ds.data import split as parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset, hash_data
 from gpt1_ds.data.pairs import Pairs
@@ -23,8 +23,8 @@ from gpt1_ds.data.sources import open_data
 from gpt1_ds.data.splitter import SPLITTER_VERSION, borders
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import Model, train
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.tokenizers.train import Model, train_tokenizer
+from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.corpora import sentences, write_corpus
 from tools.families import FAMILIES
 
@@ -110,7 +110,7 @@ def test_the_same_bytes_for_any_workers_and_after_an_interruption(
     dataset = build([paragraphs], tokenizer_folder, outs[2], 1, validation, split_sentences=True, **sizes)  # type: ignore[arg-type]
     assert content(outs[0]) == content(outs[1]) == content(outs[2])
     assert len(dataset.split("train").shards) > 3
-    verify(outs[0])
+    verify_dataset(outs[0])
 
 
 @pytest.mark.parametrize("unit_bytes", [300, 1 << 20])
@@ -125,7 +125,7 @@ def test_the_tail_of_a_single_document(tokenizer_folder: Path, tmp_path: Path, u
     )
     assert "".join(train + held_out) == text
     assert len(train) + len(held_out) in (100, 101)  # one may be cut in two
-    verify(tmp_path / "out")
+    verify_dataset(tmp_path / "out")
     with pytest.raises(DataError, match=r"data.text=pairs: .* has fewer than two documents"):
         Pairs(Sentences(dataset.split("train")), 32, "hash", 1)
 
@@ -135,7 +135,7 @@ def test_borders_change_no_token(kind: Model, tmp_path: Path) -> None:
     text = "\n".join(sentences(300)) + "".join(f"{one}  {other}\n\n" for one, other in pairwise(sentences(50, seed=3)))
     text += ' \n \n  Indented. \n\n\tBy a tab.\t\n "Quoted."  Mr. Two.   Three.\n \n'
     (tmp_path / "one.txt").write_text(text)
-    train([tmp_path / "one.txt"], tmp_path / "tok", vocab_size=450, model=kind)
+    train_tokenizer([tmp_path / "one.txt"], tmp_path / "tok", vocab_size=450, model=kind)
     for name, with_borders in (("plain", False), ("out", True)):
         build([tmp_path / "one.txt"], tmp_path / "tok", tmp_path / name, 1, 0, split_sentences=with_borders)
     assert content(tmp_path / "out")["train-00000.bin"] == content(tmp_path / "plain")["train-00000.bin"]
@@ -147,7 +147,7 @@ def test_verify_compares_the_counts(paragraphs: Path, tokenizer_folder: Path, tm
     description["splits"]["train"]["sentences"]["one_sentence_documents"] += 1
     dataset.path.write_text(json.dumps(description))
     with pytest.raises(DataError, match=r"train lists .* as its sentences; build the dataset again"):
-        verify(tmp_path / "out")
+        verify_dataset(tmp_path / "out")
 
 
 def test_a_damaged_index_is_refused_in_one_line(paragraphs: Path, tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -54,5 +54,5 @@ def test_a_folder_that_keeps_nothing_still_tells(tiny_data: Path, tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
         patch.setattr(log, "say", said.append)
-        assert verify.write_scores(dataset, 1) == verify.scores(tiny_data, 1)
+        assert verify.write_ngram_scores(dataset, 1) == verify.scores(tiny_data, 1)
     assert said == [f"{dataset}/ngrams.json: not kept for reports: Is a directory"]

@@ -10,7 +10,7 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.build import build
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def overwrite(path: Path, offset: int, content: bytes) -> None:
 
 
 def test_a_good_dataset(folder: Path) -> None:
-    dataset = verify(str(folder))
+    dataset = verify_dataset(str(folder))
     assert dataset.splits == ["train", "validation"]
     assert sum(dataset.split(name).documents for name in dataset.splits) == 42
     assert len(dataset.split("train").shards) > 1
@@ -40,14 +40,14 @@ def test_a_good_dataset(folder: Path) -> None:
 def test_a_token_outside_the_vocabulary(folder: Path) -> None:
     overwrite(folder / "train-00001.bin", 246, np.array([600, 601], dtype="<u2").tobytes())
     with pytest.raises(DataError, match=r"train-00001.bin: byte 246: token id 600 is not in the vocabulary of 600"):
-        verify(folder)
+        verify_dataset(folder)
 
 
 def test_a_flipped_bit(folder: Path) -> None:
     path = folder / "train-00000.bin"
     overwrite(path, 100, bytes([path.read_bytes()[100] ^ 1]))
     with pytest.raises(DataError, match=r"train-00000.bin: its sha256 differs"):
-        verify(folder)
+        verify_dataset(folder)
 
 
 def test_a_changed_index(folder: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_changed_index(folder: Path) -> None:
     first, second = np.frombuffer(path.read_bytes()[34:42], dtype="<i4")
     overwrite(path, 34, np.array([first + 1, second - 1], dtype="<i4").tobytes())
     with pytest.raises(DataError, match=r"train-00000.idx: its sha256 differs"):
-        verify(folder)
+        verify_dataset(folder)
 
 
 def test_a_document_that_does_not_end(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_document_that_does_not_end(folder: Path) -> None:
 
     describe(folder, change)
     with pytest.raises(DataError, match=rf"validation-00000.bin: byte {at}: document 0 does not end with <eod>"):
-        verify(folder)
+        verify_dataset(folder)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_a_description_that_does_not_fit(folder: Path, key: str, message: str) -
 
     describe(folder, change)
     with pytest.raises(DataError, match=message):
-        verify(folder)
+        verify_dataset(folder)
 
 
 def test_counts_of_a_shard(folder: Path) -> None:
     describe(folder, lambda description: description["splits"]["train"]["shards"][0].update(documents=0))
     with pytest.raises(DataError, match=r"train-00000.idx: \d+ documents, but dataset.json expects 0"):
-        verify(folder)
+        verify_dataset(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.diagnostics.report import Ledger, Record, Report, conclude, lines, read, write
+from gpt1_ds.diagnostics.report import Ledger, Record, Report, conclude, lines, read_report, write
 
 GOOD = Record("masks, different bits", True, 0, 0)
 SEEN = Record("all-reduce of 4 MiB, GB/s", True, 12.5, None, "link unknown")
@@ -23,7 +23,7 @@ def report(*records: Record) -> Report:
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = report(GOOD, SEEN, BAD)
     write(found, tmp_path / found.file_name)
-    assert read(tmp_path / "gpu-check-node_1_x-2026-11-22.json") == found
+    assert read_report(tmp_path / "gpu-check-node_1_x-2026-11-22.json") == found
     assert json.loads((tmp_path / found.file_name).read_text())["format"] == 1
     assert found.value("all-reduce of") == 12.5
     assert found.value("nothing") is None
@@ -45,7 +45,7 @@ def test_the_terminal_and_the_exit_code(
     out = capsys.readouterr().out
     assert "problem block, fp32: relative error: 0.002 (limit 1e-05); of output; is TF32 on?" in out
     assert "1 of 2 fail" in out
-    assert read(Path("mine.json")).failing == [BAD]
+    assert read_report(Path("mine.json")).failing == [BAD]
 
 
 def test_a_ledger_has_each_record_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,14 +53,14 @@ def test_a_ledger_has_each_record_at_once(tmp_path: Path, capsys: pytest.Capture
     ledger = Ledger(path, later=["a step twice, deterministic"])
     ledger.write(report(), ["masks", "loss"])
     assert capsys.readouterr().out.splitlines() == ["torch 2.13.0"]
-    assert read(path) == replace(report(), not_reached=["masks", "loss", "a step twice, deterministic"])
+    assert read_report(path) == replace(report(), not_reached=["masks", "loss", "a step twice, deterministic"])
     ledger.write(report(GOOD), ["loss"])
     assert capsys.readouterr().out.splitlines() == ["ok      masks, different bits: 0 (limit 0)"]
-    assert read(path) == replace(report(GOOD), not_reached=["loss", "a step twice, deterministic"])
-    assert not read(path).holds
+    assert read_report(path) == replace(report(GOOD), not_reached=["loss", "a step twice, deterministic"])
+    assert not read_report(path).holds
     Ledger(path, shown=None).write(report(GOOD, SEEN))
     assert capsys.readouterr().out == ""
-    assert read(path).holds
+    assert read_report(path).holds
 
 
 def test_what_was_not_reached_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     raw = json.loads(path.read_text())
     assert raw.pop("not_reached") == []
     path.write_text(json.dumps(raw))
-    assert read(path) == report(GOOD)
+    assert read_report(path) == report(GOOD)
 
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
@@ -105,11 +105,11 @@ def test_a_file_that_is_no_report(change: dict[str, object], tmp_path: Path) -> 
     write(report(GOOD), path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(DataError, match="not a self-proof"):
-        read(path)
+        read_report(path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 5000, " " * (1 << 20) + "{}"], ids=lambda text: text[:3])
 def test_a_file_of_something_else(text: str, tmp_path: Path) -> None:
     (tmp_path / "gpu-check.json").write_text(text)
     with pytest.raises(DataError, match="not a self-proof"):
-        read(tmp_path / "gpu-check.json")
+        read_report(tmp_path / "gpu-check.json")

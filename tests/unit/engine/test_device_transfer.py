@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpt1_ds.engine.transfer import ALIGNMENT, Sender, keep, pack, read, views
+from gpt1_ds.engine.transfer import ALIGNMENT, Sender, keep_on_host, pack, read_scalars, views
 
 TYPES = (torch.int64, torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.uint8, torch.float16)
 SHAPES = ((), (1,), (7,), (3, 5), (513, 8), (0,), (2, 0, 3), (1, 1, 1))
@@ -51,16 +51,16 @@ def test_a_cpu_gets_the_very_tensors() -> None:
 
 @pytest.mark.parametrize("value", [0.1, float("inf"), -1.0])
 def test_numbers_are_read_as_they_are(value: float) -> None:
-    assert read(torch.tensor(value), value) == [float(torch.tensor(value)), value]
+    assert read_scalars(torch.tensor(value), value) == [float(torch.tensor(value)), value]
 
 
 def test_what_is_kept_is_not_written_over() -> None:
     tensors = [torch.ones(5), torch.arange(3.0)]
-    arrival = keep(tensors)
+    arrival = keep_on_host(tensors)
     for tensor in tensors:
         tensor.zero_()
     assert [copy.tolist() for copy in arrival()] == [[1.0] * 5, [0.0, 1.0, 2.0]]
 
 
 def test_keeping_nothing() -> None:
-    assert keep([])() == []
+    assert keep_on_host([])() == []

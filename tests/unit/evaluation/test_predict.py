@@ -13,7 +13,7 @@ import torch
 
 import gpt1_ds
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.common.errors import ArgumentError, CheckpointError, DataError
 from gpt1_ds.evaluation.generate import generate
 from gpt1_ds.evaluation.load import load_checkpoint
@@ -118,7 +118,7 @@ def test_a_fine_tuned_model_loads_and_still_writes_text(coefficient: float, tiny
 
 
 def test_a_damaged_description_of_the_head_is_refused(fine_tuned: Runs, tmp_path: Path) -> None:
-    folder = find(fine_tuned("single"))
+    folder = find_checkpoint(fine_tuned("single"))
     for key, value in (("head", {"outputs": 3}), ("task", {"name": 3}), ("head", None), ("task", [])):
         for path in folder.rglob("*"):
             if path.is_file():

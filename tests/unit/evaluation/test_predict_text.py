@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from gpt1_ds.checkpoint import manifest
-from gpt1_ds.checkpoint.folders import find
+from gpt1_ds.checkpoint.folders import find_checkpoint
 from gpt1_ds.cli import main
 from gpt1_ds.evaluation.load import load_checkpoint
 from gpt1_ds.evaluation.predict import Predictor
 from gpt1_ds.interop import huggingface
 from gpt1_ds.tasks.lines import LineReader
-from gpt1_ds.tracking.entries import of_models
+from gpt1_ds.tracking.record import of_models
 from tests.helpers.served import fields, fine_tune, labels, rows
 
 T5 = ["model.kind=encoder_decoder", "model.norm=pre", "model.norm_kind=rms", "model.norm_eps=1e-6", "model.init=t5"]
@@ -64,7 +64,7 @@ def test_what_a_run_learns_and_says(run: Run) -> None:
     assert dev["exact_match"] > 0.5
     assert "test" not in {entry["split"] for entry in entries}, "it has no labels"
     assert len(labels(run("single"), "test")) == 9
-    facts = manifest.read(find(run("single")))
+    facts = manifest.read(find_checkpoint(run("single")))
     assert "head" not in facts
     assert facts["task"]["answers"] == facts["task"]["labels"] == ["no", "oui é", "perhaps not"]
 
@@ -80,6 +80,6 @@ def test_evaluate_says_the_same(run: Run, tmp_path: Path, capfd: pytest.CaptureF
 
 
 def test_an_export_is_a_language_model(run: Run, tmp_path: Path) -> None:
-    huggingface.export(find(run("single")), tmp_path / "theirs")
+    huggingface.export(find_checkpoint(run("single")), tmp_path / "theirs")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["architectures"] == ["T5ForConditionalGeneration"]

@@ -9,7 +9,7 @@ import pytest
 
 import gpt1_ds
 from gpt1_ds.cli import main
-from gpt1_ds.evaluation import prompts
+from gpt1_ds.evaluation import generate
 from gpt1_ds.evaluation.language_model import LanguageModel
 from tests.helpers.foreign import SMALL, make_checkpoint
 
@@ -38,7 +38,7 @@ def test_a_line_each_in_order(
     as_json: bool, checkpoint: Path, model: LanguageModel, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(prompts, "PROMPTS", 2)
+    monkeypatch.setattr(generate, "PROMPTS", 2)
     file = tmp_path / "prompts"
     lines = [json.dumps({"text": text, "seed": 3}) if as_json else text for text in TEXTS]
     file.write_text("\n".join(lines))

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from gpt1_ds.evaluation.token_scores import best_threshold, refused
+from gpt1_ds.evaluation.task_scores import best_threshold, refused
 from gpt1_ds.tasks.base import Example
 from gpt1_ds.tasks.kinds import Span
 from gpt1_ds.tasks.token_metrics import objects, of_sums, parts

@@ -76,7 +76,9 @@ def test_a_sandbox_without_proc_has_the_gpus_of_its_device_nodes(
     monkeypatch.setattr(accelerator, "has_cuda_build", lambda: True)
     memory._torch_memory_mib.cache_clear()
     config = load(["pretrain/gpt1_117m"])
-    assert accelerator.fitted(config, 1).train.micro_batch == 8, "no driver, no GPU, and nobody is asked"
+    assert accelerator.with_fitted_micro_batch(config, 1).train.micro_batch == 8, (
+        "no driver, no GPU, and nobody is asked"
+    )
     memory.DEVICES.mkdir()
     (memory.DEVICES / "nvidiactl").touch()
     assert accelerator.promised("auto", 0, {}) is None, "a driver without a GPU"
@@ -84,7 +86,7 @@ def test_a_sandbox_without_proc_has_the_gpus_of_its_device_nodes(
     memory._torch_memory_mib.cache_clear()
     assert accelerator.promised("auto", 0, {}) == f"{memory.DEVICES}/nvidia0 (an NVIDIA driver)"
     assert accelerator.gpu_gib() == 24564 / 1024
-    assert accelerator.fitted(config, 1).train.micro_batch == 64
+    assert accelerator.with_fitted_micro_batch(config, 1).train.micro_batch == 64
     assert memory.indices() == ["0", "1"]
     (memory.DEVICES / "nvidia0").chmod(0o000)
     if os.geteuid():

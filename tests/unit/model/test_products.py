@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt1_ds.model import products
-from gpt1_ds.model.lstm import Cell
+from gpt1_ds.model.lstm import LstmCell
 
 EPSILON = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of one rounding, relative
 
@@ -76,7 +76,7 @@ def test_product(dtype: torch.dtype, biased: bool, prepare: Callable[[Tensor], T
 @pytest.mark.parametrize("dtype", EPSILON, ids=str)
 def test_the_recurrence_keeps_16_bits_between_layers(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "SLOW", frozenset(EPSILON))
-    cell, x_SBD = Cell(8, 12).to(dtype), drawn(dtype, 5, 2, 8)
+    cell, x_SBD = LstmCell(8, 12).to(dtype), drawn(dtype, 5, 2, 8)
     exact = torch.nn.LSTM(8, 12).double()
     exact.load_state_dict({name: value.double() for name, value in cell.state_dict().items()})
     whole_SBU, last = cell(x_SBD)

@@ -15,7 +15,7 @@ from gpt1_ds.common.errors import UserError
 from gpt1_ds.monitoring import profiler
 from gpt1_ds.monitoring import profiler as room
 from gpt1_ds.monitoring.profiler import Event
-from gpt1_ds.tracking.phases import Recording, Span
+from gpt1_ds.tracking.phases import Recording, TimeSpan
 
 
 def record() -> tuple[profile, Recording]:
@@ -85,7 +85,7 @@ def kernel(name: str, begin: int, end: int, by: int) -> Event:
 
 def test_kernels_count_for_the_phase_that_launched_them() -> None:
     """They run later than they were launched, here in the phase behind."""
-    phases = [Span("forward of micro-batch 0", 0.0, 1.0), Span("backward of micro-batch 0", 1.0, 4.0)]
+    phases = [TimeSpan("forward of micro-batch 0", 0.0, 1.0), TimeSpan("backward of micro-batch 0", 1.0, 4.0)]
     second = 10**9
     events = [
         *(Event("aten::mm", second // 2, second // 2, id=1), Event("aten::mul", 3 * second // 2, 2 * second, id=2)),
@@ -95,7 +95,10 @@ def test_kernels_count_for_the_phase_that_launched_them() -> None:
         *(kernel("gemm", second, 2 * second, by=1), kernel("mul", 2 * second, 3 * second, by=2)),
         kernel("ncclDevKernel_SendRecv", second, 2 * second, by=1),
     ]
-    assert profiler.launched(events, kernels, phases, 0) == [Span("forward", 1.0, 2.0), Span("backward", 2.0, 3.0)]
+    assert profiler.launched(events, kernels, phases, 0) == [
+        TimeSpan("forward", 1.0, 2.0),
+        TimeSpan("backward", 2.0, 3.0),
+    ]
     found = {one.name: one.device_seconds for one in profiler.operators(events, kernels)}
     assert found == {"aten::mm": 2.0, "aten::mul": 1.0, "cudaLaunchKernel": 0.0}
 

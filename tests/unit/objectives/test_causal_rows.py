@@ -11,7 +11,7 @@ from gpt1_ds.config import load
 from gpt1_ds.data.loader import BatchShape
 from gpt1_ds.data.sources import open_data
 from gpt1_ds.objectives.pretraining import pretraining_objective
-from gpt1_ds.tasks.frame import causal_frame
+from gpt1_ds.tasks.questions import causal_frame
 
 TEXTS = ("pairs", "sentence_pairs", "full_sentences", "document_sentences")
 

@@ -13,20 +13,20 @@ def test_a_machine_file_reads_back(name: str, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "m.json"
     machine.write(PRESETS[name], path)
     assert machine.read(path) == PRESETS[name]
-    assert machine.find(str(path)) == PRESETS[name]
+    assert machine.find_machine(str(path)) == PRESETS[name]
     assert not PRESETS[name].measured, "nobody measured what is shipped"
 
 
 def test_which_machine_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(machine.VARIABLE, raising=False)
-    assert machine.find().name == "h100"
+    assert machine.find_machine().name == "h100"
     machine.write(PRESETS["a100"], machine.default_path())
-    assert machine.find().name == "a100", "the one measured here"
+    assert machine.find_machine().name == "a100", "the one measured here"
     machine.write(PRESETS["h200"], tmp_path / "m.json")
     monkeypatch.setenv(machine.VARIABLE, str(tmp_path / "m.json"))
-    assert machine.find().name == "h200", "the one that the environment names"
-    assert machine.find("cpu").name == "cpu", "the one asked for"
+    assert machine.find_machine().name == "h200", "the one that the environment names"
+    assert machine.find_machine("cpu").name == "cpu", "the one asked for"
 
 
 def test_a_file_that_is_no_machine_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_machine_is_refused_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="not a machine file"):
         machine.read(tmp_path / "bad.json")
     with pytest.raises(ConfigError, match="no such file; name one of h100"):
-        machine.find(str(tmp_path / "nowhere.json"))
+        machine.find_machine(str(tmp_path / "nowhere.json"))
 
 
 def test_a_precision_without_speeds_is_refused() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gpt1_ds.config import Config, load
 from gpt1_ds.plan.cost import Cost, cost
 from gpt1_ds.plan.machine import PRESETS, Link
-from gpt1_ds.plan.memory import Muon, RankMemory, memory
+from gpt1_ds.plan.memory import MuonUpdate, RankMemory, memory
 from gpt1_ds.plan.stages import stages
 
 WIDTH = 768
@@ -26,9 +26,9 @@ def at(name: str, world: int, *words: str) -> Cost:
     return cost(gpt1(name, *words), world, 40478, H100)
 
 
-def muon(world: int, *words: str) -> Muon:
+def muon(world: int, *words: str) -> MuonUpdate:
     config = gpt1("muon", *words)
-    return Muon(config, world, stages(config, 40478)[0])
+    return MuonUpdate(config, world, stages(config, 40478)[0])
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_the_update_has_a_workspace() -> None:
 
 def test_of_another_optimizer_everything_is_0() -> None:
     config = gpt1("adamw")
-    none = Muon(config, 8, stages(config, 40478)[0])
+    none = MuonUpdate(config, 8, stages(config, 40478)[0])
     assert (none.held, none.workspace, none.sent, none.seconds(H100.speeds_with("fp32", 8), Link(1.0, 1.0))) == (0,) * 4

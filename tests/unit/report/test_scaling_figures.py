@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.report import figures
-from gpt1_ds.report.figures import NoDataError, Sizes, alike, log_axis, power, spread, subplots
+from gpt1_ds.report.figures import NoDataError, SizeColours, alike, log_axis, power, spread, subplots
 from gpt1_ds.report.scaling_figures import (
     bootstrap,
     compute,
     depth,
     fit_and_points,
-    isoflop,
+    isoflop_figure,
     learning_rates,
     once,
     repetition,
     residuals,
     training_curves,
 )
-from gpt1_ds.report.scaling_results import Cell, Study, read
+from gpt1_ds.report.scaling_results import Cell, ScalingResults, read_scaling_results
 from gpt1_ds.scaling.laws import compute_optimal
 from tests.helpers.laws import law
 from tests.helpers.scaling_study import make_study, predicted
@@ -32,19 +32,21 @@ SHAPED = {"alpha": 0.34, "beta": 0.28, "E": 1.7, "A": 400.0, "B": 300.0}
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory: pytest.TempPathFactory) -> ScalingResults:
     figures.set_up()
-    return read(make_study(tmp_path_factory.mktemp("figures") / "study"))
+    return read_scaling_results(make_study(tmp_path_factory.mktemp("figures") / "study"))
 
 
-def points(path: Path, rows: list[tuple[float, float]], fit: dict[str, object] | None = None, extra: str = "") -> Study:
+def points(
+    path: Path, rows: list[tuple[float, float]], fit: dict[str, object] | None = None, extra: str = ""
+) -> ScalingResults:
     """A study of cells (N, D) on the law SHAPED."""
     figures.set_up()
     text = "".join(f"{n!r},{d!r},{float(law(n, d, **SHAPED))!r}\n" for n, d in rows)
     (path / "results.csv").write_text("n,d,loss\n" + text + extra)
     if fit is not None:
         write_fit(path, fit)
-    return read(path)
+    return read_scaling_results(path)
 
 
 def write_fit(path: Path, fit: dict[str, object]) -> None:
@@ -61,29 +63,29 @@ def test_isoflop_minima_are_where_the_law_has_them(tmp_path: Path) -> None:
     best = [float(compute_optimal(SHAPED, c)[0]) for c in flops]
     rows = [(n * 2.0**k, c / 6 / (n * 2.0**k)) for c, n in zip(flops, best, strict=True) for k in (-1, -0.5, 0, 0.5, 1)]
     study = points(tmp_path, rows)
-    drawing = isoflop(study, Sizes(study))
+    drawing = isoflop_figure(study, SizeColours(study))
     stars = [one.get_xdata()[0] for one in drawing.figure.axes[0].lines if one.get_marker() == "*"]
     assert stars == pytest.approx(best, rel=0.05)
     assert "whose compute is equal within 15%" in drawing.text
     assert "have none" not in drawing.text
 
 
-def test_isoflop_curves_between_token_budgets(study: Study, tmp_path: Path) -> None:
-    drawing = isoflop(study, Sizes(study))
+def test_isoflop_curves_between_token_budgets(study: ScalingResults, tmp_path: Path) -> None:
+    drawing = isoflop_figure(study, SizeColours(study))
     assert "read off between the budgets" in drawing.text
     grid = points(tmp_path, [(n, d) for n in (1e6, 1e7, 1e8) for d in (1e8, 1.1e8)])
     with pytest.raises(NoDataError, match="no compute budget has three sizes"):
-        isoflop(grid, Sizes(grid))
+        isoflop_figure(grid, SizeColours(grid))
 
 
 def test_a_minimum_at_the_edge_is_not_marked(tmp_path: Path) -> None:
     study = points(tmp_path, [(n, 1e22 / 6 / n) for n in (1e6, 1e7, 1e8)])
-    drawing = isoflop(study, Sizes(study))
+    drawing = isoflop_figure(study, SizeColours(study))
     assert [one for one in drawing.figure.axes[0].lines if one.get_marker() == "*"] == []
     assert "1 of 1 curves have none within the sizes trained" in drawing.text
 
 
-def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Study) -> None:
+def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: ScalingResults) -> None:
     kept = once(study)
     assert {cell.kind for cell in kept} <= {"ladder", "data"}
     assert all(cell.epochs == 1 for cell in kept)
@@ -99,14 +101,14 @@ def test_of_a_sweep_the_best_rate_counts_and_of_repeats_the_freshest(study: Stud
 def test_text_repeated_often_is_not_on_the_curves(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("n,d,u,loss\n1e6,1e8,1e8,4\n1e6,4e8,1e8,3.5\n1e6,8e8,1e8,3.4\n")
     figures.set_up()
-    study = read(tmp_path)
-    drawing = compute(study, Sizes(study))
+    study = read_scaling_results(tmp_path)
+    drawing = compute(study, SizeColours(study))
     assert {cell.cell for cell in drawing.cells} == {"row 2", "row 3"}
     assert "more than 4 epochs are left out" in drawing.text
 
 
-def test_curves_pass_where_the_fit_says(study: Study) -> None:
-    left, right = fit_and_points(study, Sizes(study)).figure.axes
+def test_curves_pass_where_the_fit_says(study: ScalingResults) -> None:
+    left, right = fit_and_points(study, SizeColours(study)).figure.axes
     curve = line(left, "N = 29.4M")
     at = len(curve.get_xdata()) // 2  # type: ignore[attr-defined]
     n = next(cell.n for cell in study.cells if cell.layers == 8)
@@ -117,16 +119,16 @@ def test_curves_pass_where_the_fit_says(study: Study) -> None:
     ]
 
 
-def test_held_out_cells_stand_beside_their_predictions(study: Study) -> None:
-    (axes,) = compute(study, Sizes(study)).figure.axes
+def test_held_out_cells_stand_beside_their_predictions(study: ScalingResults) -> None:
+    (axes,) = compute(study, SizeColours(study)).figure.axes
     names = [text.get_text() for text in axes.get_legend().get_texts()]
     assert names[-3:] == ["held out", "efficient frontier", "predicted, 95 %"]
     ends = [list(one.get_segments()[0][:, 1]) for one in axes.collections if hasattr(one, "get_segments")]
     assert ends == [pytest.approx(point["interval"]) for point in study.fit["held_out"]]
 
 
-def test_residuals_are_those_of_the_file(study: Study) -> None:
-    drawing = residuals(study, Sizes(study))
+def test_residuals_are_those_of_the_file(study: ScalingResults) -> None:
+    drawing = residuals(study, SizeColours(study))
     (axes,) = drawing.figure.axes
     drawn = [one.get_ydata()[0] for one in axes.lines if one.get_marker() in ("o", "s")]
     with open(study.folder / "predictions.csv", newline="") as file:
@@ -140,15 +142,15 @@ def test_the_bootstrap_of_other_forms(tmp_path: Path) -> None:
     fit = {"form": "gadre", "alpha": 0.3, "beta": 0.3, "E": 1.7, "A": 4.0, "B": 3.0}
     samples = {"alpha": same, "beta": same, "E": [1.7, 1.6, 1.8]}
     study = points(tmp_path, [(1e6, 1e8)], {**fit, "bootstrap": {"draws": 3, "samples": samples}})
-    drawing = bootstrap(study, Sizes(study))
+    drawing = bootstrap(study, SizeColours(study))
     assert [axes.get_xlabel()[:5] for axes in drawing.figure.axes] == ["alpha", "beta", "E: ir"], "no cloud on a line"
     study = points(tmp_path, [(1e6, 1e8)], fit)
     with pytest.raises(NoDataError, match="no bootstrap draws"):
-        bootstrap(study, Sizes(study))
+        bootstrap(study, SizeColours(study))
 
 
-def test_excess_is_over_the_largest_u(study: Study) -> None:
-    drawing = repetition(study, Sizes(study))
+def test_excess_is_over_the_largest_u(study: ScalingResults) -> None:
+    drawing = repetition(study, SizeColours(study))
     curve = line(drawing.figure.axes[0], "N = 13.8M, D = 64M")
     assert list(curve.get_xdata()) == pytest.approx([1, 2, 4, 8, 16])  # type: ignore[attr-defined]
     n = next(cell.n for cell in study.cells if cell.layers == 6)
@@ -162,14 +164,14 @@ def test_the_repeated_form_is_drawn_beside_its_points(tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("n,d,loss,u\n" + rows)
     write_fit(tmp_path, fit)
     figures.set_up()
-    study = read(tmp_path)
-    curve = line(repetition(study, Sizes(study)).figure.axes[0], "fit")
+    study = read_scaling_results(tmp_path)
+    curve = line(repetition(study, SizeColours(study)).figure.axes[0], "fit")
     assert curve.get_ydata()[0] == pytest.approx(0)  # type: ignore[attr-defined]
     assert curve.get_ydata()[-1] > 0  # type: ignore[attr-defined]
 
 
-def test_the_best_rate_is_marked_and_lost_ones_too(study: Study) -> None:
-    (axes,) = learning_rates(study, Sizes(study)).figure.axes
+def test_the_best_rate_is_marked_and_lost_ones_too(study: ScalingResults) -> None:
+    (axes,) = learning_rates(study, SizeColours(study)).figure.axes
     stars = [one for one in axes.lines if one.get_marker() == "*"]
     crosses = [one for one in axes.lines if one.get_marker() == "x" and len(one.get_xdata())]
     assert [one.get_xdata()[0] for one in crosses] == [9.6e-3, 9.6e-3]
@@ -184,16 +186,16 @@ def test_the_best_rate_is_marked_and_lost_ones_too(study: Study) -> None:
         assert star.get_xdata()[0] == pytest.approx(best)
 
 
-def test_iso_n_curves_join_equal_sizes(study: Study) -> None:
-    ladder, shaped = depth(study, Sizes(study)).figure.axes
+def test_iso_n_curves_join_equal_sizes(study: ScalingResults) -> None:
+    ladder, shaped = depth(study, SizeColours(study)).figure.axes
     assert list(line(ladder, "D = 128M").get_xdata()) == pytest.approx([4, 6, 8, 12])  # type: ignore[attr-defined]
     (iso,) = [one for one in shaped.lines if str(one.get_label()).startswith("N ≈")]
     assert list(iso.get_xdata()) == pytest.approx([2, 4, 8, 16])
     assert list(line(shaped, "width 512").get_xdata()) == pytest.approx([2, 4, 8, 12])  # type: ignore[attr-defined]
 
 
-def test_every_cell_that_ran_has_its_curve(study: Study) -> None:
-    drawing = training_curves(study, Sizes(study))
+def test_every_cell_that_ran_has_its_curve(study: ScalingResults) -> None:
+    drawing = training_curves(study, SizeColours(study))
     assert {cell.cell for cell in drawing.cells} == {cell.cell for cell in study.cells if cell.outcome != "waiting"}
     assert [axes.get_title() for axes in drawing.figure.axes] == [
         *("ladder", "seeds", "rates", "repeats", "shape", "depth")
@@ -205,8 +207,8 @@ def test_every_cell_that_ran_has_its_curve(study: Study) -> None:
     assert [list(mark.get_xydata()[0]) for mark in marks] == [list(one.get_xydata()[-1]) for one in red]
 
 
-def test_a_size_has_one_colour_everywhere(study: Study) -> None:
-    sizes = Sizes(study)
+def test_a_size_has_one_colour_everywhere(study: ScalingResults) -> None:
+    sizes = SizeColours(study)
     colours = {sizes(cell.n) for cell in study.cells if cell.kind == "ladder"}
     assert len(colours) == 5
     assert sizes(2.94e7) == sizes(2.945e7)

@@ -16,7 +16,7 @@ import pytest
 from gpt1_ds.common.errors import DataError, UserError
 from gpt1_ds.report.scaling_figures import once
 from gpt1_ds.report.scaling_page import FIGURES, write_scaling_report
-from gpt1_ds.report.scaling_results import Cell, read
+from gpt1_ds.report.scaling_results import Cell, read_scaling_results
 from gpt1_ds.report.scaling_tables import warnings
 from gpt1_ds.scaling.tables import COLUMNS
 from tests.helpers.scaling_study import make_study, read_results, write_results
@@ -128,7 +128,7 @@ def test_a_fit_of_other_results_is_called_out(tmp_path: Path) -> None:
     folder = make_study(tmp_path / "study", runs=False, downstream=False)
 
     def warned() -> str:
-        return " ".join(warnings(read(folder)))
+        return " ".join(warnings(read_scaling_results(folder)))
 
     digest = hashlib.sha256((folder / "results.csv").read_bytes()).hexdigest()
     change_fit(folder, data={"file": "results.csv", "sha256": digest})
@@ -156,9 +156,9 @@ def test_what_the_runs_do_not_fix_is_a_bound_and_no_alarm(complete: Path, tmp_pa
     assert "removes, is below 1.9 nats per token (95 %, one-sided)" in limits
     assert "do not extrapolate" in limits
     assert "<td>E</td><td>0.9</td><td>below 1.9</td>" in page
-    assert warnings(read(folder)) == others
+    assert warnings(read_scaling_results(folder)) == others
     change_fit(folder, E=4.0, intervals={**told["intervals"], "E": [3.9, 4.1]})
-    assert warnings(read(folder)) == [*about_E, *others]
+    assert warnings(read_scaling_results(folder)) == [*about_E, *others]
 
 
 def test_points_of_other_people_are_enough(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_thousand_cells_stay_under_the_limit(tmp_path: Path) -> None:
 def test_a_study_that_was_moved_finds_its_runs(tmp_path: Path) -> None:
     folder = make_study(tmp_path / "study")
     moved = folder.rename(tmp_path / "elsewhere")
-    study = read(moved)
+    study = read_scaling_results(moved)
     run = study.run_dir(study.cells[0])
     assert run is not None
     assert run.path == moved / study.cells[0].cell
@@ -272,9 +272,9 @@ def test_what_people_write_for_yes_is_understood(tmp_path: Path) -> None:
     folder.mkdir()
     rows = "1e6, 1e8, 4, True, 0\n1e6, 1e9, 3.9, 0, 1\n2e6, 1e9, 3.8, , \n"
     (folder / "results.csv").write_text("N, D, loss, held_out, best_rate\n" + rows)
-    cells = read(folder).cells
+    cells = read_scaling_results(folder).cells
     assert [(cell.held_out, cell.best_rate) for cell in cells] == [(True, False), (False, True), (False, True)]
-    assert [cell.d for cell in once(read(folder))] == [1e9, 1e9]
+    assert [cell.d for cell in once(read_scaling_results(folder))] == [1e9, 1e9]
 
 
 def test_nothing_finished(tmp_path: Path) -> None:
@@ -287,6 +287,6 @@ def test_nothing_finished(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_is_none(tmp_path: Path) -> None:
     folder = plain_points(tmp_path / "points", GRID + "1e6,1e9,nan\n1e6,2e9,\n")
-    study = read(folder)
+    study = read_scaling_results(folder)
     assert len(study.done) == 9
     assert [cell.outcome for cell in study.cells[-2:]] == ["waiting", "waiting"]

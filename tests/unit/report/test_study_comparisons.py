@@ -12,9 +12,8 @@ from matplotlib.colors import to_rgba
 
 from gpt1_ds.cli import main
 from gpt1_ds.report.study_comparisons import TREND, StudyAnswers, comparisons, intervals, verdict
-from gpt1_ds.report.study_figures import forest, learning
-from gpt1_ds.report.study_page import write_study
-from gpt1_ds.report.study_results import Column, Results, Score, read_study
+from gpt1_ds.report.study_page import forest, learning, write_study
+from gpt1_ds.report.study_results import Column, Results, StudyScore, read_study_results
 
 ROOT = Path(__file__).parents[3]
 N = 400
@@ -78,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_dev_chooses_among_what_a_cell_tried(folder: Path) -> None:
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert len(results.cells) == results.done == 8
     assert {score.choice for score in results.scores if score.seed is not None} == {"lr=1"}
     assert results.points["rte", "good", 1] == pytest.approx(100 * (1 - 41 / N))
@@ -86,13 +85,13 @@ def test_dev_chooses_among_what_a_cell_tried(folder: Path) -> None:
 
 def test_a_cell_waits_for_all_that_it_tries(folder: Path) -> None:
     (folder / "rte/good/lr=2/1/DONE").unlink()
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert results.done == 7
     assert ("rte", "good", 1) not in results.points
 
 
 def test_differences_are_paired_and_judged(folder: Path) -> None:
-    found = list(comparisons(StudyAnswers(folder, read_study(folder))))
+    found = list(comparisons(StudyAnswers(folder, read_study_results(folder))))
     assert [(one.claim, one.task) for one in found] == [
         ("better", "average"),
         ("better", "rte"),
@@ -114,7 +113,7 @@ def test_differences_are_paired_and_judged(folder: Path) -> None:
 
 
 def test_a_pair_that_is_compared_twice_is_told_apart_by_its_claims(folder: Path) -> None:
-    first = next(comparisons(StudyAnswers(folder, read_study(folder))))
+    first = next(comparisons(StudyAnswers(folder, read_study_results(folder))))
     figure = forest([first, replace(first, claim="much better", task=TREND)])
     pair = f"{first.first} - {first.second}"
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -122,7 +121,7 @@ def test_a_pair_that_is_compared_twice_is_told_apart_by_its_claims(folder: Path)
 
 
 def test_a_difference_says_of_how_many_tasks_it_is(folder: Path) -> None:
-    found = list(comparisons(StudyAnswers(folder, read_study(folder))))
+    found = list(comparisons(StudyAnswers(folder, read_study_results(folder))))
     labels = [text.get_text() for text in forest(found).axes[0].get_yticklabels()]
     pairs = [f"{one.first} - {one.second}" for one in (found[0], found[3])]
     assert labels == [f"{pairs[0]} (mean of 2)", f"{pairs[1]} (rte)"]
@@ -136,7 +135,7 @@ def test_a_difference_says_of_how_many_tasks_it_is(folder: Path) -> None:
 
 
 def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
-    found = intervals(StudyAnswers(folder, read_study(folder)))
+    found = intervals(StudyAnswers(folder, read_study_results(folder)))
     assert found.keys() == {(task, row) for task in GOLD for row in ("good", "bad", "majority")} - {
         ("stsb", "majority")
     }
@@ -156,7 +155,7 @@ def test_rows_have_intervals_and_the_page_shows_all(folder: Path) -> None:
 def test_answers_that_are_not_there_are_left_out(folder: Path) -> None:
     for file in folder.glob("rte/good/lr=1/1/predictions/*"):
         file.unlink()
-    tasks = [one.task for one in comparisons(StudyAnswers(folder, read_study(folder))) if one.claim == "better"]
+    tasks = [one.task for one in comparisons(StudyAnswers(folder, read_study_results(folder))) if one.claim == "better"]
     assert tasks == ["stsb"], "no average of some"
 
 
@@ -173,7 +172,7 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
     told["compare"] = [{**told["compare"][0], "trend": True}]
     (folder / "study.json").write_text(json.dumps(told))
     (folder / "controls.json").write_text(json.dumps({"rte": known["rte"], "few": known["rte"]}))
-    found = list(comparisons(StudyAnswers(folder, read_study(folder))))
+    found = list(comparisons(StudyAnswers(folder, read_study_results(folder))))
     assert [one.task for one in found] == ["per doubling", "rte", "few"]
     assert found[0].difference == pytest.approx(100 * 120 / N / 2)
     assert [one.expect for one in found] == ["above", "", ""]
@@ -184,9 +183,10 @@ def test_a_trend_is_a_slope_over_examples(folder: Path) -> None:
 
 def test_curves_name_the_controls_of_every_panel() -> None:
     columns = tuple(Column(f"{task}-{n}", task, "accuracy", True, n) for task in ("sst2", "rte") for n in (100, 1000))
-    scores = [Score(column.name, "full", 1, "dev", "accuracy", 0.6, 1.0, 1) for column in columns]
+    scores = [StudyScore(column.name, "full", 1, "dev", "accuracy", 0.6, 1.0, 1) for column in columns]
     scores += [
-        Score(name, "second text alone", None, "dev", "accuracy", 0.5, None, None) for name in ("rte-100", "rte-1000")
+        StudyScore(name, "second text alone", None, "dev", "accuracy", 0.5, None, None)
+        for name in ("rte-100", "rte-1000")
     ]
     results = Results("study", "", columns, ("full",), (1,), {}, (), tuple(scores), {})
     figure = learning(results, {})
@@ -268,7 +268,7 @@ def test_answers_in_words_are_compared_as_scores_are(kind: str, tmp_path: Path) 
     score = {"control": "rule", "split": "dev", "metric": metric, "value": 0.0}
     known = {"t": {"examples": "", "labels": ["O", "B-x", "I-x"], "scores": [score], "answers": {"dev": answers}}}
     (tmp_path / "controls.json").write_text(json.dumps(known))
-    paired, against_rule = comparisons(StudyAnswers(tmp_path, read_study(tmp_path)))
+    paired, against_rule = comparisons(StudyAnswers(tmp_path, read_study_results(tmp_path)))
     assert paired.difference == pytest.approx(100 * 16 / 40)
     assert paired.low < 40 < paired.high
     assert against_rule.difference == pytest.approx(100 * (1 - 4.5 / 40))

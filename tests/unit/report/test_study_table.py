@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpt1_ds.report import paper
-from gpt1_ds.report.study_figures import curves, layer_transfer, rows
-from gpt1_ds.report.study_page import write_study
-from gpt1_ds.report.study_results import read_study
+from gpt1_ds.report.study_page import curves, layer_transfer, rows, write_study
+from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.report.study_table import average, cell_mean, make_table, mean
 
 TIME = "2026-11-22T00:00:00Z"
@@ -77,7 +76,7 @@ def test_means_and_standard_errors() -> None:
 
 def test_the_table_in_the_papers_shape(folder: Path) -> None:
     finish_all(folder)
-    table = make_table(read_study(folder))
+    table = make_table(read_study_results(folder))
     assert table.head == ["", "avg of 2", "CoLA", "MNLI", "COPA"]
     # cola 30 and 50, mnli 50 twice: averages 40 and 50; COPA is no task of the paper's
     assert table.wide[0] == ["full", "45.0", "40.0", "50.0", "90.0"]
@@ -85,24 +84,24 @@ def test_the_table_in_the_papers_shape(folder: Path) -> None:
     assert table.wide[2] == ["mine", "37.5", "30.0", "45.0", "90.0"]
     assert len(table.wide) == 3, "the paper says nothing of `mine`"
     assert table.long[0] == ["CoLA", "full", "Matthews' correlation", "40.0", "-", "2", "10.0", "30 s", "45.4"]
-    known = make_table(read_study(folder), {("cola", "full"): (21.0, 59.0)})
+    known = make_table(read_study_results(folder), {("cola", "full"): (21.0, 59.0)})
     assert known.wide[0] == ["full", "45.0", "40.0 ± 19.0", "50.0", "90.0"]
     assert known.long[0][3:6] == ["40.0", "21.0 to 59.0", "2"]
 
 
 def test_what_is_missing_is_not_guessed(folder: Path) -> None:
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert results.done == 0
     assert make_table(results).wide[0] == ["full", "-", "-", "-", "-"]
     finish(folder, "cola/full/1", dev={"matthews": 0.3})
     finish(folder, "cola/full/2", dev={"matthews": None})  # every answer was the same class
     finish(folder, "mnli/full/2", dev={"accuracy": 0.4}, dev_mm={"accuracy": 0.5})
-    results = read_study(folder)
+    results = read_study_results(folder)
     row = make_table(results).wide[0]
     assert row == ["full", "-", "30.0", "45.0", "-"], "no seed has both tasks"
     assert average(results, "full") is None
     finish(folder, "mnli/full/1", dev={"accuracy": 0.6}, dev_mm={"accuracy": 0.6})
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert str(average(results, "full")) == "45.0", "of the one seed that has both"
     one = cell_mean(results, results.columns[0], "full")
     assert one is not None
@@ -116,7 +115,7 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
         for split, value in (("dev", 0.0), ("test", 0.1))
     ]
     (folder / "controls.json").write_text(json.dumps({"cola": {"examples": "", "scores": scores}}))
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert results.done == 12, "a control is no cell"
     table = make_table(results)
     assert table.wide[-1] == ["majority", "-", "0.0", "-", "-"]
@@ -131,7 +130,7 @@ def test_controls_stand_below_the_variants(folder: Path) -> None:
     assert [[30.0, 0.0], [50.0, 0.0]] in lines, "the first row's runs"
     told = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps({**told, "controls": ["mine"]}))
-    figure = rows(read_study(folder), {})
+    figure = rows(read_study_results(folder), {})
     runs = {line.get_ydata()[0]: line.get_color() for line in figure.axes[0].lines if line.get_marker() == "."}
     assert runs == {0: "C0", 1: "0.4"}, "a row that is named a control is grey"
     kinds = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -142,7 +141,7 @@ def test_a_table_of_test_splits(folder: Path) -> None:
     finish(folder, "cola/full/1", dev={"matthews": 0.3}, test={"matthews": 0.2})
     told = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps({**told, "split": "test"}))
-    table = make_table(read_study(folder))
+    table = make_table(read_study_results(folder))
     assert table.wide[0][2] == "20.0"
     assert any("test split" in note for note in table.notes)
 
@@ -150,7 +149,7 @@ def test_a_table_of_test_splits(folder: Path) -> None:
 def test_a_cell_counts_when_it_is_done(folder: Path) -> None:
     finish(folder, "cola/full/1", dev={"matthews": 0.3})
     (folder / "cola/full/1/DONE").unlink()
-    assert read_study(folder).done == 0
+    assert read_study_results(folder).done == 0
 
 
 def test_the_csv_is_tidy(folder: Path) -> None:
@@ -184,11 +183,11 @@ def test_the_page_and_the_table_as_text(folder: Path) -> None:
 
 
 def test_the_curve(folder: Path) -> None:
-    assert layer_transfer(read_study(folder)) is None, "nothing to draw yet"
-    assert rows(read_study(folder), {}) is None
+    assert layer_transfer(read_study_results(folder)) is None, "nothing to draw yet"
+    assert rows(read_study_results(folder), {}) is None
     finish_all(folder)
     finish(folder, "mnli/transfer-0/1", dev={"accuracy": 0.3})
-    results = read_study(folder)
+    results = read_study_results(folder)
     assert curves(results) == {"mnli": {0: [30.0], 4: [pytest.approx(50), pytest.approx(50)]}}
     figure = layer_transfer(results)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", "4"]
@@ -202,13 +201,13 @@ def test_the_papers_averages_are_those_of_its_numbers(variant: str) -> None:
     """To a tenth: the LSTM's recomputes to 69.16, and 69.1 is printed."""
     row = paper.TABLE_5[variant]
     assert sum(row[task] for task in paper.TASKS) / 8 == pytest.approx(row["avg"], abs=0.1)
-    assert paper.average(variant, paper.TASKS) == row["avg"]
-    assert paper.average(variant, ["cola", "rte"]) == pytest.approx((row["cola"] + row["rte"]) / 2)
-    assert paper.average(variant, ["copa"]) is None
+    assert paper.printed_average(variant, paper.TASKS) == row["avg"]
+    assert paper.printed_average(variant, ["cola", "rte"]) == pytest.approx((row["cola"] + row["rte"]) / 2)
+    assert paper.printed_average(variant, ["copa"]) is None
 
 
 def test_what_the_paper_says_elsewhere() -> None:
-    assert paper.score("full", "snli") == 89.9
-    assert paper.score("no pre-training", "snli") is None
-    assert paper.score("mine", "cola") is None
-    assert paper.score("LSTM", "stsb") == 71.8
+    assert paper.printed_score("full", "snli") == 89.9
+    assert paper.printed_score("no pre-training", "snli") is None
+    assert paper.printed_score("mine", "cola") is None
+    assert paper.printed_score("LSTM", "stsb") == 71.8

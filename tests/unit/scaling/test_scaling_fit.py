@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import least_squares, minimize
 
 from gpt1_ds.scaling.bootstrap import draw, interval, refit, run_weights, without_each
-from gpt1_ds.scaling.descent import descend
-from gpt1_ds.scaling.fit import fit, grid_starts, quasi_newton, value_and_gradient
+from gpt1_ds.scaling.fit import descend, fit, grid_starts, quasi_newton, value_and_gradient
 from gpt1_ds.scaling.forms import FORMS, Problem, loss_at, problem
 from tests.helpers.laws import TRUTH, grid, law, random_law
 

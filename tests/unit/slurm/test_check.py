@@ -14,7 +14,7 @@ from gpt1_ds.common.errors import LaunchError
 from gpt1_ds.common.files import shipped, write_json
 from gpt1_ds.common.rundir import RunDir
 from gpt1_ds.config import load
-from gpt1_ds.diagnostics.report import Record, Report, read, write
+from gpt1_ds.diagnostics.report import Record, Report, read_report, write
 from gpt1_ds.launcher import launch
 from gpt1_ds.slurm import tries
 from gpt1_ds.slurm.status import read_proof, verdict, words
@@ -123,7 +123,7 @@ def test_slurm_check_leaves_the_proof_here(
     assert "--time=15" in out
     assert "--gpus-per-node=8 train.precision=fp32" in out
     assert ("all 1 checks hold" if ok else "problem all-reduce, wrong numbers: 3 (limit 0)") in out
-    assert read(tmp_path / "gpu-check-node1-2026-11-22.json").world == 16
+    assert read_report(tmp_path / "gpu-check-node1-2026-11-22.json").world == 16
     assert not list(tmp_path.glob("tmp*")), "the folder of the job is gone"
 
 

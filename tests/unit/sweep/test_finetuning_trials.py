@@ -7,7 +7,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, UserError
 from gpt1_ds.config import load, to_yaml
 from gpt1_ds.data.build import build
-from gpt1_ds.sweep.finetuning_study import Study, StudyTask
+from gpt1_ds.sweep.finetuning_study import FinetuningStudy, StudyTask
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep, check_tasks
 from tests.helpers.finetuning_trials import FILE, planned
 from tests.helpers.tasks import DEV, ROWS
@@ -133,7 +133,7 @@ def test_a_tokenizer_without_the_symbols_is_refused_before_a_model_is_trained(tm
     (tmp_path / "dev.csv").write_text("text,label\nc,0\nd,1\n")
     build([tmp_path / "text.txt"], WORDPIECE, tmp_path / "data")
     words = [f"task.path={tmp_path}", "task.kind=classification", "task.columns={text: text, label: label}"]
-    study = Study(name="two", tasks=[StudyTask(preset="finetune/table", name="mine", overrides=words)])
+    study = FinetuningStudy(name="two", tasks=[StudyTask(preset="finetune/table", name="mine", overrides=words)])
     causal, both = (
         load([], [f"data.path={tmp_path / 'data'}", *words])
         for words in ([], ["model.mask=bidirectional", "objective.kind=masked"])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.lock import RunLock
-from gpt1_ds.plan.machine import find
+from gpt1_ds.plan.machine import find_machine
 from gpt1_ds.scaling.tables import COLUMNS
-from gpt1_ds.sweep.outcome import Record, dominated, read
+from gpt1_ds.sweep.outcome import RunRecord, dominated, read
 from gpt1_ds.sweep.scaling_study import EarlyEnd
 from gpt1_ds.sweep.scaling_sweep import ScalingSweep, rows
 from tests.helpers.scaling_trials import LADDER, finish, small
@@ -60,8 +60,8 @@ def test_seconds_are_those_of_its_own_steps(tmp_path: Path) -> None:
     assert read(branch.run_dir, branch.steps).seconds == pytest.approx(0.5 * (branch.steps - branch.begin))
 
 
-def record(*losses: float) -> Record:
-    return Record("running", "", [], [{"step": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)])
+def record(*losses: float) -> RunRecord:
+    return RunRecord("running", "", [], [{"step": 10 * n, "loss": loss} for n, loss in enumerate(losses, 1)])
 
 
 def test_dominated() -> None:
@@ -77,7 +77,7 @@ def test_hopeless_rates_are_ended_and_hours_are_kept(tmp_path: Path) -> None:
     arms = [LADDER, {"name": "rates", "layers": [1], "tokens": ["128K"], "rates": [4]}]
     made = {trial.name: trial for trial in small(tmp_path, arms=arms)}
     study = read_study(tmp_path, arms=arms, stop={"behind": 0.2}, budget_hours=1)
-    sweep = ScalingSweep(study, tuple(made.values()), find("cpu"))
+    sweep = ScalingSweep(study, tuple(made.values()), find_machine("cpu"))
     good, bad = made["l1w16-128K-seed1"], made["l1w16-128K-lr4-seed1"]
     finish(good, 3.0)
     finish(bad, 3.5, steps=300)
@@ -90,7 +90,7 @@ def test_hopeless_rates_are_ended_and_hours_are_kept(tmp_path: Path) -> None:
 
 def test_checkpoints_stay_as_long_as_a_branch_needs_them(tmp_path: Path) -> None:
     made = small(tmp_path, schedule="wsd")
-    sweep = ScalingSweep(read_study(tmp_path, schedule="wsd"), made, find("cpu"))
+    sweep = ScalingSweep(read_study(tmp_path, schedule="wsd"), made, find_machine("cpu"))
     branch = next(trial for trial in made if trial.trunk is not None)
     trunk = branch.trunk
     assert trunk is not None

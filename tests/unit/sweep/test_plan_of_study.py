@@ -39,7 +39,7 @@ def test_a_model_of_fewer_pieces_gets_a_corpus_of_its_own(
     asked: str, folder: str, pieces: int, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    monkeypatch.setattr("gpt1_ds.data.tokenizers.train.train", lambda *words: made.append(words))
+    monkeypatch.setattr("gpt1_ds.data.tokenizers.train.train_tokenizer", lambda *words: made.append(words))
     monkeypatch.setattr(sources, "build", lambda *words, **more: made.append(words))
     config = sources.with_embedded_corpus(load([], ["data.path=python-docs", f"model.vocab_size={asked}"]))
     place, tokenizer = Path(f"data/python-docs{folder}"), Path(f"data/python-docs{folder}-tokenizer")

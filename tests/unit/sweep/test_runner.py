@@ -16,7 +16,7 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.common.lock import LaunchError, RunLock
 from gpt1_ds.launcher import accelerator
 from gpt1_ds.report.study_page import write_study
-from gpt1_ds.report.study_results import read_study
+from gpt1_ds.report.study_results import read_study_results
 from gpt1_ds.sweep import runner
 from gpt1_ds.sweep.finetuning_trials import FinetuningSweep
 from tests.helpers.finetuning_trials import FILE, behave, events, planned
@@ -61,7 +61,7 @@ def test_checkpoints_can_be_kept(tmp_path: Path) -> None:
 
 def test_the_reports_grow_with_every_cell(tmp_path: Path) -> None:
     sweep, seen = planned(tmp_path), []
-    assert runner.run(sweep, 1, lambda: seen.append(read_study(sweep.folder).done)) == 0
+    assert runner.run(sweep, 1, lambda: seen.append(read_study_results(sweep.folder).done)) == 0
     assert seen == list(range(9))
 
 

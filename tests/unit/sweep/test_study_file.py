@@ -6,10 +6,10 @@ import pytest
 
 from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.config.load import SHIPPED
-from gpt1_ds.sweep.finetuning_study import TABLE_5, Study, StudyTask, folder_name, load_study
+from gpt1_ds.sweep.finetuning_study import TABLE_5, FinetuningStudy, StudyTask, folder_name, load_study
 
 
-def read(folder: Path, text: str) -> Study:
+def read(folder: Path, text: str) -> FinetuningStudy:
     (folder / "s.yaml").write_text(text)
     return load_study(str(folder / "s.yaml"))
 
@@ -25,7 +25,7 @@ MINIMAL = "checkpoint: runs/x\ntasks: [finetune/cola]\n"
 
 
 def test_what_is_left_out() -> None:
-    assert Study(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [
+    assert FinetuningStudy(checkpoint="x", name="x", tasks=[StudyTask(preset="finetune/cola", name="cola")]).seeds == [
         1,
         2,
         3,

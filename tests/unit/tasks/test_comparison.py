@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt1_ds.tasks.comparison import Estimate, average, combine, estimate, slope_weights
+from gpt1_ds.tasks.comparison import Estimate, combine, estimate, mean_estimate, slope_weights
 from gpt1_ds.tasks.metrics import measure
 
 N = 600
@@ -82,7 +82,7 @@ def test_undefined_is_none_and_equals_are_a_point() -> None:
 
 
 def test_an_average_is_over_tasks_seed_by_seed() -> None:
-    both = average([known((0.1, 0.3), 0.04, b"one"), known((0.3, 0.5), 0.08, b"other")])
+    both = mean_estimate([known((0.1, 0.3), 0.04, b"one"), known((0.3, 0.5), 0.08, b"other")])
     assert both.by_seed == pytest.approx((0.2, 0.4))
     assert both.example_variance == pytest.approx(0.03)
 
@@ -95,9 +95,9 @@ def test_the_same_examples_move_together() -> None:
     once, elsewhere = estimate("accuracy", gold, answers), estimate("accuracy", other, answers)
     assert once is not None
     assert elsewhere is not None
-    assert average([once, once]).example_variance == pytest.approx(once.example_variance)
+    assert mean_estimate([once, once]).example_variance == pytest.approx(once.example_variance)
     apart = (once.example_variance + elsewhere.example_variance) / 4
-    assert average([once, elsewhere]).example_variance == pytest.approx(apart)
+    assert mean_estimate([once, elsewhere]).example_variance == pytest.approx(apart)
     assert combine([once, once], [1, -1]).example_variance == pytest.approx(0, abs=1e-12)
 
 

@@ -15,7 +15,7 @@ from gpt1_ds.config.task import MIXTURE, PartConfig
 from gpt1_ds.tasks.batches import TrainBatches
 from gpt1_ds.tasks.kinds import Generation
 from gpt1_ds.tasks.metrics import score_examples
-from gpt1_ds.tasks.mixture import draws, epoch_examples
+from gpt1_ds.tasks.mixture import epoch_examples, task_draws
 from gpt1_ds.tasks.reading import read_task
 from gpt1_ds.tasks.sequences import encode_examples
 from gpt1_ds.tasks.token_metrics import objects
@@ -45,16 +45,16 @@ def groups(*sizes: int) -> list[str]:
 )
 def test_rates(keys: dict[str, float], taken: list[int]) -> None:
     config, rows = settings(100, 300, **keys), groups(100, 300)  # type: ignore[arg-type]
-    assert [one.taken for one in draws(config, rows)] == taken
+    assert [one.taken for one in task_draws(config, rows)] == taken
     assert epoch_examples(config, rows) == sum(taken)
-    assert [(one.first, one.count) for one in draws(config, rows)] == [(0, 100), (100, 300)]
-    assert draws(TaskConfig(), rows) == ()
+    assert [(one.first, one.count) for one in task_draws(config, rows)] == [(0, 100), (100, 300)]
+    assert task_draws(TaskConfig(), rows) == ()
     assert epoch_examples(TaskConfig(), rows) == 400
 
 
 def test_each_example_comes_as_often_as_the_others() -> None:
     """What an epoch leaves out comes in the next; a task that is drawn more often than it has examples repeats them."""
-    small, large = draws(settings(10, 90, temperature=1e9), groups(10, 90))
+    small, large = task_draws(settings(10, 90, temperature=1e9), groups(10, 90))
     first = small.numbers(0)
     assert sorted(Counter(first.tolist()).values()) == [5] * 10
     assert set(first) == set(range(10))
@@ -68,7 +68,7 @@ def test_each_example_comes_as_often_as_the_others() -> None:
 def test_batches_are_a_pure_function_and_hold_both(tmp_path: Path) -> None:
     data = read_task(section(tmp_path))
     rows = encode_examples(data.task, data.splits["train"], WordTokenizer(), TaskConfig(), 32, 8)
-    parts = draws(section(tmp_path), rows.groups)
+    parts = task_draws(section(tmp_path), rows.groups)
     one, other = (TrainBatches(rows, 4, seed=1, parts=parts) for _ in range(2))
     assert one.per_epoch == 6, "24 examples, half of each task"
     backwards = [other.at(k).examples for k in reversed(range(13))][::-1]

@@ -10,7 +10,7 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from gpt1_ds.tasks import intervals
 from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.probe_scores import best_threshold, score, shown, with_control
+from gpt1_ds.tasks.probe_scores import best_threshold, score_probe, shown_score, with_control
 from gpt1_ds.tasks.questions import Question
 from gpt1_ds.tasks.zeroshot import Probe
 
@@ -28,20 +28,22 @@ def probe(name: str) -> Probe:
 
 def test_choices_are_compared_by_averages_and_sentiment_by_sums() -> None:
     one = asked([(1, 3)], [1])
-    assert score(probe("copa"), one, np.array([-2.0, -3.0]))["accuracy"] == 1, "-2 and -1 a token"
+    assert score_probe(probe("copa"), one, np.array([-2.0, -3.0]))["accuracy"] == 1, "-2 and -1 a token"
     two = asked([(2, 2)], [1])
-    assert score(probe("sst2"), two, np.array([-2.0, -3.0]))["accuracy"] == 0
+    assert score_probe(probe("sst2"), two, np.array([-2.0, -3.0]))["accuracy"] == 0
 
 
 def test_words_of_unlike_length_are_compared_with_their_own_average() -> None:
     sums = np.array([-9.0, -2.0, -11.0, -1.5])  # by the plain sums the shorter word always wins
-    assert score(probe("sst2"), asked([(2, 1)] * 2, [0, 1]), sums)["accuracy"] == 1.0
+    assert score_probe(probe("sst2"), asked([(2, 1)] * 2, [0, 1]), sums)["accuracy"] == 1.0
 
 
 def test_pairs_are_compared_by_sums_and_phenomena_count_alike() -> None:
     pairs = [replace(one, group=group) for one, group in zip(asked([(2, 3)] * 4, [0] * 4), "aaab", strict=True)]
     asked_for = tuple(Example("", (), source=paradigm) for paradigm in "xxyz")
-    found = score(replace(probe("blimp"), examples=asked_for), pairs, np.array([-3, -2, -2, -3, -1, -2, -5, -6.0]))
+    found = score_probe(
+        replace(probe("blimp"), examples=asked_for), pairs, np.array([-3, -2, -2, -3, -1, -2, -5, -6.0])
+    )
     low, high = intervals.of_shares([2 / 3, 1], [3, 1])
     each = {"a": 2 / 3, "b": 1.0}
     whole = {"accuracy": (2 / 3 + 1) / 2, "low": low, "high": high, "chance": 0.5, "examples": 4, "paradigms": 3}
@@ -51,7 +53,7 @@ def test_pairs_are_compared_by_sums_and_phenomena_count_alike() -> None:
 def test_equals_share_the_point() -> None:
     four = asked([(1, 1), (2, 1), (1, 1, 1, 1), (1, 1, 1)], [0, 1, 3, 0])
     sums = np.array([-1, -1, -4, -2, -1, -1, -1, -1, -3, -2, -2.0])
-    found = score(probe("wsc273"), four, sums)
+    found = score_probe(probe("wsc273"), four, sums)
     assert found["accuracy"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 4 + 0) / 4)
     assert found["chance"] == pytest.approx((1 / 2 + 1 / 2 + 1 / 4 + 1 / 3) / 4)
     assert found["examples"] == 4
@@ -61,7 +63,7 @@ def test_cola_by_hand() -> None:
     dev = asked([(2,), (1,), (4,), (1,)], [1, 0, 1, 0])
     train = asked([(1,), (2,), (1,)], [0, 1, 1])
     sums = np.array([-2, -6, -12, -2.5, *(-5, -6, -2)])  # averages -1, -6, -3, -2.5 and -5, -3, -2
-    found = score(probe("cola"), dev, sums, train)
+    found = score_probe(probe("cola"), dev, sums, train)
     assert found["threshold"] == -4
     assert found["accuracy"] == 3 / 4
     assert found["matthews"] == pytest.approx((2 * 1 - 1 * 0) / np.sqrt(3 * 2 * 2 * 1))
@@ -73,7 +75,7 @@ def test_cola_by_hand() -> None:
     )[1:]
     assert found["low"] < found["matthews"] < found["high"]
     assert found["auc_chance"] == 0.5
-    same = score(probe("cola"), asked([(1,)] * 2, [1, 1]), np.array([-1, -2, -3.0]), asked([(1,)], [1]))
+    same = score_probe(probe("cola"), asked([(1,)] * 2, [1, 1]), np.array([-1, -2, -3.0]), asked([(1,)], [1]))
     assert (same["matthews"], "auc" in same) == (0.0, False), "of one class there is no area"
 
 
@@ -97,7 +99,7 @@ def test_no_threshold_helps(labels: list[int]) -> None:
 def test_words_that_are_alike_everywhere_share_the_point() -> None:
     """As in the control, where nothing stands before them: no rounding decides."""
     sums = np.array([-10.1, -3.7] * 7)
-    assert score(probe("sst2"), asked([(2, 1)] * 7, [1, 0] * 3 + [1]), sums)["accuracy"] == 0.5
+    assert score_probe(probe("sst2"), asked([(2, 1)] * 7, [1, 0] * 3 + [1]), sums)["accuracy"] == 0.5
 
 
 def test_the_control_stands_before_chance_with_its_own_interval() -> None:
@@ -121,11 +123,11 @@ def test_the_line_for_people() -> None:
     accuracy = {"accuracy": 0.5612, "low": 0.5574, "high": 0.565, "control": 0.5021, "chance": 0.5}
     accuracy |= {"control_low": 0.498, "control_high": 0.506}
     line = "accuracy 0.561 (0.557 to 0.565), control 0.502 (0.498 to 0.506), chance 0.5"
-    assert shown({**accuracy, "examples": 67_000}) == f"{line}, examples 67000"
+    assert shown_score({**accuracy, "examples": 67_000}) == f"{line}, examples 67000"
     cola = {"matthews": 0.05, "low": -0.01, "high": 0.11, "control": 0.0, "chance": 0.0, "auc": 0.53, "auc_low": 0.5,
             "auc_high": 0.56, "auc_control": 0.49, "auc_chance": 0.5, "threshold": -4.12345,
             "control_low": -0.05, "control_high": 0.05, "auc_control_low": 0.45, "auc_control_high": 0.53}  # fmt: skip
-    assert shown(cola) == (
+    assert shown_score(cola) == (
         "matthews 0.05 (-0.01 to 0.11), control 0 (-0.05 to 0.05), chance 0, auc 0.53 (0.5 to 0.56), "
         "auc control 0.49 (0.45 to 0.53), auc chance 0.5, "
         "threshold -4.123"

@@ -11,9 +11,16 @@ from gpt1_ds.common.errors import ConfigError
 from gpt1_ds.data.tokenizers.base import Tokenizer
 from gpt1_ds.data.tokenizers.registry import import_openai, load_tokenizer
 from gpt1_ds.tasks.base import Example
-from gpt1_ds.tasks.frame import Frame, causal_frame, masked_frame
-from gpt1_ds.tasks.probe_scores import score
-from gpt1_ds.tasks.questions import Question, probe_questions, questions, tokens_alone
+from gpt1_ds.tasks.probe_scores import score_probe
+from gpt1_ds.tasks.questions import (
+    Frame,
+    Question,
+    causal_frame,
+    masked_frame,
+    probe_questions,
+    questions,
+    tokens_alone,
+)
 from gpt1_ds.tasks.zeroshot import Probe
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
@@ -62,7 +69,7 @@ def test_a_template_scores_what_follows_it() -> None:
     before = "<eod> Is so {text2} fine good ? It was"
     assert [text(tokenizer, tokens) for tokens in question.sequences] == [f"{before} a bad film", f"{before} good"]
     assert (question.scored, question.label) == ((3, 1), 1)
-    found = score(probe, [question], np.array([-3.3, -3.0]))
+    found = score_probe(probe, [question], np.array([-3.3, -3.0]))
     assert found["accuracy"] == 1.0, "sums decide, not means"
     assert found.keys() == {"accuracy", "low", "high", "chance", "examples"}
 

@@ -10,7 +10,7 @@ import pytest
 from gpt1_ds.common.errors import ConfigError, DataError
 from gpt1_ds.config import TaskConfig
 from gpt1_ds.tasks.base import Example, Kind, Layout, Task
-from gpt1_ds.tasks.batches import MULTIPLE, Batch, TrainBatches, build_batch, evaluation_batches
+from gpt1_ds.tasks.batches import MULTIPLE, TaskBatch, TrainBatches, batches_in_order, build_batch
 from gpt1_ds.tasks.encoding import Encoded, encode, length_limit
 from gpt1_ds.tasks.kinds import KINDS
 from gpt1_ds.tasks.kinds.regression import read_out, soft_targets
@@ -75,7 +75,7 @@ def test_limits() -> None:
         length_limit(TaskConfig(), 4)
 
 
-def by_hand(batch: Batch, losses: np.ndarray, lengths: np.ndarray) -> float:
+def by_hand(batch: TaskBatch, losses: np.ndarray, lengths: np.ndarray) -> float:
     """The mean over sequences of the mean over their tokens after S."""
     means = [losses[b, c, : lengths[b, c] - 1].mean() for b in range(len(lengths)) for c in range(lengths.shape[1])]
     return float(np.mean(means))
@@ -112,7 +112,7 @@ def test_soft_targets_ride_along() -> None:
     assert (batch.weights.tolist(), batch.labels.tolist()) == ([1, 0], [-1, -1])
 
 
-def padding_share(batch: Batch) -> float:
+def padding_share(batch: TaskBatch) -> float:
     """Share of all positions that hold no token, padding rows included."""
     return 1 - float(batch.lengths[batch.examples >= 0].sum()) / batch.tokens.size
 
@@ -184,12 +184,12 @@ def test_lengths_are_alike_within_a_batch() -> None:
 
 def test_evaluation_covers_everything_in_order() -> None:
     encoded = some(21, layout="choice")
-    batches = list(evaluation_batches(encoded, 8))
+    batches = list(batches_in_order(encoded, 8))
     assert [len(batch.examples) for batch in batches] == [8, 8, 8]
     seen = np.concatenate([batch.examples for batch in batches])
     assert seen.tolist() == [*range(21), -1, -1, -1]
     assert [float(batch.weights.sum()) for batch in batches] == pytest.approx([1, 1, 1])
-    sorted_batches = list(evaluation_batches(encoded, 8, by_length=True))
+    sorted_batches = list(batches_in_order(encoded, 8, by_length=True))
     seen = np.concatenate([batch.examples for batch in sorted_batches])
     assert sorted(seen) == [-1, -1, -1, *range(21)]
     lengths = [batch.tokens.shape[2] for batch in sorted_batches]

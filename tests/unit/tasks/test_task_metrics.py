@@ -12,7 +12,7 @@ from gpt1_ds.common.errors import DataError
 from gpt1_ds.tasks.base import Example, Kind, Task
 from gpt1_ds.tasks.encoding import Encoded, encode
 from gpt1_ds.tasks.kinds import KINDS, Classification
-from gpt1_ds.tasks.metrics import file_name, measure, score, write_submission
+from gpt1_ds.tasks.metrics import measure, score, submission_name, write_submission
 from gpt1_ds.tasks.registry import SPECS
 from tests.helpers.words import WordTokenizer
 
@@ -135,9 +135,9 @@ def test_glues_file_names() -> None:
         *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv"),
         *("RTE.tsv", "WNLI.tsv", "AX.tsv"),
     }
-    assert file_name("mnli", "test_mm") == "MNLI-mm.tsv"
-    assert file_name("race", "test") == "race-test.tsv"
-    assert file_name("cola", "dev") == "cola-dev.tsv"
+    assert submission_name("mnli", "test_mm") == "MNLI-mm.tsv"
+    assert submission_name("race", "test") == "race-test.tsv"
+    assert submission_name("cola", "dev") == "cola-dev.tsv"
 
 
 def test_a_submission(tmp_path: Path) -> None:

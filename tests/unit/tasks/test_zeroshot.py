@@ -9,9 +9,8 @@ import pytest
 
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.config import ProbeConfig
-from gpt1_ds.tasks.frame import causal_frame
-from gpt1_ds.tasks.probe_scores import score
-from gpt1_ds.tasks.questions import questions
+from gpt1_ds.tasks.probe_scores import score_probe
+from gpt1_ds.tasks.questions import causal_frame, questions
 from gpt1_ds.tasks.zeroshot import read_probe
 from tests.helpers.shared_data import shared_data
 from tests.helpers.words import WordTokenizer
@@ -63,7 +62,7 @@ def test_official_files(name: str, folder: str, split: str, count: int, chance: 
         some = found.examples if name == "pdp" else found.examples[:600]
         all_asked = questions(name, some, tokenizer, causal_frame(tokenizer, 512))
         sums = np.concatenate([question.scored for question in all_asked]) * -1.0
-        scores = score(found, all_asked, sums)
+        scores = score_probe(found, all_asked, sums)
         assert scores["chance"] == pytest.approx(chance)
         if name not in ("sst2", "blimp"):
             assert scores["accuracy"] == pytest.approx(chance), "a model that knows nothing is at chance"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.tracking.entries import CONTROL, Entry, merge, of_models, read_entries
+from gpt1_ds.tracking.record import CONTROL, Entry, merge, of_models, read_entries
 
 
 def test_controls_are_no_results_of_a_model() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpt1_ds.tracking.phases import Operator, Recording, Span, combine, counted, share_of, table, union
+from gpt1_ds.tracking.phases import Operator, Recording, TimeSpan, combine, counted, share_of, table, union
 
 
-def chain(begin: float, *phases: tuple[str, float]) -> list[Span]:
+def chain(begin: float, *phases: tuple[str, float]) -> list[TimeSpan]:
     """Spans one after another: (name, seconds) each."""
     spans = []
     for name, seconds in phases:
-        spans.append(Span(name, begin, begin + seconds))
+        spans.append(TimeSpan(name, begin, begin + seconds))
         begin += seconds
     return spans
 
@@ -27,7 +27,7 @@ def recording(*extra: tuple[str, float]) -> Recording:
     """Two steps of 9 and 10 seconds from second 100 on."""
     first, second = chain(100, *FIRST), chain(109, *FIRST, *extra)
     mm = Operator(name="aten::mm", shapes="2x3  3x4", calls=4, seconds=2.0, flops=96)
-    steps = [Span("7", 100, 109), Span("8", 109, second[-1].end)]
+    steps = [TimeSpan("7", 100, 109), TimeSpan("8", 109, second[-1].end)]
     memory = [1000 + place for place in range(len(first) + len(second))]
     return Recording(steps=steps, phases=first + second, memory=memory, operators=[mm])
 
@@ -62,7 +62,7 @@ def test_a_ranks_share() -> None:
 
 def test_the_work_of_a_device_is_what_its_kernels_do() -> None:
     plain = recording()
-    kernels = [Span("forward", 103, 105), Span("forward", 104, 106), Span("backward", 107, 108.5)]
+    kernels = [TimeSpan("forward", 103, 105), TimeSpan("forward", 104, 106), TimeSpan("backward", 107, 108.5)]
     with_device = Recording(steps=plain.steps, phases=plain.phases, memory=plain.memory, kernels=kernels)
     share = share_of(with_device)
     assert share["steps"][0]["work"] == [103, 108.5, 4.5]
@@ -71,7 +71,7 @@ def test_the_work_of_a_device_is_what_its_kernels_do() -> None:
 
 
 def test_a_union_counts_no_second_twice() -> None:
-    assert union([Span("", 0, 2), Span("", 1, 1.5), Span("", 1, 3), Span("", 5, 6)]) == 4
+    assert union([TimeSpan("", 0, 2), TimeSpan("", 1, 1.5), TimeSpan("", 1, 3), TimeSpan("", 5, 6)]) == 4
     assert union([]) == 0
 
 
@@ -86,7 +86,7 @@ def test_a_perfect_pipeline_has_the_ideal_bubble(stages: int, micro_batches: int
         spans = chain(10.0, ("receiving", stage), ("forward", 1.0 * micro_batches), ("receiving", idle))
         spans += chain(spans[-1].end, ("backward", 2.0 * micro_batches), ("update", 1.0))
         assert spans[-2].end == pytest.approx(end)
-        steps = [Span("1", 10.0, spans[-1].end)]
+        steps = [TimeSpan("1", 10.0, spans[-1].end)]
         share = share_of(Recording(steps=steps, phases=spans, memory=[0] * len(spans)))
         shares.append({"rank": stage, "stage": stage, "replica": 0, **share})
     bubble = combine(shares, {"tensor": 1, "pipeline": stages, "data": 1}, micro_batches)["bubble"]

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from gpt1_ds.tracking import sinks
-from gpt1_ds.tracking.sinks import Start, WandbLogger
+from gpt1_ds.tracking.sinks import SegmentStart, WandbLogger
 from tests.helpers.processes import command_of
 from tests.helpers.wandb_files import read_segments
 
 
-def start(folder: Path, **changes: Any) -> Start:
+def start(folder: Path, **changes: Any) -> SegmentStart:
     values: dict[str, Any] = {
         **{
             "mode": "offline",
@@ -31,7 +31,7 @@ def start(folder: Path, **changes: Any) -> Start:
         },
         **{"entity": None, "tags": [], "job_type": "eval", "config": {"world": 2}, "pid": os.getpid(), **changes},
     }
-    return Start(**values)
+    return SegmentStart(**values)
 
 
 def record(step: int) -> dict[str, Any]:

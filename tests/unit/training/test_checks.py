@@ -14,7 +14,7 @@ import pytest
 from gpt1_ds.checkpoint import manifest
 from gpt1_ds.cli import main
 from gpt1_ds.config import ModelConfig, load, to_yaml
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from gpt1_ds.launcher import launch
 from gpt1_ds.training import checks, claim, configuration
 from gpt1_ds.training.checks import CHECKS, Start
@@ -69,7 +69,7 @@ def _cut(world: dict[str, Path]) -> list[str]:
 
 def _another_tokenizer(_: dict[str, Path], pieces: int = 500) -> list[str]:
     Path("text.txt").write_text("\n".join(str(text)[::-1] for text in pydoc_data.topics.topics.values()))
-    train(["text.txt"], Path("other-tokenizer"), pieces)
+    train_tokenizer(["text.txt"], Path("other-tokenizer"), pieces)
     make_checkpoint(Path("other"), Path("other-tokenizer"), MODEL)
     return ["checkpoint.init_from=other"]
 

@@ -1,11 +1,15 @@
 """What is taken for a spike, and what is left alone."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
+from gpt1_ds.config import load
 from gpt1_ds.config.sections import GuardConfig
-from gpt1_ds.training.spike_policy import Window, divergence, extended, spike
+from gpt1_ds.training.spike_policy import NORM_NOT_FINITE, SpikePolicy, Window, divergence, extended, spike
 from gpt1_ds.training.state import TrainingState
 
 
@@ -62,3 +66,19 @@ def test_validation_loss_that_rises_is_a_divergence() -> None:
     assert divergence(GuardConfig(), 6.0, 9.0) is None, "0: off"
     for guard in (settings, GuardConfig()):
         assert divergence(guard, 4.0, math.nan) == divergence(guard, 4.0, math.inf) == "the held-out loss is not finite"
+
+
+@pytest.mark.parametrize("here", [None, "the loss is not finite"])
+def test_ranks_answer_for_the_first_reason_that_any_of_them_has(here: str | None) -> None:
+    """In fp16 gradients that are not finite are the search for the loss scale, which is not recorded. A rank with a
+    reason of its own would record a spike, and wait there for the others.
+    """
+
+    def gather(mine: object) -> list[object]:
+        assert mine == here, "no other collective is entered"
+        return [NORM_NOT_FINITE, mine]
+
+    engine: Any = SimpleNamespace(groups=SimpleNamespace(rank=1, gather=gather))
+    nothing: Any = None
+    policy = SpikePolicy(load([], ["train.precision=fp16"]), engine, nothing, nothing, nothing)
+    assert not policy.answer(3, here), "the step is skipped"

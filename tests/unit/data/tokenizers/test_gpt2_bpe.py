@@ -18,7 +18,7 @@ from gpt1_ds.data.corpus import find_inputs, plan_units
 from gpt1_ds.data.reading import read_unit
 from gpt1_ds.data.tokenizers.base import METADATA, Tokenizer
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.train import train
+from gpt1_ds.data.tokenizers.train import train_tokenizer
 from tests.helpers.hard_texts import CUTS, HARD, TEXTS, encode_in_parts
 from tests.unit.data.corpora import sentences
 
@@ -27,7 +27,7 @@ from tests.unit.data.corpora import sentences
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("gpt2")
     (place / "text.txt").write_text("\n".join(sentences(2000, seed=7)))
-    train([place / "text.txt"], place / "out", 600, model="gpt2-bpe")
+    train_tokenizer([place / "text.txt"], place / "out", 600, model="gpt2-bpe")
     return place / "out"
 
 

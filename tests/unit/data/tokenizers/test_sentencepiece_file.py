@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 import sentencepiece
 
-from gpt1_ds.data.tokenizers import sentencepiece_file
-from gpt1_ds.data.tokenizers.sentencepiece_file import check_charsmap, read
+from gpt1_ds.data.tokenizers import sentencepiece_model
+from gpt1_ds.data.tokenizers.sentencepiece_model import check_charsmap, read
 from tests.unit.data.tokenizers.t5_files import spiece_model
 
 
@@ -18,7 +18,7 @@ def test_pieces_and_scores_are_the_librarys() -> None:
     assert [piece.text for piece in found.pieces] == [library.IdToPiece(number) for number in range(120)]
     assert [piece.score for piece in found.pieces] == [library.GetScore(number) for number in range(120)]
     assert [piece.type for piece in found.pieces[:4]] == [3, 3, 2, 1]
-    assert found.model_type == sentencepiece_file.UNIGRAM
+    assert found.model_type == sentencepiece_model.UNIGRAM
     assert found.usual_spaces
     assert len(found.charsmap) > 200_000
 

@@ -12,7 +12,7 @@ import sentencepiece
 from gpt1_ds.common.errors import DataError
 from gpt1_ds.data.build import build
 from gpt1_ds.data.tokenizers.imports import import_sentencepiece
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 from tests.unit.data.formats import DOCUMENTS, write_jsonl
 from tests.unit.data.tokenizers.t5_files import spiece_model
 
@@ -42,7 +42,7 @@ def test_ids_are_the_library_s(settings: dict[str, Any], tmp_path: Path) -> None
     two = build([rows], tmp_path / "tok", tmp_path / "two", workers=2, unit_bytes=3000, split_sentences=True)
     assert np.array_equal(one.read(0, one.tokens), two.split("train").read(0, one.tokens))
     assert two.split("train").sentence_counts["sentences"] > one.documents
-    verify(tmp_path / "two")
+    verify_dataset(tmp_path / "two")
 
 
 def test_roles_by_name(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from gpt1_ds.cli import main
 from gpt1_ds.common.errors import ConfigError, DataError
-from gpt1_ds.data import parts
+from gpt1_ds.data import split as parts
 from gpt1_ds.data.build import build
 from gpt1_ds.data.dataset import Dataset
 from gpt1_ds.data.tokenizers import imports
-from gpt1_ds.data.verify import verify
+from gpt1_ds.data.verify import verify_dataset
 from gpt1_ds.interop.hf_tokenizer import tokenizer_files
 from tests.helpers.folder_hub import serve
 from tests.unit.data.corpora import sentences
@@ -110,7 +110,7 @@ def test_datasets_do_not_depend_on_units_or_formats(kind: str, tmp_path: Path) -
     ours, theirs = one.split("train"), split.split("train")
     assert np.array_equal(ours.read(0, ours.tokens), theirs.read(0, theirs.tokens))
     assert theirs.sentence_counts["sentences"] > 2 * theirs.documents
-    verify(tmp_path / "three")
+    verify_dataset(tmp_path / "three")
 
 
 def test_documents_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpt1_ds.common.errors import DataError
-from gpt1_ds.data.tokenizers import wordpiece_train
+from gpt1_ds.data.tokenizers import wordpiece
 from gpt1_ds.data.tokenizers.base import METADATA
 from gpt1_ds.data.tokenizers.registry import load_tokenizer
-from gpt1_ds.data.tokenizers.sentencepiece_train import learn
-from gpt1_ds.data.tokenizers.train import Model, _cut_lines, reservoir, train
+from gpt1_ds.data.tokenizers.sentencepiece_bpe import learn_sentencepiece
+from gpt1_ds.data.tokenizers.train import Model, _cut_lines, reservoir, train_tokenizer
 from tests.unit.data.corpora import sentences
 
 
@@ -26,67 +26,70 @@ def text(tmp_path: Path) -> Path:
 
 
 def test_the_same_text_gives_the_same_model(text: Path, tmp_path: Path) -> None:
-    first, second = (train([text], tmp_path / name, 400, sample=100) for name in ("a", "b"))
+    first, second = (train_tokenizer([text], tmp_path / name, 400, sample=100) for name in ("a", "b"))
     assert first.fingerprint == second.fingerprint
 
 
 def test_compression_makes_no_difference(text: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed.txt.gz"
     packed.write_bytes(gzip.compress(text.read_bytes()))
-    assert train([text], tmp_path / "a", 400).fingerprint == train([packed], tmp_path / "b", 400).fingerprint
+    assert (
+        train_tokenizer([text], tmp_path / "a", 400).fingerprint
+        == train_tokenizer([packed], tmp_path / "b", 400).fingerprint
+    )
 
 
 @pytest.mark.parametrize(("size", "which"), [(100_000, "at most"), (200, "at least")])
 def test_a_size_the_text_cannot_support_names_one_that_works(text: Path, tmp_path: Path, size: int, which: str) -> None:
     with pytest.raises(DataError, match=rf"--vocab-size={size} .*{which} \d+") as caught:
-        train([text], tmp_path / "out", size)
+        train_tokenizer([text], tmp_path / "out", size)
     named = int(re.findall(r"at \w+ (\d+)", str(caught.value))[0])
-    assert train([text], tmp_path / "out", named).vocab_size == named
+    assert train_tokenizer([text], tmp_path / "out", named).vocab_size == named
 
 
 def test_a_size_below_1_is_named_itself(text: Path, tmp_path: Path) -> None:
     """Not the number of sentinels, which nobody gave."""
     with pytest.raises(DataError, match=r"^--vocab-size=-5 must be at least 1"):
-        train([text], tmp_path / "out", -5)
+        train_tokenizer([text], tmp_path / "out", -5)
 
 
 def test_no_text(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(DataError, match="no text to learn"):
-        train([tmp_path / "empty.txt"], tmp_path / "out", 400)
+        train_tokenizer([tmp_path / "empty.txt"], tmp_path / "out", 400)
 
 
 def test_rows_without_text_are_counted(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.dumps({"text": text.read_text()}), '{"text": null}', '{"other": 1}', '{"text": NaN}']
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    train([tmp_path / "rows.jsonl"], tmp_path / "out", 400)
+    train_tokenizer([tmp_path / "rows.jsonl"], tmp_path / "out", 400)
     assert "--input: leaves out 3 rows without text (no `text`, null, NaN or empty)" in capsys.readouterr().err
-    train([text], tmp_path / "whole", 400)
+    train_tokenizer([text], tmp_path / "whole", 400)
     assert "leaves out" not in capsys.readouterr().err
 
 
 def test_an_existing_folder_is_not_overwritten(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    train([text], out, 400)
+    train_tokenizer([text], out, 400)
     before = load_tokenizer(out).fingerprint
     with pytest.raises(DataError, match="is there already"):
-        train([text], out, 500)
+        train_tokenizer([text], out, 500)
     assert load_tokenizer(out).fingerprint == before
     with pytest.raises(DataError, match="is there already"):
-        train([tmp_path / "gone.txt"], out, 500)  # said before anything is read
+        train_tokenizer([tmp_path / "gone.txt"], out, 500)  # said before anything is read
 
 
 def test_corpora_that_spell_control_symbols() -> None:
     lines = [f"{line} <eod><start> <0x0A> <unk> \u2581 \u2047" for line in sentences(300)]
-    assert learn(lines, 400)
+    assert learn_sentencepiece(lines, 400)
 
 
 def test_the_terminal_stays_quiet(text: Path, tmp_path: Path) -> None:
     code = (
-        "from gpt1_ds.data.tokenizers.train import train; from gpt1_ds.common.errors import DataError\n"
-        f"t = train([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
-        f"try: train([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
+        "from gpt1_ds.data.tokenizers.train import train_tokenizer; from gpt1_ds.common.errors import DataError\n"
+        f"t = train_tokenizer([{str(text)!r}], {str(tmp_path / 'out')!r}, 400); t.encode('x')\n"
+        f"try: train_tokenizer([{str(text)!r}], {str(tmp_path / 'no')!r}, 10**6)\n"
         "except DataError: pass\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -109,8 +112,11 @@ def test_a_reservoir_is_a_fair_sample() -> None:
 
 @pytest.mark.parametrize("model", ["gpt2-bpe", "wordpiece"])
 def test_the_same_text_gives_the_same_bytes_in_another_process(text: Path, tmp_path: Path, model: Model) -> None:
-    here = train([text], tmp_path / "here", 360, model=model)
-    code = f"from gpt1_ds.data.tokenizers.train import train; train([{str(text)!r}], 'there', 360, model={model!r})"
+    here = train_tokenizer([text], tmp_path / "here", 360, model=model)
+    code = (
+        "from gpt1_ds.data.tokenizers.train import train_tokenizer\n"
+        f"train_tokenizer([{str(text)!r}], 'there', 360, model={model!r})"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert load_tokenizer(tmp_path / "there").fingerprint == here.fingerprint
 
@@ -119,13 +125,13 @@ def test_the_same_text_gives_the_same_bytes_in_another_process(text: Path, tmp_p
 @pytest.mark.parametrize(("size", "which"), [(100_000, "at most"), (20, "at least")])
 def test_sizes_that_the_text_cannot_support(text: Path, tmp_path: Path, model: Model, size: int, which: str) -> None:
     with pytest.raises(DataError, match=rf"--vocab-size={size} .*{which} \d+") as caught:
-        train([text], tmp_path / "out", size, model=model)
+        train_tokenizer([text], tmp_path / "out", size, model=model)
     named = int(re.findall(r"at \w+ (\d+)", str(caught.value))[0])
-    assert train([text], tmp_path / "out", named, model=model).vocab_size == named
+    assert train_tokenizer([text], tmp_path / "out", named, model=model).vocab_size == named
 
 
 def test_symbols_of_masked_models(text: Path, tmp_path: Path) -> None:
-    tokenizer = train([text], tmp_path / "out", 400, masks=True)
+    tokenizer = train_tokenizer([text], tmp_path / "out", 400, masks=True)
     expected = {"unknown": 0, "eod": 1, "start": 2, "delimiter": 3, "extract": 4}
     expected |= {"cls": 5, "separator": 6, "pad": 7, "mask": 8}
     assert tokenizer.special_ids.present() == expected
@@ -138,7 +144,7 @@ def test_symbols_of_masked_models(text: Path, tmp_path: Path) -> None:
 
 
 def test_without_them_the_folder_is_of_the_first_format(text: Path, tmp_path: Path) -> None:
-    train([text], tmp_path / "out", 400)
+    train_tokenizer([text], tmp_path / "out", 400)
     values = json.loads((tmp_path / "out" / METADATA).read_text())
     assert values["format"] == 1
     assert values["special_ids"] == {"unknown": 0, "eod": 1, "start": 2, "delimiter": 3, "extract": 4}
@@ -148,15 +154,15 @@ def test_wordpiece_lower_cases_unless_cased(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Éa éa EA\n" * 50)
     for cased, expected in ((False, ["##a", "##e", "a", "e"]), (True, ["##A", "##E", "##a", "##É"])):
         folder = tmp_path / str(cased)
-        train([tmp_path / "text.txt"], folder, 15 if cased else 9, model="wordpiece", cased=cased)
+        train_tokenizer([tmp_path / "text.txt"], folder, 15 if cased else 9, model="wordpiece", cased=cased)
         assert set(expected) <= set((folder / "vocab.txt").read_text().split("\n"))
 
 
 def test_cased_is_of_wordpiece(text: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--cased is for --model wordpiece"):
-        train([text], tmp_path / "out", 400, model="gpt2-bpe", cased=True)
+        train_tokenizer([text], tmp_path / "out", 400, model="gpt2-bpe", cased=True)
 
 
 def test_rare_characters_at_the_limit_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordpiece_train, "MOST_LETTERS", 3)
-    assert wordpiece_train.alphabet(["aaa bb", "cdx aÁ"], cased=False) == ["a", "b"]
+    monkeypatch.setattr(wordpiece, "MOST_LETTERS", 3)
+    assert wordpiece.alphabet(["aaa bb", "cdx aÁ"], cased=False) == ["a", "b"]
