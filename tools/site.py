@@ -30,6 +30,8 @@ OTHERS = {
     "A ladder of books": "tools/results/books_ladder/README.md",
     "A recipe for small models": "tools/results/recipe/README.md",
     "A grid of architectures": "tools/results/grid/README.md",
+    "BERT's ablations, small": "tools/results/bert_ablation/README.md",
+    "RoBERTa's inputs, small": "tools/results/roberta_inputs/README.md",
     "Changes": "CHANGELOG.md",
     "Contributing": "CONTRIBUTING.md",
     "Security": "SECURITY.md",
