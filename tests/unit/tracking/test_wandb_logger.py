@@ -49,7 +49,8 @@ def stopped_service(folder: Path, others: set[psutil.Process]) -> psutil.Process
     while not list(folder.glob("wandb/offline-run-*/run-*.wandb")):
         assert time.monotonic() < deadline, "W&B did not begin"
         time.sleep(0.02)
-    (service,) = services() - others
+    found = services() - others
+    (service,) = (one for one in found if one.parent() not in found)  # a child of it has its name until it is another's
     service.send_signal(signal.SIGSTOP)
     return service
 
